@@ -1,0 +1,161 @@
+//! What the cluster has agreed about one allocation.
+
+use crate::claim::Share;
+use crate::ids::{AllocationId, Epoch, NodeId, Revision};
+use crate::principal::Principal;
+use crate::spec::AllocationSpec;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where an allocation stands.
+///
+/// ```text
+///   Pending ──claim──▶ Staging ──every node prepared──▶ Running ──▶ Completed
+///      ▲                  │                                │   └──▶ Failed
+///      └──failed prologue─┴───────── lost, requeue ────────┘
+///   Cancelled from any of the first three
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum AllocationState {
+    /// Committed, no nodes yet.
+    Pending,
+    /// Nodes are claimed and preparing.
+    Staging,
+    /// Every prologue is done; walltime runs.
+    Running,
+    /// Ended by itself with exit code 0.
+    Completed,
+    /// Ended otherwise.
+    Failed,
+    /// Ended because its owner or an operator said so.
+    Cancelled,
+}
+
+impl AllocationState {
+    /// Whether nothing more will happen to it.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Pending | Self::Staging | Self::Running => false,
+            Self::Completed | Self::Failed | Self::Cancelled => true,
+        }
+    }
+}
+
+impl fmt::Display for AllocationState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pending => "Pending",
+            Self::Staging => "Staging",
+            Self::Running => "Running",
+            Self::Completed => "Completed",
+            Self::Failed => "Failed",
+            Self::Cancelled => "Cancelled",
+        })
+    }
+}
+
+/// Why work ended, told by the node where its entry point ran (or by the quorum, for what no node can tell).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndReason {
+    /// The program ended by itself with this status (128 + signal for one that a signal ended).
+    Exited { code: i32 },
+    /// Its walltime was over.
+    WalltimeExceeded,
+    /// Cancelled by this user.
+    Cancelled { by: String },
+    /// Preparing failed on `node` and no try is left.
+    PrologueFailed { node: NodeId, why: String },
+    /// Evidence says that `node` lost it (new boot id, the shim is gone, an operator).
+    NodeLost { node: NodeId, why: String },
+    /// A launch was brought down: a rank died after PMI init, PMI garbage, a fence that timed out.
+    LaunchAborted { code: i32, why: String },
+}
+
+impl EndReason {
+    /// The state that this end leads to.
+    pub fn state(&self) -> AllocationState {
+        match self {
+            Self::Exited { code: 0 } => AllocationState::Completed,
+            Self::Cancelled { .. } => AllocationState::Cancelled,
+            Self::Exited { .. }
+            | Self::WalltimeExceeded
+            | Self::PrologueFailed { .. }
+            | Self::NodeLost { .. }
+            | Self::LaunchAborted { .. } => AllocationState::Failed,
+        }
+    }
+
+    /// The program's exit code, where one is known.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self {
+            Self::Exited { code } | Self::LaunchAborted { code, .. } => Some(*code),
+            Self::WalltimeExceeded | Self::Cancelled { .. } | Self::PrologueFailed { .. } | Self::NodeLost { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { code: 0 } => f.write_str("completed"),
+            Self::Exited { code } => write!(f, "exit_code {code}"),
+            Self::WalltimeExceeded => f.write_str("walltime_exceeded"),
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
+            Self::PrologueFailed { node, why } => write!(f, "prologue_failed on {node}: {why}"),
+            Self::NodeLost { node, why } => write!(f, "node_lost {node}: {why}"),
+            Self::LaunchAborted { why, .. } => write!(f, "launch_aborted: {why}"),
+        }
+    }
+}
+
+/// One allocation as the quorum holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Its id.
+    pub id: AllocationId,
+    /// What was asked for.
+    pub spec: AllocationSpec,
+    /// Who asked.
+    pub owner: Principal,
+    /// Where it stands.
+    pub state: AllocationState,
+    /// Why it ended, or why it is back in the queue.
+    pub reason: Option<EndReason>,
+    /// When the submission was committed. Kept over requeues.
+    pub submitted_at: Timestamp,
+    /// When its nodes were claimed, last time.
+    pub claimed_at: Option<Timestamp>,
+    /// When it began to run, last time.
+    pub started_at: Option<Timestamp>,
+    /// When it ended for good.
+    pub ended_at: Option<Timestamp>,
+    /// The epoch of its present or last claim; 0 before the first.
+    pub epoch: Epoch,
+    /// Its shares, in rank order: the first one's node is the head. Kept after its end, as history.
+    pub shares: Vec<Share>,
+    /// How often it was requeued.
+    pub requeue_count: u32,
+    /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
+    #[serde(default)]
+    pub excluded: Vec<(NodeId, String)>,
+    /// The ledger's revision at its last change.
+    pub revision: Revision,
+}
+
+impl Allocation {
+    /// The node where its script runs and its launches are headed, once it has one.
+    pub fn head(&self) -> Option<&NodeId> {
+        self.shares.first().map(|s| &s.node)
+    }
+
+    /// Its nodes in rank order.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.shares.iter().map(|s| &s.node)
+    }
+
+    /// `RUNNING` time so far or in all, in milliseconds.
+    pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
+        self.started_at.map(|start| self.ended_at.unwrap_or(now).since_ms(start))
+    }
+}

@@ -1,0 +1,86 @@
+//! Who owns what of a node.
+
+use crate::allocation::AllocationState;
+use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
+use crate::principal::Principal;
+use crate::resources::Resources;
+use crate::spec::AllocationSpec;
+use serde::{Deserialize, Serialize};
+
+/// One allocation's part of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The node.
+    pub node: NodeId,
+    /// How much of it; the registered size for a whole node.
+    pub resources: Resources,
+    /// How far the node is with it.
+    pub phase: SharePhase,
+}
+
+/// A share's life, as its node reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum SharePhase {
+    /// Claimed; the node prepares or will.
+    Claimed,
+    /// Image, mounts, scope and shim are there.
+    Prepared,
+    /// Nothing of it is left on the node: the share no longer counts against it.
+    Released,
+}
+
+/// What a scheduler proposes for one allocation, all or nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// For whom.
+    pub allocation: AllocationId,
+    /// The requeue count that the scheduler saw: another one refuses the claim.
+    pub requeue_count: u32,
+    /// The fencing token of the scheduler's lease.
+    pub lease_token: u64,
+    /// The nodes in rank order, each with the amount and the hold revision that the scheduler saw.
+    pub shares: Vec<ClaimShare>,
+}
+
+/// One node of a [`Claim`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimShare {
+    /// The node.
+    pub node: NodeId,
+    /// How much of it.
+    pub resources: Resources,
+    /// [`crate::Node::hold_revision`] as the scheduler saw it.
+    pub hold_revision: Revision,
+}
+
+/// What one node is to do for one allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredShare {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// Whose it is.
+    pub owner: Principal,
+    /// Its state: Staging (prepare), Running (go). One that is to end is no longer in the list.
+    pub state: AllocationState,
+    /// How much of this node.
+    pub resources: Resources,
+    /// All its nodes in rank order with the addresses of their meshes (`host:port`); the first is the head.
+    pub nodes: Vec<(NodeId, String)>,
+    /// What to run.
+    pub spec: AllocationSpec,
+    /// How often it was requeued.
+    pub requeue_count: u32,
+}
+
+/// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredList {
+    /// The quorum's generation.
+    pub generation: Generation,
+    /// The ledger's revision.
+    pub revision: Revision,
+    /// The shares, by allocation.
+    pub shares: Vec<DesiredShare>,
+}

@@ -1,0 +1,68 @@
+//! Reading a component's YAML: unknown keys are refused with their line and the key that was probably meant.
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// A configuration that is not taken.
+#[derive(Debug, Error)]
+#[error("{file}: {what}")]
+pub struct ConfigError {
+    /// The file, as the caller named it.
+    pub file: String,
+    /// What is wrong, with line and suggestion.
+    pub what: String,
+}
+
+/// Reads `text` (the contents of `file`) into a configuration. Structs say `deny_unknown_fields`.
+pub fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigError> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    serde_saphyr::from_str(text).map_err(|error| {
+        let what = error.to_string();
+        let hint = suggestion(&what).map(|s| format!("\n  did you mean {s:?}?")).unwrap_or_default();
+        ConfigError { file: file.to_owned(), what: what + &hint }
+    })
+}
+
+/// The known name nearest to `given`, where one is near enough to have been meant.
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.into_iter().map(|k| (strsim::damerau_levenshtein(given, k), k)).min()?;
+    (near.0 <= 1 + given.len() / 4).then_some(near.1)
+}
+
+/// From serde's "unknown field `x`, expected one of `a`, `b`": which of them was meant.
+fn suggestion(message: &str) -> Option<String> {
+    let rest = &message[message.find("unknown field")?..];
+    let mut quoted = rest.split('`').skip(1).step_by(2);
+    let given = quoted.next()?;
+    nearest(given, quoted).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    #[derive(Default)]
+    struct Config {
+        listen_address: String,
+        data_dir: String,
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_line_and_suggestion() {
+        let error = parse::<Config>("quorum.yaml", "listen_address: a\ndata_dri: b\n").unwrap_err().to_string();
+        assert!(
+            error.starts_with("quorum.yaml: ") && error.contains("data_dri") && error.contains("did you mean \"data_dir\"?"),
+            "{error}"
+        );
+        assert!(error.contains("line 2") || error.contains(" 2:"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let config: Config = parse("x", "\n").unwrap();
+        assert_eq!((config.listen_address.as_str(), config.data_dir.as_str()), ("", ""));
+    }
+}

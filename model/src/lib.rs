@@ -1,0 +1,36 @@
+//! Lattice's vocabulary: what every other crate means by an allocation, a share, a node, a launch.
+//!
+//! ```text
+//!   AllocationSpec ──submit──▶ Allocation ──claim──▶ Share × nodes ──agents──▶ Launch × ranks
+//!      (spec.rs)               (allocation.rs)        (claim.rs)                (launch.rs)
+//! ```
+//!
+//! Everything here is plain data with its validation. No I/O, no clock, no randomness: times are
+//! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
+
+pub mod allocation;
+pub mod audit;
+pub mod claim;
+pub mod config;
+pub mod duration;
+pub mod hostlist;
+pub mod ids;
+pub mod launch;
+pub mod node;
+pub mod principal;
+pub mod report;
+pub mod resources;
+pub mod spec;
+pub mod time;
+
+pub use allocation::{Allocation, AllocationState, EndReason};
+pub use audit::{AuditAction, AuditRecord};
+pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
+pub use ids::{AllocationId, Boot, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};
+pub use launch::{LaunchSpec, NodeRanks, RankOutcome};
+pub use node::{Hold, HoldKind, Node, NodeAddresses, NodeState};
+pub use principal::Principal;
+pub use report::{NodeReport, ReportItem};
+pub use resources::Resources;
+pub use spec::{AllocationSpec, Entrypoint, Image, RequeuePolicy, SpecError};
+pub use time::Timestamp;

@@ -1,0 +1,43 @@
+//! What an agent tells the quorum. Journalled before it is sent, sent until acknowledged.
+
+use crate::allocation::EndReason;
+use crate::ids::{AllocationId, Epoch, Incarnation, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// One report. The quorum takes those of one incarnation in sequence and ignores what it already has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Who reports.
+    pub node: NodeId,
+    /// In which life.
+    pub incarnation: Incarnation,
+    /// The report's number within that life, from 1.
+    pub seq: u64,
+    /// What happened.
+    pub item: ReportItem,
+}
+
+/// What can be reported about one allocation's share on the reporting node. A stale epoch is acknowledged and changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReportItem {
+    /// Everything it needs is there.
+    Prepared { allocation: AllocationId, epoch: Epoch },
+    /// Preparing failed: the whole claim is released and this node excluded.
+    PrepareFailed { allocation: AllocationId, epoch: Epoch, why: String },
+    /// The head's report that the entry point is over (or any node's, for walltime and loss).
+    Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
+    /// Nothing of it is left here.
+    Released { allocation: AllocationId, epoch: Epoch },
+}
+
+impl ReportItem {
+    /// The allocation and epoch that it speaks of.
+    pub fn subject(&self) -> (AllocationId, Epoch) {
+        match self {
+            Self::Prepared { allocation, epoch }
+            | Self::PrepareFailed { allocation, epoch, .. }
+            | Self::Ended { allocation, epoch, .. }
+            | Self::Released { allocation, epoch } => (*allocation, *epoch),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Bytes that a whole specification may have when it is committed.
+pub const SPEC_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of script that one submission may carry.
+pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
+/// Nodes one allocation may ask for.
+pub const NODES_MAX: u32 = 100_000;
+/// Ranks one node may carry for one launch.
+pub const TASKS_PER_NODE_MAX: u32 = 4096;
+/// Requeues one allocation may ask for.
+pub const REQUEUES_MAX: u32 = 100;
+/// The longest walltime: 365 days.
+pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// What is asked of the cluster: how much, for how long, and what to run there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationSpec {
+    /// A name for people; by default the script's or command's.
+    pub name: String,
+    /// Who pays. A label until quotas are built.
+    #[serde(default)]
+    pub tenant: String,
+    /// What it is for. A label.
+    #[serde(default)]
+    pub project: String,
+    /// The queue it stands in; empty means the default one.
+    #[serde(default)]
+    pub vcluster: String,
+    /// Free labels.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Whole nodes wanted, at least 1.
+    pub nodes: u32,
+    /// Ranks a node of an inline command, and the default of a launch, at least 1.
+    pub tasks_per_node: u32,
+    /// How long it may run once every prologue is done.
+    pub walltime: Duration,
+    /// What runs.
+    pub entrypoint: Entrypoint,
+    /// The software environment it runs in.
+    #[serde(default)]
+    pub uenv: Option<Image>,
+    /// The working directory, absolute.
+    pub working_dir: PathBuf,
+    /// The environment, already scrubbed of wire-up variables.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// What happens when its node is lost.
+    #[serde(default)]
+    pub requeue: RequeuePolicy,
+    /// How often it may be requeued, at most [`REQUEUES_MAX`].
+    #[serde(default)]
+    pub requeues_max: u32,
+    /// How hard it is to preempt, 0 (first) to 10.
+    #[serde(default)]
+    pub preemption_class: u8,
+}
+
+/// What an allocation runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entrypoint {
+    /// A script, run on the first node; it starts ranks with `lattice launch`.
+    Script {
+        /// The script itself.
+        text: String,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// One launch of nodes × tasks-per-node ranks of this program and its arguments.
+    Command {
+        /// Program and arguments, at least the program.
+        argv: Vec<String>,
+    },
+}
+
+/// A SquashFS image in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Where it lies, absolute, on every node.
+    pub path: PathBuf,
+    /// SHA-256 of its contents, 64 hexadecimal digits in lower case, recorded at submission.
+    pub sha256: String,
+}
+
+/// When work is put back into the queue instead of failing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequeuePolicy {
+    /// Never.
+    #[default]
+    Never,
+    /// When evidence says that one of its nodes lost it.
+    OnNodeFailure,
+    /// After any failure.
+    Always,
+}
+
+/// Why a specification is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SpecError {
+    /// A value outside its range or form.
+    #[error("{field}: {why}")]
+    Invalid {
+        /// The field, as the user spells it.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        why: String,
+    },
+    /// A documented field that this version cannot honour.
+    #[error("{field} is not built yet: this version cannot honour it, so the submission is refused; leave it out")]
+    NotBuilt {
+        /// The field, as the user spells it.
+        field: &'static str,
+    },
+}
+
+fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {
+    SpecError::Invalid { field, why: why.into() }
+}
+
+impl AllocationSpec {
+    /// Checks every range and form that needs no knowledge of the cluster.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        if self.name.is_empty() || self.name.len() > 128 || self.name.chars().any(char::is_control) {
+            return Err(invalid("name", "1 to 128 bytes without control characters"));
+        }
+        for (field, label) in [("tenant", &self.tenant), ("project", &self.project), ("vcluster", &self.vcluster)] {
+            if label.len() > 128 || label.chars().any(char::is_control) {
+                return Err(invalid(field, "at most 128 bytes without control characters"));
+            }
+        }
+        if self.nodes == 0 || self.nodes > NODES_MAX {
+            return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));
+        }
+        if self.tasks_per_node == 0 || self.tasks_per_node > TASKS_PER_NODE_MAX {
+            return Err(invalid("tasks-per-node", format!("{} given; 1 to {TASKS_PER_NODE_MAX} are possible", self.tasks_per_node)));
+        }
+        if self.walltime.is_zero() || self.walltime > WALLTIME_MAX {
+            return Err(invalid("walltime", "more than 0 and at most 365 days"));
+        }
+        match &self.entrypoint {
+            Entrypoint::Script { text, args } => {
+                if text.len() > SCRIPT_BYTES_MAX {
+                    return Err(invalid("script", format!("{} bytes; at most {SCRIPT_BYTES_MAX} are carried", text.len())));
+                }
+                if !text.starts_with("#!") {
+                    return Err(invalid("script", "it must begin with an interpreter line such as #!/bin/bash"));
+                }
+                without_nul("script arguments", args)?;
+            }
+            Entrypoint::Command { argv } => {
+                if argv.first().is_none_or(String::is_empty) {
+                    return Err(invalid("command", "a program is needed after --"));
+                }
+                without_nul("command", argv)?;
+            }
+        }
+        absolute("working directory", &self.working_dir)?;
+        if let Some(image) = &self.uenv {
+            image.validate()?;
+        }
+        for (key, value) in &self.env {
+            if key.is_empty() || key.contains('=') || key.contains('\0') || value.contains('\0') {
+                return Err(invalid("env", format!("{:?} cannot be an environment variable", key.chars().take(40).collect::<String>())));
+            }
+        }
+        if self.requeues_max > REQUEUES_MAX {
+            return Err(invalid("requeue", format!("at most {REQUEUES_MAX} requeues are possible")));
+        }
+        if self.preemption_class > 10 {
+            return Err(invalid("preemption-class", format!("{} given; 0 to 10 are possible", self.preemption_class)));
+        }
+        let bytes = self.bytes_without_script();
+        if bytes > SPEC_BYTES_MAX {
+            return Err(invalid(
+                "env",
+                format!(
+                    "the specification has {bytes} bytes, at most {SPEC_BYTES_MAX} are committed: export less of the environment (--export NONE or --env)"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// About how many bytes of strings are committed besides the script.
+    pub fn bytes_without_script(&self) -> usize {
+        let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        let args: usize = match &self.entrypoint {
+            Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
+            Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
+        };
+        env + tags + args + self.name.len() + self.working_dir.as_os_str().len() + 256
+    }
+}
+
+impl Image {
+    /// Checks path and digest for their form.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        absolute("uenv", &self.path)?;
+        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if self.sha256.len() != 64 || !self.sha256.bytes().all(hex) {
+            return Err(invalid("uenv", "its digest must be 64 hexadecimal digits in lower case"));
+        }
+        Ok(())
+    }
+}
+
+fn absolute(field: &'static str, path: &Path) -> Result<(), SpecError> {
+    let text = path.to_string_lossy();
+    if !path.is_absolute() || text.contains('\0') || text.len() > 4096 {
+        return Err(invalid(field, format!("{text:?} must be an absolute path of at most 4096 bytes")));
+    }
+    Ok(())
+}
+
+fn without_nul(field: &'static str, texts: &[String]) -> Result<(), SpecError> {
+    if texts.iter().any(|t| t.contains('\0')) { Err(invalid(field, "a NUL byte cannot be passed to a program")) } else { Ok(()) }
+}
+
+/// Whether an environment variable belongs to somebody else's wire-up and must not reach a rank.
+pub fn is_wireup_variable(name: &str) -> bool {
+    ["PMI_", "PMIX_", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "LATTICE_"].iter().any(|p| name.starts_with(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> AllocationSpec {
+        AllocationSpec {
+            name: "a".into(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            tags: BTreeMap::new(),
+            nodes: 1,
+            tasks_per_node: 1,
+            walltime: Duration::from_secs(60),
+            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
+            uenv: None,
+            working_dir: "/".into(),
+            env: BTreeMap::new(),
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            preemption_class: 5,
+        }
+    }
+
+    #[test]
+    fn each_range_is_kept() {
+        assert_eq!(spec().validate(), Ok(()));
+        let refused = |change: &dyn Fn(&mut AllocationSpec), field: &str| {
+            let mut changed = spec();
+            change(&mut changed);
+            match changed.validate() {
+                Err(SpecError::Invalid { field: f, .. }) => assert_eq!(f, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        };
+        refused(&|s| s.nodes = 0, "nodes");
+        refused(&|s| s.tasks_per_node = 0, "tasks-per-node");
+        refused(&|s| s.walltime = Duration::ZERO, "walltime");
+        refused(&|s| s.entrypoint = Entrypoint::Command { argv: vec![] }, "command");
+        refused(&|s| s.entrypoint = Entrypoint::Script { text: "echo".into(), args: vec![] }, "script");
+        refused(&|s| s.working_dir = "here".into(), "working directory");
+        refused(&|s| s.uenv = Some(Image { path: "/a".into(), sha256: "AB".into() }), "uenv");
+        refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
+        refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
+        refused(&|s| s.name = "a\nb".into(), "name");
+    }
+}

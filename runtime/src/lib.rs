@@ -1,0 +1,3 @@
+//! Linux mechanism.
+
+pub mod shim;

@@ -1,0 +1,174 @@
+//! The protocol between an agent and the shims of its node, and where a shim keeps its things.
+//!
+//! ```text
+//!   agent ── ToShim ──▶ shim      length (u32, little endian, at most FRAME_BYTES_MAX) + MessagePack with field names
+//!         ◀─ FromShim ──
+//! ```
+//!
+//! Jobs outlive upgrades of the agent, so the protocol is additive and self-describing: fields are named, new ones
+//! have defaults, a message of an unknown kind is skipped. Everything is idempotent. After each connect the shim
+//! replays all that it knows (launches, ended ranks, the last and the pending fence, aborts), then says
+//! [`FromShim::Synced`]: neither side keeps count of what the other has seen.
+
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The major version that both sides must share.
+pub const PROTOCOL_MAJOR: u32 = 1;
+/// The longest frame, in bytes, without its length.
+pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a shim is started with: `shim.json` in its directory, written by the agent before the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShimConfig {
+    /// [`PROTOCOL_MAJOR`] of the agent that wrote it.
+    pub protocol: u32,
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// As whom work runs.
+    pub owner: Principal,
+    /// The image in the root-owned cache, already verified, and where it is mounted.
+    pub image: Option<(PathBuf, PathBuf)>,
+    /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
+    pub scope: Option<PathBuf>,
+    /// How long SIGTERM is given before SIGKILL, in milliseconds.
+    pub grace_ms: u64,
+    /// How long a fence may wait for its peers, in milliseconds, while the agent is connected.
+    pub fence_timeout_ms: u64,
+    /// This node's name.
+    pub node: String,
+}
+
+/// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,
+/// but for the log files themselves, which the owner owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShimDir(pub PathBuf);
+
+impl ShimDir {
+    /// `<state>/alloc/<allocation>-<epoch>`.
+    pub fn of(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> Self {
+        Self(state_dir.join("alloc").join(format!("{allocation}-{epoch}")))
+    }
+
+    /// The [`ShimConfig`].
+    pub fn config(&self) -> PathBuf {
+        self.0.join("shim.json")
+    }
+
+    /// The socket on which the shim accepts its agent. Bound by the agent and inherited as fd 3, so that no connect comes too early.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("shim.sock")
+    }
+
+    /// Exit statuses, fsynced as they happen: what is left when the shim itself dies.
+    pub fn exits(&self) -> PathBuf {
+        self.0.join("exits")
+    }
+
+    /// The shim's own diagnostics.
+    pub fn shim_log(&self) -> PathBuf {
+        self.0.join("shim.log")
+    }
+
+    /// Where the log files lie.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
+    /// One log file: `<launch number>.<rank>.out` or `.err`; the script is launch 0, rank 0.
+    pub fn log(&self, launch_number: u32, rank: u32, stream: LogStream) -> PathBuf {
+        self.logs().join(format!("{launch_number}.{rank}.{}", stream.suffix()))
+    }
+}
+
+/// Which of a process's two outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LogStream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl LogStream {
+    /// `out` or `err`.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::Err => "err",
+        }
+    }
+}
+
+/// From the agent to the shim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToShim {
+    /// Opens the connection. A newer connection replaces an older one.
+    Hello { protocol: u32 },
+    /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME.
+    Go { walltime_ms: u64 },
+    /// Starts the allocation's script (launch 0, rank 0), unless that was done.
+    StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
+    /// Starts this node's ranks of a launch, unless that was done. `env` of the spec is complete but for the
+    /// wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`, `LATTICE_LOCAL_SIZE`.
+    StartLaunch { launch: LaunchSpec },
+    /// Every node came to fence `number`: the merged key-value pairs, as the head sent them.
+    FenceDone {
+        launch: LaunchId,
+        number: u32,
+        #[serde(with = "serde_bytes")]
+        blob: Vec<u8>,
+    },
+    /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
+    Abort { launch: LaunchId, code: i32, why: String },
+    /// Passes a signal to the ranks of a launch.
+    Signal { launch: LaunchId, signal: i32 },
+    /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
+    Stop { why: StopReason, grace_ms: u64 },
+    /// Nothing is left and nothing more will come: unmount, remove the socket, exit.
+    Quit,
+}
+
+/// Why all work of an allocation was ended by the shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// The walltime was over.
+    Walltime,
+    /// The agent said so.
+    Asked,
+}
+
+/// From the shim to the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromShim {
+    /// Answers the agent's.
+    Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
+    /// Mounts are made and processes can be started; or they could not be, for this reason.
+    Ready { failed: Option<String> },
+    /// Walltime runs.
+    Going,
+    /// The script was started (replayed while it is known).
+    ScriptStarted,
+    /// The script ended.
+    ScriptEnded { outcome: RankOutcome },
+    /// This launch was started here (replayed while it is known).
+    LaunchStarted { launch: LaunchSpec },
+    /// One rank ended.
+    RankEnded { launch: LaunchId, rank: u32, outcome: RankOutcome },
+    /// All ranks of this node came to fence `number`, with these new pairs.
+    Fence {
+        launch: LaunchId,
+        number: u32,
+        #[serde(with = "serde_bytes")]
+        blob: Vec<u8>,
+    },
+    /// This node brought the launch down: a rank died after init, called abort, spoke garbage, or a fence timed out.
+    Aborted { launch: LaunchId, code: i32, why: String },
+    /// All work was ended, and nothing of it is left.
+    Stopped { why: StopReason },
+    /// The replay after a connect is over; what follows is new.
+    Synced,
+}
