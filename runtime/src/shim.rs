@@ -36,8 +36,6 @@ pub struct ShimConfig {
     pub scope: Option<PathBuf>,
     /// How long SIGTERM is given before SIGKILL, in milliseconds.
     pub grace_ms: u64,
-    /// How long a fence may wait for its peers, in milliseconds, while the agent is connected.
-    pub fence_timeout_ms: u64,
     /// This node's name.
     pub node: String,
 }
@@ -165,7 +163,7 @@ pub enum FromShim {
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
     },
-    /// This node brought the launch down: a rank died after init, called abort, spoke garbage, or a fence timed out.
+    /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },
     /// All work was ended, and nothing of it is left.
     Stopped { why: StopReason },
