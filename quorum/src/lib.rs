@@ -1,1 +1,3 @@
-//!
+//! The slim quorum.
+
+pub mod wire;

@@ -1,0 +1,13 @@
+//! Compiles the protobuf with a compiler written in Rust: no `protoc` is needed to build Lattice.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let files = ["allocations.proto", "nodes.proto", "admin.proto", "quorum.proto"].map(|f| format!("proto/lattice/v1/{f}"));
+    for file in &files {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    let descriptors = protox::compile(&files, ["proto"])?;
+    tonic_prost_build::configure().bytes(".lattice.v1.Packed").compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! What agents and members say to each other. MessagePack with field names inside gRPC: additive, and one
+//! vocabulary (the model's) on both ends.
+
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation, Incarnation,
+    MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The longest message either side takes, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A question or command. Commands are answered when they are committed and applied; questions are linearizable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same success.
+    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal },
+    /// Ends an allocation. Ended ones stay as they are (success).
+    Cancel { id: AllocationId, by: Principal },
+    /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
+    GetAllocation { key: String },
+    /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
+    ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32 },
+    /// All nodes.
+    ListNodes,
+    /// A scheduler's proposal.
+    Claim(Claim),
+    /// Takes, or renews, a lease for `ttl_ms`. Idempotent for the same holder: the token stays.
+    AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
+    /// Gives a lease back.
+    ReleaseLease { name: String, token: u64 },
+    /// Audit records after `after_seq`, at most `limit` (and 10,000).
+    Audit { after_seq: u64, limit: u32 },
+    /// Checks the whole chain on this member's disk.
+    VerifyAudit,
+    /// How the members stand. Answered by the member asked, leader or not.
+    Status,
+}
+
+/// What a [`Request`] is answered with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The command is committed.
+    Done { revision: Revision },
+    /// The claim holds under this epoch.
+    Claimed { epoch: Epoch, revision: Revision },
+    /// One allocation.
+    Allocation(Box<Allocation>),
+    /// Some allocations.
+    Allocations(Vec<Allocation>),
+    /// All nodes.
+    Nodes(Vec<Node>),
+    /// The lease is held under this fencing token for `ttl_ms` from the moment the request was sent.
+    Lease { token: u64, ttl_ms: u64 },
+    /// Some audit records.
+    Audit(Vec<AuditRecord>),
+    /// Every link of the chain holds: how many, and the head's hash.
+    AuditVerified { records: u64, head: String },
+    /// How the members stand.
+    Status(QuorumStatus),
+}
+
+/// Why a request was not granted. A refusal changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum Refusal {
+    #[error("there is no allocation {key}")]
+    NoSuchAllocation { key: String },
+    #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
+    AmbiguousAllocation { key: String, candidates: Vec<String> },
+    #[error("allocation {id} exists already, with another specification or owner")]
+    AllocationExists { id: AllocationId },
+    #[error("allocation {id} belongs to {owner}")]
+    NotYours { id: AllocationId, owner: String },
+    #[error("there is no node {node}")]
+    NoSuchNode { node: NodeId },
+    #[error("allocation {id} is {state}, not Pending")]
+    NotPending { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} was requeued {now} times, the claim saw {seen}")]
+    StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
+    /// Up to 16 conflicts.
+    #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Conflict { conflicts: Vec<Conflict> },
+    #[error("the claim is malformed: {why}")]
+    MalformedClaim { why: String },
+    #[error("lease {name} is held by {holder}")]
+    LeaseHeld { name: String, holder: NodeId },
+    #[error("lease token {token} is not the present one of {name}")]
+    StaleLease { name: String, token: u64 },
+    #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
+    StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },
+    #[error("this needs the certificate role {needed}; the caller's is {role}")]
+    Role { needed: String, role: String },
+    #[error("{what} has {bytes} bytes; at most {most} are taken")]
+    TooLarge { what: String, bytes: u64, most: u64 },
+    #[error("the request is malformed: {why}")]
+    Malformed { why: String },
+    #[error("the audit chain is broken at record {seq}: {why}")]
+    AuditBroken { seq: u64, why: String },
+    /// The caller should try another member, or again later.
+    #[error("no leader: {why}")]
+    Unavailable { why: String },
+}
+
+/// One node that stood against a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{node}: {why}")]
+pub struct Conflict {
+    /// The node.
+    pub node: NodeId,
+    /// The allocation that has what was wanted, where it is one.
+    pub holder: Option<AllocationId>,
+    /// What stood against it.
+    pub why: String,
+}
+
+/// From an agent, up its session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Up {
+    /// Opens the session; answered by [`Down::Registered`].
+    Register {
+        node: NodeId,
+        boot: Boot,
+        size: Resources,
+        addresses: NodeAddresses,
+        schedulable: bool,
+        /// The incarnation it had before, 0 at the first start: the quorum issues a higher one.
+        incarnation: Incarnation,
+        /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
+        new_life: bool,
+    },
+    /// I live. About every `heartbeat_ms`.
+    Heartbeat { incarnation: Incarnation, seq: u64 },
+    /// Something to be committed; sent again until acknowledged.
+    Report(NodeReport),
+}
+
+/// From a member, down an agent's session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Down {
+    /// The registration is committed.
+    Registered {
+        incarnation: Incarnation,
+        generation: Generation,
+        cluster: String,
+        heartbeat_ms: u64,
+        /// The last report of this incarnation that was acknowledged.
+        report_seq: u64,
+        /// Every member's service address (`host:port`), for the next connect.
+        members: Vec<String>,
+    },
+    /// All that the node is to do now. Sent after registration and after each change that concerns the node.
+    Desired(DesiredList),
+    /// Reports up to `seq` of this incarnation are committed.
+    Acked { incarnation: Incarnation, seq: u64 },
+    /// A leader-acknowledged heartbeat.
+    HeartbeatAck { seq: u64 },
+    /// The session is over; connect to another member.
+    Close { why: String },
+}
+
+/// Opens a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchRequest {
+    /// Whether nodes are wanted (all of them).
+    pub nodes: bool,
+    /// Which allocations are wanted.
+    pub allocations: WatchAllocations,
+}
+
+/// Which allocations a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WatchAllocations {
+    None,
+    /// All that have not ended; one that ends is sent once more, ended.
+    Live,
+    /// This one, ended or not.
+    One(AllocationId),
+}
+
+/// What a watch says. First [`Change::Start`], then changes in the order of their revisions. A watcher that is too
+/// slow is cut off: it starts again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// All that is watched, as of `revision`.
+    Start { generation: Generation, revision: Revision, nodes: Vec<Node>, allocations: Vec<Allocation> },
+    /// This node changed (or is new).
+    Node(Box<Node>),
+    /// This allocation changed (or is new).
+    Allocation(Box<Allocation>),
+}
+
+/// What a member tells the leader about the agents that have a session with it, once a second, in memory only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatSummary {
+    pub from: MemberId,
+    /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
+    pub heard: Vec<(NodeId, Incarnation, u64)>,
+}
+
+/// How the members stand, as one of them sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuorumStatus {
+    pub cluster: String,
+    /// The member that answers.
+    pub member: MemberId,
+    pub leader: Option<MemberId>,
+    pub term: u64,
+    pub generation: Generation,
+    pub revision: Revision,
+    pub members: Vec<MemberStatus>,
+    pub nodes: Vec<(NodeState, u32)>,
+    pub allocations: Vec<(AllocationState, u32)>,
+    pub audit_records: u64,
+    pub at: Timestamp,
+}
+
+/// One member in a [`QuorumStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    pub id: MemberId,
+    /// Where agents reach it, `host:port`.
+    pub service: String,
+    /// Where members reach it, `host:port`.
+    pub raft: String,
+    /// The last log index known to be on its disk; `None` where this member does not know.
+    pub matched: Option<u64>,
+    /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
+    pub standing: String,
+}
