@@ -1,4 +1,22 @@
 //! The wire that users see, and the only place where protobuf meets the model.
+//!
+//! ```text
+//!   bytes ◀─prost─▶ v1::* ──spec::to_model (validates)──▶ lattice_model
+//!                     ▲  ◀──allocation / node / spec::from_model──┘
+//!                     └── client::Client: typed clients over a Unix socket or TCP
+//! ```
+//!
+//! The conversion into the model *is* the validation: a specification that came through
+//! [`spec::to_model`] is in range, and a documented field that is not built yet was refused by name.
+
+pub mod allocation;
+pub mod client;
+pub mod node;
+pub mod spec;
+
+/// Bytes one message may have in either direction, for clients and servers alike: a listing of tens of thousands of
+/// allocations fits, a hostile length does not.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The generated code of `lattice.v1`.
 pub mod v1 {

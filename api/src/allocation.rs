@@ -1,0 +1,116 @@
+//! Allocations as users see them.
+
+use crate::v1;
+use lattice_model::time::Timestamp;
+use lattice_model::{Allocation, AllocationState};
+use thiserror::Error;
+
+/// Every state, in the order of an allocation's life.
+const STATES: [AllocationState; 6] = [
+    AllocationState::Pending,
+    AllocationState::Staging,
+    AllocationState::Running,
+    AllocationState::Completed,
+    AllocationState::Failed,
+    AllocationState::Cancelled,
+];
+
+/// The text names no state.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no state; Pending, Staging, Running, Completed, Failed and Cancelled are")]
+pub struct UnknownState(pub String);
+
+/// One allocation as a message. `exit_code` is set once it has ended and a program's own code is known; `reason` is why it
+/// ended, or why it is back in the queue.
+pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
+    let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
+    let spec = &allocation.spec;
+    let (uenv, uenv_sha256) =
+        spec.uenv.as_ref().map_or_else(Default::default, |image| (image.path.to_string_lossy().into_owned(), image.sha256.clone()));
+    let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());
+    v1::Allocation {
+        id: allocation.id.to_string(),
+        name: spec.name.clone(),
+        state: allocation.state.to_string(),
+        reason: allocation.reason.as_ref().map(ToString::to_string).unwrap_or_default(),
+        owner: allocation.owner.name.clone(),
+        nodes: allocation.nodes().map(ToString::to_string).collect(),
+        nodes_wanted: spec.nodes,
+        tasks_per_node: spec.tasks_per_node,
+        exit_code: ended.and_then(|reason| reason.exit_code()),
+        requeue_count: allocation.requeue_count,
+        walltime_seconds: spec.walltime.as_secs(),
+        submitted_at_ms: allocation.submitted_at.0,
+        claimed_at_ms: ms(allocation.claimed_at),
+        started_at_ms: ms(allocation.started_at),
+        ended_at_ms: ms(allocation.ended_at),
+        tenant: spec.tenant.clone(),
+        vcluster: spec.vcluster.clone(),
+        uenv,
+        uenv_sha256,
+        epoch: allocation.epoch.0,
+    }
+}
+
+/// The state of this name, in any case: `Running`, `running`.
+///
+/// # Errors
+/// [`UnknownState`] lists the names that there are.
+pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
+    let known = STATES.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name));
+    known.ok_or_else(|| UnknownState(name.chars().take(40).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{EndReason, Epoch, Principal, Revision};
+
+    fn allocation(state: AllocationState, reason: Option<EndReason>) -> Allocation {
+        let spec = v1::AllocationSpec {
+            name: "a".into(),
+            resources: Some(v1::ResourceRequest { nodes: 2, ..Default::default() }),
+            lifecycle: Some(v1::Lifecycle { walltime_seconds: 60, ..Default::default() }),
+            entrypoint: Some(v1::Entrypoint {
+                what: Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv: vec!["true".into()] })),
+            }),
+            working_dir: "/".into(),
+            ..Default::default()
+        };
+        Allocation {
+            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(),
+            spec: crate::spec::to_model(&spec).unwrap(),
+            owner: Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] },
+            state,
+            reason,
+            submitted_at: Timestamp(5),
+            claimed_at: None,
+            started_at: Some(Timestamp(7)),
+            ended_at: None,
+            epoch: Epoch(3),
+            shares: vec![],
+            requeue_count: 1,
+            excluded: vec![],
+            revision: Revision(9),
+        }
+    }
+
+    #[test]
+    fn an_exit_code_is_shown_only_of_what_has_ended() {
+        let failed = to_proto(&allocation(AllocationState::Failed, Some(EndReason::Exited { code: 7 })));
+        assert_eq!((failed.state.as_str(), failed.reason.as_str(), failed.exit_code), ("Failed", "exit_code 7", Some(7)));
+        let requeued = to_proto(&allocation(AllocationState::Pending, Some(EndReason::Exited { code: 7 })));
+        assert_eq!((requeued.reason.as_str(), requeued.exit_code), ("exit_code 7", None));
+        let over = to_proto(&allocation(AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
+        assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
+        assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_wanted), (5, 0, 7, 2));
+    }
+
+    #[test]
+    fn states_are_found_by_name() {
+        for state in STATES {
+            assert_eq!(state_from_name(&state.to_string().to_uppercase()), Ok(state));
+        }
+        assert!(state_from_name("runing").is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! A connection to an agent's API: its Unix socket, or TCP.
+
+use crate::MESSAGE_BYTES_MAX;
+use crate::v1::admin_service_client::AdminServiceClient;
+use crate::v1::allocation_service_client::AllocationServiceClient;
+use crate::v1::node_service_client::NodeServiceClient;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// How long a TCP connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The endpoint is in no form that is known.
+    #[error("{endpoint:?} is no endpoint: write unix:/path/of/agent.sock or http://host:port")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+    },
+    /// Nobody listens there.
+    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` tells")]
+    NoAgent {
+        /// Where.
+        endpoint: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket is there, but this user may not use it.
+    #[error("may not connect to {endpoint}: its permissions keep this user out")]
+    Denied {
+        /// Where.
+        endpoint: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection came about, or a host was asked for one, and it failed.
+    #[error("no agent answers at {endpoint}: is lattice-agent running there, and is its address right?")]
+    Transport {
+        /// Where.
+        endpoint: String,
+        /// What went wrong.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+/// A connection, shared by its clones and by the clients that it hands out.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+}
+
+impl Client {
+    /// Connects to `unix:/path` or `http://host:port`.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]: the texts say what to do.
+    pub async fn connect(endpoint: &str) -> Result<Self, ConnectError> {
+        if let Some(path) = endpoint.strip_prefix("unix:") {
+            // `unix:///path` is the URI form of the same.
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if !path.starts_with('/') {
+                return Err(ConnectError::Endpoint { endpoint: endpoint.to_owned() });
+            }
+            return Self::over_unix(endpoint, Path::new(path)).await;
+        }
+        if !endpoint.starts_with("http://") {
+            return Err(ConnectError::Endpoint { endpoint: endpoint.to_owned() });
+        }
+        let uri = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| ConnectError::Endpoint { endpoint: endpoint.to_owned() })?;
+        let channel = uri
+            .connect_timeout(CONNECT_TIMEOUT)
+            .connect()
+            .await
+            .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
+        Ok(Self { channel })
+    }
+
+    async fn over_unix(endpoint: &str, path: &Path) -> Result<Self, ConnectError> {
+        // Connected here first, since tonic's error would hide what the system said; the connector then uses this stream.
+        let stream = UnixStream::connect(path).await.map_err(|source| {
+            let endpoint = endpoint.to_owned();
+            if source.kind() == io::ErrorKind::PermissionDenied {
+                ConnectError::Denied { endpoint, source }
+            } else {
+                ConnectError::NoAgent { endpoint, source }
+            }
+        })?;
+        let first = Arc::new(Mutex::new(Some(stream)));
+        let path: PathBuf = path.to_owned();
+        let connector = tower::service_fn(move |_| {
+            let ready = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let path = path.clone();
+            async move {
+                let stream = match ready {
+                    Some(stream) => stream,
+                    None => UnixStream::connect(path).await?,
+                };
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
+        });
+        // The authority is only a form here: nobody resolves it.
+        let channel = Endpoint::from_static("http://agent.lattice")
+            .connect_with_connector(connector)
+            .await
+            .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
+        Ok(Self { channel })
+    }
+
+    /// Submissions, their life, logs and launches.
+    pub fn allocations(&self) -> AllocationServiceClient<Channel> {
+        AllocationServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Nodes, the agent's own status, gossip.
+    pub fn nodes(&self) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// The quorum and its audit log.
+    pub fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect(endpoint: &str) -> Result<Client, ConnectError> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(Client::connect(endpoint))
+    }
+
+    #[test]
+    fn a_missing_agent_is_told_with_what_to_do() {
+        let error = connect("unix:/nonexistent/agent.sock").unwrap_err();
+        assert!(matches!(error, ConnectError::NoAgent { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("no agent answers at unix:/nonexistent/agent.sock"), "{error}");
+        assert!(error.to_string().contains("lattice doctor"), "{error}");
+        assert!(matches!(connect("http://127.0.0.1:1").unwrap_err(), ConnectError::Transport { .. }));
+    }
+
+    #[test]
+    fn other_forms_are_no_endpoints() {
+        for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:1", "http://", "http://a b"] {
+            assert!(matches!(connect(bad).unwrap_err(), ConnectError::Endpoint { .. }), "{bad:?}");
+        }
+    }
+}

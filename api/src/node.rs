@@ -1,0 +1,62 @@
+//! Nodes as users see them.
+
+use crate::v1;
+use lattice_model::{AllocationId, HoldKind, Node};
+
+/// One node as a message, with the allocations that own shares of it and what the answering agent's gossip says of it
+/// (`alive`, `suspect`, `down`, `unknown`).
+pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, gossip: &str) -> v1::Node {
+    let holds = node.holds.iter().map(|hold| {
+        let kind = match hold.kind {
+            HoldKind::Cordon => "cordon",
+            HoldKind::Quarantine => "quarantine",
+        };
+        format!("{kind} by {} since {}: {}", hold.by, hold.since, hold.reason)
+    });
+    v1::Node {
+        id: node.id.to_string(),
+        state: node.state.to_string(),
+        reason: node.state_reason.clone(),
+        cores: node.size.cores,
+        memory_bytes: node.size.memory_bytes,
+        gpus: node.size.gpus,
+        allocations: allocations.iter().map(ToString::to_string).collect(),
+        holds: holds.collect(),
+        schedulable: node.schedulable,
+        mesh_address: node.addresses.mesh.clone(),
+        incarnation: node.incarnation.0,
+        state_since_ms: node.state_since.0,
+        gossip: gossip.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::time::Timestamp;
+    use lattice_model::{Hold, Incarnation, NodeAddresses, NodeState, Revision};
+
+    #[test]
+    fn a_hold_says_who_since_when_and_why() {
+        let node = Node {
+            id: "n1".parse().unwrap(),
+            size: lattice_model::resources::Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },
+            addresses: NodeAddresses { mesh: "h1:9401".into(), gossip: "h1:9402".into() },
+            schedulable: true,
+            boot: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(),
+            incarnation: Incarnation(4),
+            state: NodeState::Degraded,
+            state_reason: "silent for 31 s".into(),
+            state_since: Timestamp(1000),
+            holds: vec![Hold { kind: HoldKind::Cordon, by: "ada".into(), reason: "fan".into(), since: Timestamp(0) }],
+            leaving: vec![],
+            hold_revision: Revision(1),
+            report_seq: 0,
+            revision: Revision(1),
+        };
+        let shown = to_proto(&node, vec![], "suspect");
+        assert_eq!(shown.holds, ["cordon by ada since 1970-01-01T00:00:00.000Z: fan"]);
+        assert_eq!((shown.state.as_str(), shown.reason.as_str(), shown.gossip.as_str()), ("Degraded", "silent for 31 s", "suspect"));
+        assert_eq!((shown.cores, shown.memory_bytes, shown.incarnation, shown.state_since_ms), (2, 1 << 30, 4, 1000));
+    }
+}

@@ -1,0 +1,85 @@
+//! Specifications: `v1::AllocationSpec` into the model and back.
+
+mod entrypoint;
+mod image;
+mod lifecycle;
+mod unbuilt;
+
+pub use image::{ImageRequest, image_request, parse_image};
+
+use crate::v1;
+use lattice_model::spec::{AllocationSpec, Image, SpecError, is_wireup_variable};
+use std::time::Duration;
+
+/// Ranks a node when the message says 0.
+const TASKS_PER_NODE_DEFAULT: u32 = 1;
+
+/// Reads and validates a specification.
+///
+/// Defaults are applied where the message says so (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). Where a
+/// uenv is named, `environment.sha256` must have been filled in: the agent that takes the submission reads the image (see
+/// [`image_request`]) and records the digest first.
+///
+/// # Errors
+/// [`SpecError::NotBuilt`] names the first documented field that this version cannot honour, as the user spells it;
+/// [`SpecError::Invalid`] names a value out of its range or form.
+pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> {
+    unbuilt::refuse(spec)?;
+    let lifecycle = lifecycle::to_model(spec.lifecycle.as_ref())?;
+    let (requeue, requeues_max) = lifecycle::requeue_to_model(spec.requeue.as_ref())?;
+    if let Some(name) = spec.env.keys().filter(|name| is_wireup_variable(name)).min() {
+        let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
+        return Err(SpecError::Invalid { field: "env", why });
+    }
+    let model = AllocationSpec {
+        name: spec.name.clone(),
+        tenant: spec.tenant.clone(),
+        project: spec.project.clone(),
+        vcluster: spec.vcluster.clone(),
+        tags: spec.tags.clone().into_iter().collect(),
+        nodes: spec.resources.as_ref().map_or(0, |r| r.nodes),
+        tasks_per_node: if spec.tasks_per_node == 0 { TASKS_PER_NODE_DEFAULT } else { spec.tasks_per_node },
+        walltime: lifecycle.walltime,
+        entrypoint: entrypoint::to_model(spec.entrypoint.as_ref())?,
+        uenv: image::to_model(spec)?,
+        working_dir: spec.working_dir.clone().into(),
+        env: spec.env.clone().into_iter().collect(),
+        requeue,
+        requeues_max,
+        preemption_class: lifecycle.preemption_class,
+    };
+    model.validate()?;
+    Ok(model)
+}
+
+/// Writes a specification out. [`to_model`] gives the same one back where it is valid, counts whole seconds of walltime and
+/// at least one requeue.
+pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
+    v1::AllocationSpec {
+        name: spec.name.clone(),
+        tenant: spec.tenant.clone(),
+        project: spec.project.clone(),
+        vcluster: spec.vcluster.clone(),
+        tags: spec.tags.clone().into_iter().collect(),
+        environment: spec.uenv.as_ref().map(image::from_model),
+        entrypoint: Some(entrypoint::from_model(&spec.entrypoint)),
+        resources: Some(v1::ResourceRequest { nodes: spec.nodes, ..Default::default() }),
+        lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
+        tasks_per_node: spec.tasks_per_node,
+        working_dir: spec.working_dir.to_string_lossy().into_owned(),
+        env: spec.env.clone().into_iter().collect(),
+        requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
+        ..Default::default()
+    }
+}
+
+/// A refused specification as a gRPC status: `Unimplemented` for what is not built, `InvalidArgument` for the rest.
+pub fn status(error: &SpecError) -> tonic::Status {
+    match error {
+        SpecError::Invalid { .. } => tonic::Status::invalid_argument(error.to_string()),
+        SpecError::NotBuilt { .. } => tonic::Status::unimplemented(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+use super::*;
+use lattice_model::spec::{Entrypoint, RequeuePolicy};
+use proptest::prelude::*;
+
+fn minimal() -> v1::AllocationSpec {
+    v1::AllocationSpec {
+        name: "a".into(),
+        resources: Some(v1::ResourceRequest { nodes: 2, ..Default::default() }),
+        lifecycle: Some(v1::Lifecycle { walltime_seconds: 60, ..Default::default() }),
+        entrypoint: Some(v1::Entrypoint {
+            what: Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv: vec!["true".into()] })),
+        }),
+        working_dir: "/tmp".into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn defaults_are_applied() {
+    let model = to_model(&minimal()).unwrap();
+    assert_eq!((model.nodes, model.tasks_per_node, model.preemption_class), (2, 1, 5));
+    assert_eq!((model.requeue, model.requeues_max), (RequeuePolicy::Never, 3));
+    let mut said = minimal();
+    said.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
+    said.lifecycle = Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class: 0, preemption_class_set: true });
+    said.telemetry_mode = "prod".into();
+    said.on_isolation = "continue".into();
+    let model = to_model(&said).unwrap();
+    assert_eq!((model.requeue, model.requeues_max, model.preemption_class), (RequeuePolicy::OnNodeFailure, 3, 0));
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    type Change = fn(&mut v1::AllocationSpec);
+    let cases: [(&str, Change); 21] = [
+        ("--intent", |s| s.intent = "train".into()),
+        ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
+        ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
+        ("--nodes=MIN-MAX", |s| s.resources.as_mut().unwrap().nodes_max = 4),
+        ("--constraint", |s| drop(s.resources.as_mut().unwrap().constraints.insert("gpu_type".into(), "GH200".into()))),
+        ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
+        ("--shared", |s| s.resources.as_mut().unwrap().shared = true),
+        ("--service", |s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into()),
+        ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
+        ("--data-mount", |s| s.data = Some(v1::Data::default())),
+        ("--network-domain", |s| {
+            s.connectivity = Some(v1::Connectivity { network_domain: "d".into(), ..Default::default() });
+        }),
+        ("--network-domain", |s| s.connectivity = Some(v1::Connectivity::default())),
+        ("--expose", |s| {
+            s.connectivity = Some(v1::Connectivity { expose: vec![Default::default()], ..Default::default() });
+        }),
+        ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
+        ("--checkpoint", |s| s.checkpoint = Some(v1::Checkpoint::default())),
+        ("--telemetry", |s| s.telemetry_mode = "debug".into()),
+        ("--liveness-probe", |s| s.liveness_probe = Some(v1::LivenessProbe::default())),
+        ("--on-isolation=stop", |s| s.on_isolation = "stop".into()),
+        ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
+        ("--sensitive", |s| s.sensitive = true),
+        // Refused before anything else is looked at, so that the user learns of it at once.
+        ("--sensitive", |s| (s.sensitive, s.name) = (true, String::new())),
+    ];
+    for (field, change) in cases {
+        let mut spec = minimal();
+        change(&mut spec);
+        assert_eq!(to_model(&spec), Err(SpecError::NotBuilt { field }));
+        assert_eq!(status(&SpecError::NotBuilt { field }).code(), tonic::Code::Unimplemented);
+    }
+}
+
+#[test]
+fn bad_values_are_refused_by_name() {
+    type Change = fn(&mut v1::AllocationSpec);
+    let cases: [(&str, Change); 12] = [
+        ("nodes", |s| s.resources = None),
+        ("walltime", |s| s.lifecycle = None),
+        ("entrypoint", |s| s.entrypoint = None),
+        ("entrypoint", |s| s.entrypoint = Some(v1::Entrypoint::default())),
+        ("lifecycle", |s| s.lifecycle.as_mut().unwrap().r#type = "endless".into()),
+        ("telemetry", |s| s.telemetry_mode = "loud".into()),
+        ("on-isolation", |s| s.on_isolation = "panic".into()),
+        ("requeue", |s| s.requeue = Some(v1::Requeue { policy: "often".into(), max: 0 })),
+        ("preemption-class", |s| {
+            s.lifecycle =
+                Some(v1::Lifecycle { walltime_seconds: 1, preemption_class: 256 + 5, preemption_class_set: true, ..Default::default() });
+        }),
+        ("preemption-class", |s| s.lifecycle.as_mut().unwrap().preemption_class = 7),
+        ("env", |s| drop(s.env.insert("PMI_RANK".into(), "0".into()))),
+        ("uenv", |s| s.environment = Some(v1::Environment { uenv: "/a.sqfs".into(), ..Default::default() })),
+    ];
+    for (field, change) in cases {
+        let mut spec = minimal();
+        change(&mut spec);
+        match to_model(&spec) {
+            Err(error @ SpecError::Invalid { field: named, .. }) => {
+                assert_eq!(named, field);
+                assert_eq!(status(&error).code(), tonic::Code::InvalidArgument);
+            }
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn images_are_paths_with_or_without_a_digest() {
+    let hex = "AB".repeat(32);
+    let request = |text: &str| {
+        let mut spec = minimal();
+        spec.environment = Some(v1::Environment { uenv: text.into(), ..Default::default() });
+        image_request(&spec)
+    };
+    assert_eq!(request(""), Ok(None));
+    assert_eq!(request("/a@b.sqfs"), Ok(Some(ImageRequest { path: "/a@b.sqfs".into(), sha256: None })));
+    let pinned = request(&format!("/a.sqfs@sha256:{hex}")).unwrap().unwrap();
+    assert_eq!(pinned, ImageRequest { path: "/a.sqfs".into(), sha256: Some(hex.to_lowercase()) });
+    for bad in ["a.sqfs", "prgenv-gnu/24.11:v1", "/a@sha256:", "/a@sha256:xy", &format!("@sha256:{hex}")] {
+        assert!(matches!(request(bad), Err(SpecError::Invalid { field: "uenv", .. })), "{bad}");
+    }
+}
+
+#[test]
+fn a_pinned_digest_must_be_the_recorded_one() {
+    let mut spec = minimal();
+    let (a, b) = ("a".repeat(64), "b".repeat(64));
+    spec.environment = Some(v1::Environment { uenv: format!("/x@sha256:{a}"), sha256: a.clone(), ..Default::default() });
+    assert_eq!(to_model(&spec).unwrap().uenv, Some(Image { path: "/x".into(), sha256: a }));
+    spec.environment.as_mut().unwrap().sha256 = b;
+    assert!(matches!(to_model(&spec), Err(SpecError::Invalid { field: "uenv", .. })));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[a-zA-Z0-9 ä=:/@._-]{0,20}"
+}
+
+fn env() -> impl Strategy<Value = std::collections::BTreeMap<String, String>> {
+    prop::collection::btree_map("[A-KM-RT-Z_a-z][a-zA-Z0-9_]{0,8}", text(), 0..6)
+        .prop_map(|env| env.into_iter().filter(|(name, _)| !is_wireup_variable(name)).collect())
+}
+
+fn entrypoint() -> impl Strategy<Value = Entrypoint> {
+    prop_oneof![
+        ("[a-z \n]{0,40}", prop::collection::vec(text(), 0..4))
+            .prop_map(|(body, args)| Entrypoint::Script { text: format!("#!/bin/sh\n{body}"), args }),
+        ("[a-z/]{1,10}", prop::collection::vec(text(), 0..4)).prop_map(|(program, mut args)| {
+            args.insert(0, program);
+            Entrypoint::Command { argv: args }
+        }),
+    ]
+}
+
+prop_compose! {
+    fn model_spec()(
+        labels in ("[a-zä]{1,20}", text(), text(), text()),
+        tags in env(),
+        (nodes, tasks_per_node, seconds) in (1..=100_000u32, 1..=4096u32, 1..=31_536_000u64),
+        entrypoint in entrypoint(),
+        uenv in prop::option::of(("/[a-z@:]{0,20}", "[0-9a-f]{64}")),
+        dir in "/[a-zä ]{0,20}",
+        env in env(),
+        requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
+        requeues_max in 1..=100u32,
+        preemption_class in 0..=10u8,
+    ) -> AllocationSpec {
+        let (name, tenant, project, vcluster) = labels;
+        AllocationSpec {
+            name, tenant, project, vcluster, tags, nodes, tasks_per_node,
+            walltime: Duration::from_secs(seconds),
+            entrypoint,
+            uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
+            working_dir: dir.into(),
+            env, requeue, requeues_max, preemption_class,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn model_to_message_and_back(spec in model_spec()) {
+        let message = from_model(&spec);
+        prop_assert_eq!(to_model(&message), Ok(spec));
+    }
+
+    /// And the other way, through bytes: a message in its full form is what comes back.
+    #[test]
+    fn message_to_model_and_back(spec in model_spec()) {
+        use prost::Message;
+        let message = from_model(&spec);
+        let read = v1::AllocationSpec::decode(message.encode_to_vec().as_slice()).unwrap();
+        prop_assert_eq!(from_model(&to_model(&read).unwrap()), message);
+    }
+
+    /// Bytes from a network never panic, whatever they are.
+    #[test]
+    fn hostile_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        use prost::Message;
+        if let Ok(spec) = v1::AllocationSpec::decode(bytes.as_slice()) {
+            drop(image_request(&spec));
+            drop(to_model(&spec));
+        }
+    }
+}

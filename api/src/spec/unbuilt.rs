@@ -1,0 +1,75 @@
+//! Documented fields that this version cannot honour: refused by name, never ignored.
+
+use crate::v1;
+use lattice_model::spec::SpecError;
+
+/// Refuses the first such field that is set. Values that mean "as it is today" (`bounded`, `prod`, `continue`) pass.
+pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
+    // Destructured, so that a field added to the message does not compile until it is dealt with here.
+    let v1::AllocationSpec {
+        name: _,
+        tenant: _,
+        project: _,
+        vcluster: _,
+        tags: _,
+        intent,
+        environment,
+        entrypoint: _,
+        resources,
+        lifecycle,
+        tasks_per_node: _,
+        working_dir: _,
+        env: _,
+        requeue: _,
+        data,
+        connectivity,
+        depends_on,
+        checkpoint,
+        telemetry_mode,
+        liveness_probe,
+        on_isolation,
+        task_group,
+        sensitive,
+    } = spec;
+    not_built("--intent", !intent.is_empty())?;
+    if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {
+        not_built("--view", !view.is_empty())?;
+        not_built("--image", !image.is_empty())?;
+    }
+    if let Some(v1::ResourceRequest { nodes, nodes_max, constraints, topology, shared }) = resources {
+        not_built("--nodes=MIN-MAX", *nodes_max != 0 && nodes_max != nodes)?;
+        not_built("--constraint", !constraints.is_empty())?;
+        not_built("--topology", !topology.is_empty())?;
+        not_built("--shared", *shared)?;
+    }
+    let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
+    not_built("--service", kind == "unbounded")?;
+    not_built("--reactive", kind == "reactive")?;
+    one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
+    not_built("--data-mount", data.is_some())?;
+    if let Some(v1::Connectivity { network_domain, expose }) = connectivity {
+        not_built("--expose", !expose.is_empty())?;
+        not_built("--network-domain", !network_domain.is_empty() || expose.is_empty())?;
+    }
+    not_built("--depends-on", !depends_on.is_empty())?;
+    not_built("--checkpoint", checkpoint.is_some())?;
+    not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
+    one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
+    not_built("--liveness-probe", liveness_probe.is_some())?;
+    not_built("--on-isolation=stop", on_isolation == "stop")?;
+    one_of("on-isolation", on_isolation, &["continue", "stop"])?;
+    not_built("--task-group", task_group.is_some())?;
+    not_built("--sensitive", *sensitive)
+}
+
+fn not_built(field: &'static str, set: bool) -> Result<(), SpecError> {
+    if set { Err(SpecError::NotBuilt { field }) } else { Ok(()) }
+}
+
+fn one_of(field: &'static str, given: &str, known: &[&str]) -> Result<(), SpecError> {
+    if given.is_empty() || known.contains(&given) {
+        return Ok(());
+    }
+    let given: String = given.chars().take(40).collect();
+    Err(SpecError::Invalid { field, why: format!("{given:?} is none of {}", known.join(", ")) })
+}
