@@ -1,6 +1,6 @@
 //! What the cluster has agreed about one node.
 
-use crate::ids::{Boot, Incarnation, NodeId, Revision};
+use crate::ids::{AllocationId, Boot, Epoch, Incarnation, NodeId, Revision};
 use crate::resources::Resources;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,17 @@ pub struct NodeAddresses {
     pub gossip: String,
 }
 
+/// A share of an allocation's earlier epoch that its node has not yet released.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// Whose it was.
+    pub allocation: AllocationId,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// How much of the node.
+    pub resources: Resources,
+}
+
 /// One node as the quorum holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -85,6 +96,9 @@ pub struct Node {
     /// What keeps new work off it.
     #[serde(default)]
     pub holds: Vec<Hold>,
+    /// Work that lost its claim or was requeued and that the agent has not yet reported as taken away: it still counts.
+    #[serde(default)]
+    pub leaving: Vec<Leaving>,
     /// The revision at which its holds or state last changed: claims are conditional on it.
     pub hold_revision: Revision,
     /// The sequence number of its agent's last acknowledged report, within the incarnation.

@@ -1,1 +1,16 @@
+//! What an agent decides, as pure functions. The agent's driver stands around it:
 //!
+//! ```text
+//!   event ──▶ Brain::handle ──▶ records ──append, fsync──▶ actions ──▶ executor ──▶ event …
+//! ```
+//!
+//! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
+//! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
+
+mod brain;
+mod launch;
+mod record;
+
+pub use brain::{Action, Brain, Event, Local, Phase};
+pub use launch::{LaunchEnd, LaunchHead, PartEvent};
+pub use record::Record;

@@ -1,1 +1,152 @@
+//! From a frozen view of the cluster to placements and reasons. First come first served, whole nodes.
 //!
+//! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
+
+use lattice_model::claim::ClaimShare;
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// All nodes, by id.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// All allocations that have not ended, and ended ones that still hold shares.
+    pub allocations: BTreeMap<AllocationId, Allocation>,
+    /// Nodes that this agent's gossip shows alive.
+    pub alive: BTreeSet<NodeId>,
+}
+
+/// Why a node is not taken for an allocation, as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// The quorum's record of the node speaks against it.
+    Unclaimable(String),
+    /// Gossip does not show it alive.
+    NotAlive,
+    /// Another allocation has it.
+    Taken(AllocationId),
+    /// Its prologue failed for this very allocation.
+    Excluded(String),
+}
+
+impl std::fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unclaimable(why) => f.write_str(why),
+            Self::NotAlive => f.write_str("is not seen alive by gossip"),
+            Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
+            Self::Excluded(why) => write!(f, "was excluded after its prologue failed: {why}"),
+        }
+    }
+}
+
+/// Who has which node.
+fn holders(view: &View) -> BTreeMap<&NodeId, AllocationId> {
+    let mut out = BTreeMap::new();
+    for node in view.nodes.values() {
+        out.extend(node.leaving.first().map(|l| (&node.id, l.allocation)));
+    }
+    for allocation in view.allocations.values() {
+        for share in &allocation.shares {
+            if share.phase != lattice_model::SharePhase::Released && allocation.state != AllocationState::Pending {
+                out.insert(&share.node, allocation.id);
+            }
+        }
+    }
+    out
+}
+
+/// Why `node` cannot be taken for `allocation` now; `None`: it can.
+fn why_not(view: &View, holders: &BTreeMap<&NodeId, AllocationId>, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
+    if let Some(why) = node.unclaimable() {
+        return Some(WhyNot::Unclaimable(why));
+    }
+    if let Some((_, why)) = allocation.excluded.iter().find(|(id, _)| id == &node.id) {
+        return Some(WhyNot::Excluded(why.clone()));
+    }
+    if let Some(by) = holders.get(&node.id) {
+        return Some(WhyNot::Taken(*by));
+    }
+    (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
+}
+
+/// The pending allocations in the order in which they are served: by submission, then id.
+fn queue(view: &View) -> Vec<&Allocation> {
+    let mut queue: Vec<&Allocation> = view.allocations.values().filter(|a| a.state == AllocationState::Pending).collect();
+    queue.sort_by_key(|a| (a.submitted_at, a.id));
+    queue
+}
+
+/// The claims to propose now. First come first served: the first one that does not fit keeps all behind it waiting,
+/// unless it can never fit in this cluster as it is registered (it waits for nodes to be added, and blocks nobody).
+pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
+    let mut holders = holders(view);
+    let mut claims = Vec::new();
+    for allocation in queue(view) {
+        let wanted = allocation.spec.nodes as usize;
+        if possible(view, allocation) < wanted {
+            continue;
+        }
+        let free: Vec<&Node> = view.nodes.values().filter(|n| why_not(view, &holders, n, allocation).is_none()).take(wanted).collect();
+        if free.len() < wanted {
+            break;
+        }
+        for node in &free {
+            holders.insert(&node.id, allocation.id);
+        }
+        let share = |node: &&Node| ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision };
+        claims.push(Claim {
+            allocation: allocation.id,
+            requeue_count: allocation.requeue_count,
+            lease_token,
+            shares: free.iter().map(share).collect(),
+        });
+    }
+    claims
+}
+
+/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, not excluded for it.
+fn possible(view: &View, allocation: &Allocation) -> usize {
+    let fits = |n: &&Node| n.schedulable && n.size != Resources::default() && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
+    view.nodes.values().filter(fits).count()
+}
+
+/// Why a pending allocation waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// In one sentence.
+    pub summary: String,
+    /// What each node that was not free lacks.
+    pub nodes: Vec<(NodeId, WhyNot)>,
+}
+
+/// Tells why `allocation` is not placed, from the same view and the same rule.
+pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
+    let holders = holders(view);
+    let mut nodes = Vec::new();
+    let mut free = 0usize;
+    for node in view.nodes.values() {
+        match why_not(view, &holders, node, allocation) {
+            Some(why) => nodes.push((node.id.clone(), why)),
+            None => free += 1,
+        }
+    }
+    let wanted = allocation.spec.nodes as usize;
+    let possible = possible(view, allocation);
+    let ahead =
+        queue(view).iter().take_while(|a| a.id != allocation.id).filter(|a| self::possible(view, a) >= a.spec.nodes as usize).count();
+    let summary = if possible < wanted {
+        format!("wants {wanted} nodes; this cluster has {possible} that could ever serve it: it waits until there are more")
+    } else if ahead > 0 {
+        format!("wants {wanted} nodes, {free} are free; {ahead} allocation(s) submitted before it are served first")
+    } else if free < wanted {
+        format!("wants {wanted} nodes, {free} are free: it is next")
+    } else {
+        format!("wants {wanted} nodes, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
+    };
+    Explanation { summary, nodes }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! A node's allocations, from the list that the quorum sends to the reports that go back.
+//!
+//! ```text
+//!              list has it            image, scope, shim            list says Running
+//!   (nothing) ───────────▶ Preparing ──────────────▶ Prepared ────────────────────▶ Running
+//!                              │ failed                  │   list lacks it, or the      │
+//!                              ▼                         ▼   entry point is over        ▼
+//!   Gone, Released ◀────── Undoing ◀──────────────── Stopping ◀──────────────────────────
+//! ```
+//!
+//! What a list wants is compared with what is here after every event ([`Brain::reconcile`]): there is no other
+//! place where work begins or is stopped because of the quorum.
+
+use crate::record::Record;
+use lattice_model::{
+    AllocationId, AllocationState, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport, ReportItem,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How far this node is with one allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Image, mounts, scope and shim are being made.
+    Preparing,
+    /// They are there; the other nodes may not be ready yet.
+    Prepared,
+    /// Walltime runs; on the head the entry point was started.
+    Running,
+    /// Processes are being ended.
+    Stopping,
+    /// Shim, scope and files are being taken away.
+    Undoing,
+}
+
+/// One allocation on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Local {
+    /// What the quorum said when it began here.
+    pub share: DesiredShare,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// What happens to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The quorum registered this life of the agent, and has its reports up to `report_seq`.
+    Registered { incarnation: Incarnation, report_seq: u64 },
+    /// The quorum's list.
+    Listed(DesiredList),
+    /// The quorum has the reports up to `seq` of this incarnation.
+    Acknowledged { incarnation: Incarnation, seq: u64 },
+    /// Preparing came to its end.
+    Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), String> },
+    /// The head's entry point is over, or this node's walltime is, or its shim is lost with what it ran.
+    Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
+    /// No process of it is left.
+    Stopped { allocation: AllocationId, epoch: Epoch },
+    /// Nothing of it is left at all.
+    Undone { allocation: AllocationId, epoch: Epoch },
+}
+
+/// What is to be done, once the records are on the disk. May be asked for again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Verify the image, make the scope, start the shim or find it again. Answered by [`Event::Prepared`].
+    Prepare(Box<DesiredShare>),
+    /// Find its shim again after a restart of the agent.
+    Adopt(Box<DesiredShare>),
+    /// Let walltime run; on the head start the entry point. Finds the shim again where that is needed.
+    Start(Box<DesiredShare>),
+    /// End its processes. Answered by [`Event::Stopped`].
+    Stop(Box<DesiredShare>),
+    /// Take away what was made. Answered by [`Event::Undone`].
+    Undo(Box<DesiredShare>),
+    /// The outbox changed: [`Brain::reports`] has what is to be sent.
+    Report,
+}
+
+/// The state of one node. See the module's figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brain {
+    me: NodeId,
+    incarnation: Incarnation,
+    list: DesiredList,
+    locals: BTreeMap<AllocationId, Local>,
+    done: BTreeMap<AllocationId, Epoch>,
+    acknowledged: u64,
+    outbox: VecDeque<ReportItem>,
+}
+
+impl Brain {
+    /// A node that has never done anything.
+    pub fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            incarnation: Incarnation(0),
+            list: DesiredList::default(),
+            locals: BTreeMap::new(),
+            done: BTreeMap::new(),
+            acknowledged: 0,
+            outbox: VecDeque::new(),
+        }
+    }
+
+    /// This node's name.
+    pub fn me(&self) -> &NodeId {
+        &self.me
+    }
+
+    /// The agent's life, 0 before the first registration.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The last list taken.
+    pub fn list(&self) -> &DesiredList {
+        &self.list
+    }
+
+    /// What is on this node, by allocation.
+    pub fn locals(&self) -> impl Iterator<Item = &Local> {
+        self.locals.values()
+    }
+
+    /// One local allocation.
+    pub fn local(&self, allocation: AllocationId) -> Option<&Local> {
+        self.locals.get(&allocation)
+    }
+
+    /// Reports that the quorum has not acknowledged, numbered, oldest first.
+    pub fn reports(&self) -> impl Iterator<Item = NodeReport> {
+        (self.acknowledged + 1..).zip(&self.outbox).map(|(seq, item)| NodeReport {
+            node: self.me.clone(),
+            incarnation: self.incarnation,
+            seq,
+            item: item.clone(),
+        })
+    }
+
+    /// Takes an event: changes the state, and gives what must be written down and what is then to be done.
+    pub fn handle(&mut self, event: Event, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
+        let mut turn = Turn { brain: self, records, actions };
+        turn.event(event);
+        turn.reconcile();
+    }
+
+    /// Replays one record of the journal.
+    pub fn replay(&mut self, record: Record) {
+        match record {
+            Record::Registered { incarnation } => {
+                self.incarnation = incarnation;
+                self.acknowledged = 0;
+            }
+            Record::Listed(list) => {
+                self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
+                self.list = list;
+            }
+            Record::Entered { allocation, epoch, phase } => match self.locals.get_mut(&allocation) {
+                Some(local) if local.share.epoch == epoch => local.phase = phase,
+                Some(_) | None => {
+                    if let Some(share) = self.list.shares.iter().find(|s| s.allocation == allocation && s.epoch == epoch) {
+                        self.locals.insert(allocation, Local { share: share.clone(), phase });
+                    }
+                }
+            },
+            Record::Gone { allocation, epoch } => {
+                if self.locals.get(&allocation).is_some_and(|l| l.share.epoch == epoch) {
+                    self.locals.remove(&allocation);
+                }
+                if self.list.shares.iter().any(|s| s.allocation == allocation && s.epoch == epoch) {
+                    self.done.insert(allocation, epoch);
+                }
+            }
+            Record::ToReport(item) => self.outbox.push_back(item),
+            Record::Acknowledged { count } => {
+                let count = count.min(self.outbox.len() as u64);
+                self.outbox.drain(..usize::try_from(count).unwrap_or(usize::MAX));
+                self.acknowledged += count;
+            }
+        }
+    }
+
+    /// After a start of the agent: what must be done again, from the records alone. `same_boot` is false when the
+    /// machine was restarted since: then nothing of before lives, and all that remains is to take it away.
+    pub fn resume(&mut self, same_boot: bool, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
+        let mut turn = Turn { brain: self, records, actions };
+        if !same_boot {
+            let all: Vec<AllocationId> = turn.brain.locals.keys().copied().collect();
+            for allocation in all {
+                turn.enter(allocation, Phase::Undoing);
+            }
+        }
+        for local in turn.brain.locals.values() {
+            let share = Box::new(local.share.clone());
+            turn.actions.push(match local.phase {
+                Phase::Preparing => Action::Prepare(share),
+                Phase::Prepared => Action::Adopt(share),
+                Phase::Running => Action::Start(share),
+                Phase::Stopping => Action::Stop(share),
+                Phase::Undoing => Action::Undo(share),
+            });
+        }
+        if !turn.brain.outbox.is_empty() {
+            turn.actions.push(Action::Report);
+        }
+    }
+}
+
+/// One call of [`Brain::handle`]: every change of state goes through a record, so that replay cannot differ.
+struct Turn<'a> {
+    brain: &'a mut Brain,
+    records: &'a mut Vec<Record>,
+    actions: &'a mut Vec<Action>,
+}
+
+impl Turn<'_> {
+    fn write(&mut self, record: Record) {
+        self.brain.replay(record.clone());
+        self.records.push(record);
+    }
+
+    fn report(&mut self, item: ReportItem) {
+        self.write(Record::ToReport(item));
+        self.actions.push(Action::Report);
+    }
+
+    fn enter(&mut self, allocation: AllocationId, phase: Phase) {
+        if let Some(local) = self.brain.locals.get(&allocation) {
+            let epoch = local.share.epoch;
+            self.write(Record::Entered { allocation, epoch, phase });
+        }
+    }
+
+    /// The local allocation that an event speaks of, unless it is of another epoch.
+    fn subject(&self, allocation: AllocationId, epoch: Epoch) -> Option<&Local> {
+        self.brain.locals.get(&allocation).filter(|l| l.share.epoch == epoch)
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Registered { incarnation, report_seq } => {
+                if incarnation == self.brain.incarnation {
+                    self.acknowledged(report_seq);
+                } else {
+                    self.write(Record::Registered { incarnation });
+                }
+                self.actions.push(Action::Report);
+            }
+            Event::Listed(list) => {
+                let seen = (self.brain.list.generation, self.brain.list.revision);
+                if (list.generation, list.revision) > seen {
+                    self.write(Record::Listed(list));
+                }
+            }
+            Event::Acknowledged { incarnation, seq } => {
+                if incarnation == self.brain.incarnation {
+                    self.acknowledged(seq);
+                }
+            }
+            Event::Prepared { allocation, epoch, result } => {
+                let Some(Local { phase: Phase::Preparing, .. }) = self.subject(allocation, epoch) else { return };
+                match result {
+                    Ok(()) => {
+                        self.enter(allocation, Phase::Prepared);
+                        self.report(ReportItem::Prepared { allocation, epoch });
+                    }
+                    Err(why) => {
+                        self.report(ReportItem::PrepareFailed { allocation, epoch, why });
+                        self.undo(allocation);
+                    }
+                }
+            }
+            Event::Ended { allocation, epoch, reason } => {
+                let Some(local) = self.subject(allocation, epoch) else { return };
+                match local.phase {
+                    Phase::Preparing | Phase::Prepared | Phase::Running => {
+                        self.report(ReportItem::Ended { allocation, epoch, reason });
+                        self.stop(allocation);
+                    }
+                    Phase::Stopping | Phase::Undoing => {}
+                }
+            }
+            Event::Stopped { allocation, epoch } => {
+                if let Some(Local { phase: Phase::Stopping, .. }) = self.subject(allocation, epoch) {
+                    self.undo(allocation);
+                }
+            }
+            Event::Undone { allocation, epoch } => {
+                if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
+                    self.write(Record::Gone { allocation, epoch });
+                    self.report(ReportItem::Released { allocation, epoch });
+                }
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, seq: u64) {
+        let count = seq.saturating_sub(self.brain.acknowledged).min(self.brain.outbox.len() as u64);
+        if count > 0 {
+            self.write(Record::Acknowledged { count });
+        }
+    }
+
+    fn stop(&mut self, allocation: AllocationId) {
+        self.enter(allocation, Phase::Stopping);
+        if let Some(local) = self.brain.locals.get(&allocation) {
+            self.actions.push(Action::Stop(Box::new(local.share.clone())));
+        }
+    }
+
+    fn undo(&mut self, allocation: AllocationId) {
+        self.enter(allocation, Phase::Undoing);
+        if let Some(local) = self.brain.locals.get(&allocation) {
+            self.actions.push(Action::Undo(Box::new(local.share.clone())));
+        }
+    }
+
+    /// Compares what the list wants with what is here, and begins what is missing on either side.
+    fn reconcile(&mut self) {
+        let list = self.brain.list.clone();
+        let wanted = |allocation: AllocationId, epoch: Epoch| list.shares.iter().any(|s| s.allocation == allocation && s.epoch == epoch);
+        let unwanted: Vec<AllocationId> = self
+            .brain
+            .locals
+            .iter()
+            .filter(|(id, l)| match l.phase {
+                Phase::Preparing | Phase::Prepared | Phase::Running => !wanted(**id, l.share.epoch),
+                Phase::Stopping | Phase::Undoing => false,
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for allocation in unwanted {
+            self.stop(allocation);
+        }
+        for share in &list.shares {
+            let (allocation, epoch) = (share.allocation, share.epoch);
+            match self.brain.locals.get(&allocation) {
+                None if self.brain.done.get(&allocation) == Some(&epoch) => {}
+                None => {
+                    self.write(Record::Entered { allocation, epoch, phase: Phase::Preparing });
+                    self.actions.push(Action::Prepare(Box::new(share.clone())));
+                }
+                // One node alone need not wait to hear that every node is prepared.
+                Some(local)
+                    if local.share.epoch == epoch
+                        && local.phase == Phase::Prepared
+                        && (share.state == AllocationState::Running || share.nodes.len() == 1) =>
+                {
+                    self.enter(allocation, Phase::Running);
+                    self.actions.push(Action::Start(Box::new(share.clone())));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "brain_tests.rs"]
+mod tests;

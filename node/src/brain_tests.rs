@@ -1,0 +1,300 @@
+use super::*;
+use lattice_model::{AllocationSpec, Entrypoint, Generation, Principal, RequeuePolicy, Resources, Revision};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+fn alloc(n: u128) -> AllocationId {
+    AllocationId(format!("00000000-0000-4000-8000-{n:012x}").parse::<AllocationId>().unwrap().0)
+}
+
+fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
+    DesiredShare {
+        allocation: alloc(n),
+        epoch: Epoch(epoch),
+        owner: Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] },
+        state,
+        resources: Resources::default(),
+        nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
+        spec: AllocationSpec {
+            name: "a".into(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            tags: BTreeMap::new(),
+            nodes: 1,
+            tasks_per_node: 1,
+            walltime: Duration::from_secs(60),
+            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
+            uenv: None,
+            working_dir: "/".into(),
+            env: BTreeMap::new(),
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            preemption_class: 5,
+        },
+        requeue_count: 0,
+    }
+}
+
+fn list(revision: u64, shares: Vec<DesiredShare>) -> Event {
+    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares })
+}
+
+fn step(brain: &mut Brain, event: Event) -> Vec<Action> {
+    let (mut records, mut actions) = (Vec::new(), Vec::new());
+    brain.handle(event, &mut records, &mut actions);
+    actions
+}
+
+fn names(actions: &[Action]) -> Vec<&'static str> {
+    actions
+        .iter()
+        .map(|a| match a {
+            Action::Prepare(_) => "prepare",
+            Action::Adopt(_) => "adopt",
+            Action::Start(_) => "start",
+            Action::Stop(_) => "stop",
+            Action::Undo(_) => "undo",
+            Action::Report => "report",
+        })
+        .collect()
+}
+
+fn brain() -> Brain {
+    Brain::new("n0".parse().unwrap())
+}
+
+#[test]
+fn one_allocation_from_list_to_released() {
+    let mut b = brain();
+    let (a, e) = (alloc(1), Epoch(1));
+    assert_eq!(names(&step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 2)]))), ["prepare"]);
+    assert_eq!(names(&step(&mut b, Event::Prepared { allocation: a, epoch: e, result: Ok(()) })), ["report"]);
+    assert_eq!(names(&step(&mut b, list(2, vec![share(1, 1, AllocationState::Running, 2)]))), ["start"]);
+    assert_eq!(names(&step(&mut b, list(2, vec![]))), [""; 0], "an equal revision is nothing new");
+    let ended = Event::Ended { allocation: a, epoch: e, reason: EndReason::Exited { code: 0 } };
+    assert_eq!(names(&step(&mut b, ended)), ["report", "stop"]);
+    assert_eq!(names(&step(&mut b, Event::Stopped { allocation: a, epoch: e })), ["undo"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: a, epoch: e })), ["report"]);
+    assert_eq!(b.reports().map(|r| r.seq).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(names(&step(&mut b, list(3, vec![share(1, 1, AllocationState::Running, 2)]))), [""; 0], "never begun again in this epoch");
+    assert_eq!(names(&step(&mut b, list(4, vec![share(1, 2, AllocationState::Staging, 2)]))), ["prepare"]);
+}
+
+#[test]
+fn a_lone_node_starts_when_it_is_prepared() {
+    let mut b = brain();
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 1)]));
+    assert_eq!(names(&step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) })), ["report", "start"]);
+}
+
+#[test]
+fn a_new_epoch_waits_until_the_old_one_is_gone() {
+    let mut b = brain();
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 1)]));
+    assert_eq!(names(&step(&mut b, list(2, vec![share(1, 2, AllocationState::Staging, 1)]))), ["stop"]);
+    assert_eq!(names(&step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) })), [""; 0]);
+    step(&mut b, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) });
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report", "prepare"]);
+}
+
+#[test]
+fn a_failed_prologue_is_reported_and_undone() {
+    let mut b = brain();
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 1)]));
+    let failed = Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Err("no image".into()) };
+    assert_eq!(names(&step(&mut b, failed)), ["report", "undo"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report"]);
+    assert_eq!(b.locals().count(), 0);
+}
+
+#[test]
+fn reports_are_numbered_anew_in_a_new_life_and_none_is_lost() {
+    let mut b = brain();
+    step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 2), share(2, 2, AllocationState::Staging, 2)]));
+    for n in [1, 2] {
+        step(&mut b, Event::Prepared { allocation: alloc(n), epoch: Epoch(n as u64), result: Ok(()) });
+    }
+    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });
+    assert_eq!(b.reports().map(|r| (r.incarnation.0, r.seq)).collect::<Vec<_>>(), [(1, 2)]);
+    step(&mut b, Event::Registered { incarnation: Incarnation(2), report_seq: 0 });
+    assert_eq!(b.reports().map(|r| (r.incarnation.0, r.seq)).collect::<Vec<_>>(), [(2, 1)]);
+    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 9 });
+    assert_eq!(b.reports().count(), 1, "an acknowledgement of another life is not taken");
+}
+
+#[test]
+fn after_a_reboot_everything_is_taken_away_and_nothing_started() {
+    let mut b = brain();
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Running, 1), share(2, 2, AllocationState::Staging, 2)]));
+    step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    let (mut records, mut actions) = (Vec::new(), Vec::new());
+    b.resume(false, &mut records, &mut actions);
+    assert_eq!(names(&actions), ["undo", "undo", "report"]);
+}
+
+/// What the world around a brain looks like: which allocations have processes here, and what was promised.
+#[derive(Default)]
+struct World {
+    /// (allocation, epoch) with a shim on the node.
+    live: BTreeSet<(AllocationId, Epoch)>,
+    /// Entry points started, ever.
+    started: BTreeSet<(AllocationId, Epoch)>,
+    /// Answers that the executor owes.
+    pending: Vec<Event>,
+}
+
+impl World {
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Prepare(s) => {
+                    self.live.insert((s.allocation, s.epoch));
+                    self.pending.push(Event::Prepared { allocation: s.allocation, epoch: s.epoch, result: Ok(()) });
+                }
+                Action::Start(s) => {
+                    assert!(self.live.contains(&(s.allocation, s.epoch)), "started what is not prepared");
+                    self.started.insert((s.allocation, s.epoch));
+                }
+                Action::Stop(s) => self.pending.push(Event::Stopped { allocation: s.allocation, epoch: s.epoch }),
+                Action::Undo(s) => {
+                    self.live.remove(&(s.allocation, s.epoch));
+                    self.pending.push(Event::Undone { allocation: s.allocation, epoch: s.epoch });
+                }
+                Action::Adopt(_) | Action::Report => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    List(Vec<(u8, u8, bool)>),
+    Answer(u8),
+    End(u8),
+    /// The agent is killed after this many of the records of the next step reached the disk.
+    Crash(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let one = prop_oneof![
+        3 => proptest::collection::vec((0u8..4, 1u8..4, any::<bool>()), 0..4).prop_map(Step::List),
+        6 => any::<u8>().prop_map(Step::Answer),
+        2 => (0u8..4).prop_map(Step::End),
+        2 => any::<u8>().prop_map(Step::Crash),
+    ];
+    proptest::collection::vec(one, 1..60)
+}
+
+proptest! {
+    /// From any history with crashes between any two records: once the world answers, what runs is what the last list wants
+    /// (but for what ended), nothing else is left, replay gives the same state, and no (allocation, epoch) runs twice after it was gone.
+    #[test]
+    fn the_node_converges_from_any_crash_point(history in steps()) {
+        let mut brain = brain();
+        let mut disk: Vec<Record> = Vec::new();
+        let mut world = World::default();
+        let mut revision = 0;
+        let mut gone: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
+        let mut ended: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
+        let mut last: Vec<DesiredShare> = Vec::new();
+        let mut cut: Option<usize> = None;
+        let mut all = history;
+        all.extend((0..200).map(|_| Step::Answer(0)));
+        for step in all {
+            let event = match step {
+                Step::List(wanted) => {
+                    revision += 1;
+                    let mut by_id = BTreeMap::new();
+                    for (n, epoch, running) in wanted {
+                        let state = if running { AllocationState::Running } else { AllocationState::Staging };
+                        by_id.insert(n, share(u128::from(n), u64::from(epoch), state, 2));
+                    }
+                    last = by_id.into_values().collect();
+                    list(revision, last.clone())
+                }
+                Step::Answer(i) => {
+                    if world.pending.is_empty() { continue }
+                    let i = usize::from(i) % world.pending.len();
+                    world.pending.remove(i)
+                }
+                Step::End(n) => {
+                    let Some(local) = brain.local(alloc(u128::from(n))) else { continue };
+                    if local.phase != Phase::Running { continue }
+                    ended.insert((local.share.allocation, local.share.epoch));
+                    Event::Ended { allocation: local.share.allocation, epoch: local.share.epoch, reason: EndReason::Exited { code: 0 } }
+                }
+                Step::Crash(n) => { cut = Some(usize::from(n % 5)); continue }
+            };
+            let (mut records, mut actions) = (Vec::new(), Vec::new());
+            brain.handle(event.clone(), &mut records, &mut actions);
+            for record in &records {
+                if let Record::Gone { allocation, epoch } = record { gone.insert((*allocation, *epoch)); }
+            }
+            if let Some(kept) = cut.take() {
+                let kept = kept.min(records.len());
+                let whole = kept == records.len();
+                for record in &records[kept..] {
+                    if let Record::Gone { allocation, epoch } = record { gone.remove(&(*allocation, *epoch)); }
+                }
+                disk.extend(records.into_iter().take(kept));
+                if whole { world.act(actions); }
+                brain = Brain::new("n0".parse().unwrap());
+                for record in &disk { brain.replay(record.clone()); }
+                let (mut records, mut actions) = (Vec::new(), Vec::new());
+                brain.resume(true, &mut records, &mut actions);
+                disk.extend(records);
+                world.pending.clear();
+                world.act(actions);
+                // The session comes back and says its list again; a newer revision than any seen.
+                revision += 1;
+                let (mut records, mut actions) = (Vec::new(), Vec::new());
+                brain.handle(list(revision, last.clone()), &mut records, &mut actions);
+                disk.extend(records);
+                world.act(actions);
+                continue;
+            }
+            disk.extend(records);
+            for action in &actions {
+                if let Action::Prepare(s) = action {
+                    let listed_since = last.iter().any(|l| l.allocation == s.allocation && l.epoch == s.epoch);
+                    prop_assert!(listed_since, "prepared what no list wants");
+                }
+            }
+            world.act(actions);
+        }
+        prop_assert!(world.pending.is_empty());
+        let mut replayed = Brain::new("n0".parse().unwrap());
+        for record in &disk { replayed.replay(record.clone()); }
+        prop_assert_eq!(&replayed, &brain);
+        for local in brain.locals() {
+            let key = (local.share.allocation, local.share.epoch);
+            prop_assert!(last.iter().any(|s| (s.allocation, s.epoch) == key), "{:?} is on the node, no list wants it", key);
+            prop_assert!(world.live.contains(&key));
+        }
+        prop_assert_eq!(world.live.len(), brain.locals().count(), "something is left behind");
+        for wanted in &last {
+            let key = (wanted.allocation, wanted.epoch);
+            let here = brain.local(wanted.allocation).is_some_and(|l| l.share.epoch == wanted.epoch);
+            prop_assert!(here || gone.contains(&key), "{:?} is wanted and was never begun", key);
+            if here && wanted.state == AllocationState::Running && !ended.contains(&key) {
+                prop_assert!(world.started.contains(&key));
+            }
+        }
+    }
+
+    /// The same list again changes nothing: the plan is idempotent.
+    #[test]
+    fn a_repeated_list_does_nothing(shares in proptest::collection::vec((0u8..6, 1u8..3), 0..6)) {
+        let mut brain = brain();
+        let mut by_id = BTreeMap::new();
+        for (n, epoch) in shares { by_id.insert(n, share(u128::from(n), u64::from(epoch), AllocationState::Staging, 2)); }
+        let shares: Vec<DesiredShare> = by_id.into_values().collect();
+        step(&mut brain, list(1, shares.clone()));
+        let before = brain.locals().cloned().collect::<Vec<_>>();
+        prop_assert_eq!(names(&step(&mut brain, list(2, shares))), Vec::<&str>::new());
+        prop_assert_eq!(before, brain.locals().cloned().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,176 @@
+//! The head of a launch: it knows how every rank ended and when the launch is over. Fences are merged beside it.
+
+use lattice_model::{LaunchSpec, RankOutcome};
+use std::collections::BTreeMap;
+
+/// What a part (one node of the launch) says. Parts repeat themselves after a reconnect; repetition changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartEvent {
+    /// One of its ranks ended.
+    RankEnded { rank: u32, outcome: RankOutcome },
+    /// It brought its ranks down: one died after init, called abort, or spoke garbage.
+    Aborted { code: i32, why: String },
+    /// It is ending its ranks because their walltime is over.
+    WalltimeOver,
+    /// Evidence that its ranks are gone (new boot id, its shim is dead, it refused to start them).
+    Lost { why: String },
+}
+
+/// How a launch ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchEnd {
+    /// The highest of the ranks' codes, or the abort's.
+    pub code: i32,
+    /// Why it was brought down, where it was.
+    pub aborted: Option<String>,
+    /// Its walltime was over.
+    pub walltime_over: bool,
+}
+
+/// The head's state of one launch.
+#[derive(Clone, Debug)]
+pub struct LaunchHead {
+    spec: LaunchSpec,
+    outcomes: BTreeMap<u32, RankOutcome>,
+    lost: Vec<bool>,
+    aborted: Option<(i32, String)>,
+    walltime_over: bool,
+}
+
+impl LaunchHead {
+    /// A launch that is just beginning.
+    pub fn new(spec: LaunchSpec) -> Self {
+        let lost = vec![false; spec.nodes.len()];
+        Self { spec, outcomes: BTreeMap::new(), lost, aborted: None, walltime_over: false }
+    }
+
+    /// The launch.
+    pub fn spec(&self) -> &LaunchSpec {
+        &self.spec
+    }
+
+    /// Takes what part number `part` says. Gives the abort that every other part must now hear, once.
+    pub fn handle(&mut self, part: usize, event: PartEvent) -> Option<(i32, String)> {
+        let ranks = self.spec.nodes.get(part)?;
+        match event {
+            PartEvent::RankEnded { rank, outcome } => {
+                if (ranks.first..ranks.first + ranks.count).contains(&rank) {
+                    self.outcomes.entry(rank).or_insert(outcome);
+                }
+                None
+            }
+            PartEvent::WalltimeOver => {
+                self.walltime_over = true;
+                None
+            }
+            PartEvent::Aborted { code, why } => self.abort(code, why),
+            PartEvent::Lost { why } => {
+                self.lost[part] = true;
+                let why = format!("{}: {why}", self.spec.nodes[part].node);
+                self.abort(1, why)
+            }
+        }
+    }
+
+    /// Brings the launch down for a reason of the head's own (a fence that timed out).
+    pub fn abort(&mut self, code: i32, why: String) -> Option<(i32, String)> {
+        if self.aborted.is_some() || self.end().is_some() {
+            return None;
+        }
+        self.aborted = Some((code, why));
+        self.aborted.clone()
+    }
+
+    /// The abort, where there was one: what a part that reconnects must hear.
+    pub fn aborted(&self) -> Option<&(i32, String)> {
+        self.aborted.as_ref()
+    }
+
+    /// How the launch ended, once every rank did.
+    pub fn end(&self) -> Option<LaunchEnd> {
+        let over = self
+            .spec
+            .nodes
+            .iter()
+            .zip(&self.lost)
+            .all(|(n, lost)| *lost || (n.first..n.first + n.count).all(|r| self.outcomes.contains_key(&r)));
+        over.then(|| {
+            let highest = self.outcomes.values().map(|o| o.code()).max().unwrap_or(0);
+            let (code, aborted) = match &self.aborted {
+                Some((code, why)) => (if *code == 0 { 1 } else { *code }, Some(why.clone())),
+                None => (highest, None),
+            };
+            LaunchEnd { code, aborted, walltime_over: self.walltime_over }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks};
+
+    fn head(counts: &[u32]) -> LaunchHead {
+        let mut first = 0;
+        let nodes = counts
+            .iter()
+            .enumerate()
+            .map(|(i, count)| {
+                let ranks = NodeRanks { node: format!("n{i}").parse().unwrap(), first, count: *count };
+                first += count;
+                ranks
+            })
+            .collect();
+        LaunchHead::new(LaunchSpec {
+            id: "00000000-0000-4000-8000-000000000001".parse::<LaunchId>().unwrap(),
+            number: 1,
+            allocation: "00000000-0000-4000-8000-000000000002".parse::<AllocationId>().unwrap(),
+            epoch: Epoch(1),
+            argv: vec!["a".into()],
+            env: BTreeMap::new(),
+            working_dir: "/".into(),
+            nodes,
+        })
+    }
+
+    fn exited(rank: u32, code: u8) -> PartEvent {
+        PartEvent::RankEnded { rank, outcome: RankOutcome::Exited { code } }
+    }
+
+    #[test]
+    fn a_launch_ends_with_the_highest_code_when_every_rank_did() {
+        let mut h = head(&[2, 1]);
+        assert_eq!(h.handle(0, exited(0, 0)), None);
+        assert_eq!(h.handle(1, exited(2, 3)), None);
+        assert_eq!(h.end(), None);
+        h.handle(0, PartEvent::RankEnded { rank: 1, outcome: RankOutcome::Signalled { signal: 9 } });
+        assert_eq!(h.end(), Some(LaunchEnd { code: 137, aborted: None, walltime_over: false }));
+    }
+
+    #[test]
+    fn an_abort_is_told_once_and_decides_the_code() {
+        let mut h = head(&[1, 1]);
+        assert!(h.handle(1, PartEvent::Aborted { code: 7, why: "rank 1".into() }).is_some());
+        assert_eq!(h.handle(1, PartEvent::Aborted { code: 7, why: "rank 1".into() }), None);
+        assert_eq!(h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } }), None);
+        h.handle(1, exited(1, 7));
+        assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((7, Some("rank 1".into()))));
+    }
+
+    #[test]
+    fn ranks_of_another_part_are_not_believed() {
+        let mut h = head(&[1, 1]);
+        h.handle(0, exited(1, 0));
+        h.handle(0, exited(0, 0));
+        assert_eq!(h.end(), None);
+    }
+
+    #[test]
+    fn a_lost_part_aborts_and_is_not_waited_for() {
+        let mut h = head(&[1, 1]);
+        assert!(h.handle(1, PartEvent::Lost { why: "rebooted".into() }).is_some());
+        assert_eq!(h.end(), None);
+        h.handle(0, exited(0, 0));
+        assert_eq!(h.end().map(|e| e.code), Some(1));
+    }
+}

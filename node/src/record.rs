@@ -1,0 +1,22 @@
+//! What the agent's journal holds: the durable vocabulary of a node.
+
+use crate::brain::Phase;
+use lattice_model::{AllocationId, DesiredList, Epoch, Incarnation, ReportItem};
+use serde::{Deserialize, Serialize};
+
+/// One fact, written before it is acted upon. Replaying all of them in order gives the state again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// The agent lives under this incarnation; reports are numbered from 1 again.
+    Registered { incarnation: Incarnation },
+    /// A newer list of what this node is to do.
+    Listed(DesiredList),
+    /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its share from the list.
+    Entered { allocation: AllocationId, epoch: Epoch, phase: Phase },
+    /// Nothing of it is left here, and it is never begun again under this epoch.
+    Gone { allocation: AllocationId, epoch: Epoch },
+    /// A report that the quorum is to hear.
+    ToReport(ReportItem),
+    /// The quorum acknowledged this many of the oldest reports.
+    Acknowledged { count: u64 },
+}

@@ -1,0 +1,138 @@
+use super::*;
+use lattice_model::{
+    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, RequeuePolicy, Revision, Share, SharePhase,
+    Timestamp,
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn id(n: u64) -> AllocationId {
+    format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
+}
+
+fn node(n: u64, state: NodeState) -> Node {
+    Node {
+        id: format!("n{n}").parse().unwrap(),
+        size: Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },
+        addresses: NodeAddresses::default(),
+        schedulable: true,
+        boot: "00000000-0000-4000-8000-000000000000".parse::<Boot>().unwrap(),
+        incarnation: Incarnation(1),
+        state,
+        state_reason: String::new(),
+        state_since: Timestamp(0),
+        holds: vec![],
+        leaving: vec![],
+        hold_revision: Revision(n),
+        report_seq: 0,
+        revision: Revision(n),
+    }
+}
+
+fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
+    Allocation {
+        id: id(n),
+        spec: AllocationSpec {
+            name: "a".into(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            tags: BTreeMap::new(),
+            nodes,
+            tasks_per_node: 1,
+            walltime: Duration::from_secs(60),
+            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
+            uenv: None,
+            working_dir: "/".into(),
+            env: BTreeMap::new(),
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            preemption_class: 5,
+        },
+        owner: Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] },
+        state: AllocationState::Pending,
+        reason: None,
+        submitted_at: Timestamp(at),
+        claimed_at: None,
+        started_at: None,
+        ended_at: None,
+        epoch: Epoch(0),
+        shares: vec![],
+        requeue_count: 0,
+        excluded: vec![],
+        revision: Revision(0),
+    }
+}
+
+fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
+    let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
+    let alive = nodes.keys().cloned().collect();
+    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive }
+}
+
+fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
+    place(view, 7).into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
+}
+
+#[test]
+fn first_come_first_served() {
+    let v = view(3, vec![pending(1, 2, 20), pending(2, 1, 10), pending(3, 1, 30)]);
+    assert_eq!(placed(&v), [(id(2), vec!["n1".into()]), (id(1), vec!["n2".into(), "n3".into()])]);
+}
+
+#[test]
+fn one_that_waits_keeps_those_behind_it_waiting_but_an_impossible_one_does_not() {
+    let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20)]);
+    let mut running = pending(9, 1, 1);
+    running.state = AllocationState::Running;
+    running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    v.allocations.insert(running.id, running);
+    assert_eq!(placed(&v), []);
+    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
+    assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
+    let why = explain(&v, &v.allocations[&id(1)]);
+    assert!(why.summary.contains("this cluster has 3"), "{}", why.summary);
+    assert_eq!(why.nodes, [("n2".parse().unwrap(), WhyNot::Taken(id(9)))]);
+}
+
+#[test]
+fn an_ended_allocation_holds_its_nodes_until_they_released_it() {
+    let mut v = view(1, vec![pending(1, 1, 10)]);
+    let mut ended = pending(2, 1, 1);
+    ended.state = AllocationState::Completed;
+    ended.shares = vec![Share { node: "n1".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    v.allocations.insert(ended.id, ended);
+    assert_eq!(placed(&v), []);
+    v.allocations.get_mut(&id(2)).unwrap().shares[0].phase = SharePhase::Released;
+    assert_eq!(placed(&v).len(), 1);
+}
+
+#[test]
+fn gossip_state_and_exclusion_only_subtract() {
+    let mut v = view(4, vec![pending(1, 1, 10)]);
+    v.alive.remove(&"n1".parse().unwrap());
+    v.nodes.insert("n2".parse().unwrap(), node(2, NodeState::Degraded));
+    v.allocations.get_mut(&id(1)).unwrap().excluded = vec![("n3".parse().unwrap(), "no image".into())];
+    assert_eq!(placed(&v), [(id(1), vec!["n4".into()])]);
+    let why = explain(&v, &v.allocations[&id(1)]);
+    let texts: Vec<String> = why.nodes.iter().map(|(n, w)| format!("{n} {w}")).collect();
+    assert_eq!(texts, ["n1 is not seen alive by gossip", "n2 is Degraded", "n3 was excluded after its prologue failed: no image"]);
+}
+
+proptest! {
+    /// No two claims of one round share a node, each has exactly what was asked for, and only nodes that may be taken.
+    #[test]
+    fn claims_never_meet(wants in proptest::collection::vec((1u32..5, 0u64..5), 0..8), nodes in 0u64..8, dead in 0u64..8) {
+        let allocations = wants.iter().enumerate().map(|(i, (n, at))| pending(i as u64 + 1, *n, *at)).collect();
+        let mut v = view(nodes, allocations);
+        v.alive.remove(&format!("n{dead}").parse::<NodeId>().unwrap());
+        let mut seen = BTreeSet::new();
+        for claim in place(&v, 1) {
+            prop_assert_eq!(claim.shares.len(), v.allocations[&claim.allocation].spec.nodes as usize);
+            for share in claim.shares {
+                prop_assert!(v.alive.contains(&share.node));
+                prop_assert!(seen.insert(share.node));
+            }
+        }
+    }
+}
