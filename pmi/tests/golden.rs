@@ -1,0 +1,158 @@
+//! Transcripts of PMI-1 conversations, played against one server per node and the hub of their launch.
+//!
+//! `nodes 2 1` opens: 2 ranks on the first node, 1 on the second. `rank R` says whose lines follow: `> ` from the
+//! rank, `< ` the next line to it (`< (nothing)`: none so far), `close`, `exit`. `! code why` is the launch's abort.
+//! At the end nothing may be left that was not expected.
+
+use lattice_model::NodeRanks;
+use lattice_pmi::{Action, Event, FenceHub, Job, Server, process_mapping};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+
+const TRANSCRIPTS: [(&str, &str); 16] = [
+    ("one_node", include_str!("golden/one_node.txt")),
+    ("two_nodes", include_str!("golden/two_nodes.txt")),
+    ("refusals", include_str!("golden/refusals.txt")),
+    ("abort", include_str!("golden/abort.txt")),
+    ("death_in_mpi", include_str!("golden/death_in_mpi.txt")),
+    ("close_in_fence", include_str!("golden/close_in_fence.txt")),
+    ("ordinary_program", include_str!("golden/ordinary_program.txt")),
+    ("absent_early", include_str!("golden/absent_early.txt")),
+    ("absent_late", include_str!("golden/absent_late.txt")),
+    ("finalized_early", include_str!("golden/finalized_early.txt")),
+    ("pmi2", include_str!("golden/pmi2.txt")),
+    ("unknown_version", include_str!("golden/unknown_version.txt")),
+    ("garbage", include_str!("golden/garbage.txt")),
+    ("unknown_command", include_str!("golden/unknown_command.txt")),
+    ("out_of_turn", include_str!("golden/out_of_turn.txt")),
+    ("before_init", include_str!("golden/before_init.txt")),
+];
+
+struct Stage {
+    parts: Vec<NodeRanks>,
+    servers: Vec<Server>,
+    hub: FenceHub,
+    /// What each rank was sent and has not read.
+    inboxes: BTreeMap<u32, VecDeque<u8>>,
+    aborts: VecDeque<(i32, String)>,
+}
+
+impl Stage {
+    fn new(counts: &[u32]) -> Self {
+        let mut first = 0;
+        let mut parts = Vec::new();
+        for (i, &count) in counts.iter().enumerate() {
+            parts.push(NodeRanks { node: format!("n{i}").parse().unwrap(), first, count });
+            first += count;
+        }
+        let mapping = process_mapping(&parts);
+        let job = |part: &NodeRanks| Job {
+            number: 7,
+            kvsname: "kvs_7".into(),
+            size: first,
+            first: part.first,
+            count: part.count,
+            mapping: mapping.clone(),
+        };
+        let servers = parts.iter().map(|part| Server::new(job(part))).collect();
+        Self { hub: FenceHub::new(parts.len()), parts, servers, inboxes: BTreeMap::new(), aborts: VecDeque::new() }
+    }
+
+    fn place(&self, rank: u32) -> (usize, u32) {
+        let node = self.parts.iter().position(|part| (part.first..part.first + part.count).contains(&rank)).expect("a rank of the job");
+        (node, rank - self.parts[node].first)
+    }
+
+    fn handle(&mut self, node: usize, event: Event<'_>) {
+        let mut out = Vec::new();
+        self.servers[node].handle(event, &mut out);
+        for action in out {
+            match action {
+                Action::Send { local, bytes } => self.inboxes.entry(self.parts[node].first + local).or_default().extend(bytes),
+                Action::Abort { code, why } => self.aborts.push_back((code, why)),
+                Action::Fence { number, blob } => {
+                    assert!(self.servers.len() > 1, "a launch on one node needs no head");
+                    if let Some(merged) = self.hub.contribute(node, number, blob).unwrap() {
+                        for other in 0..self.servers.len() {
+                            self.handle(other, Event::FenceDone { number: merged.number, blob: &merged.blob });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_line(&mut self, rank: u32) -> Option<String> {
+        let inbox = self.inboxes.get_mut(&rank)?;
+        let end = inbox.iter().position(|byte| *byte == b'\n')?;
+        let line: Vec<u8> = inbox.drain(..=end).collect();
+        Some(String::from_utf8(line[..end].to_vec()).unwrap())
+    }
+}
+
+/// Plays a transcript; `split` says how many bytes of what a rank writes arrive at once.
+fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
+    let mut stage = Stage::new(&[]);
+    let mut rank = u32::MAX;
+    for (number, line) in (1..).zip(transcript.lines()) {
+        let at = format!("{name}.txt:{number}: {line}");
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "#" => {}
+            "nodes" => stage = Stage::new(&rest.split(' ').map(|count| count.parse().expect(&at)).collect::<Vec<_>>()),
+            "rank" => rank = rest.parse().expect(&at),
+            ">" => {
+                let (node, local) = stage.place(rank);
+                let bytes = format!("{rest}\n").into_bytes();
+                let mut left = &bytes[..];
+                while !left.is_empty() {
+                    let (data, later) = left.split_at(split().clamp(1, left.len()));
+                    stage.handle(node, Event::Bytes { local, data });
+                    left = later;
+                }
+            }
+            "<" => assert_eq!(stage.read_line(rank).as_deref().unwrap_or("(nothing)"), rest, "{at}"),
+            "!" => {
+                let (code, why) = rest.split_once(' ').expect(&at);
+                assert_eq!(stage.aborts.pop_front(), Some((code.parse().expect(&at), why.to_owned())), "{at}");
+            }
+            "close" | "exit" => {
+                let (node, local) = stage.place(rank);
+                stage.handle(node, if word == "close" { Event::Closed { local } } else { Event::Exited { local } });
+            }
+            _ => panic!("{at}: not a transcript's line"),
+        }
+    }
+    assert_eq!(stage.aborts, [], "{name}: aborts nobody expected");
+    for (rank, inbox) in stage.inboxes {
+        assert!(
+            inbox.is_empty(),
+            "{name}: rank {rank} was sent more: {:?}",
+            String::from_utf8_lossy(&inbox.into_iter().collect::<Vec<_>>())
+        );
+    }
+}
+
+#[test]
+fn transcripts_are_played_as_written() {
+    for (name, transcript) in TRANSCRIPTS {
+        play(name, transcript, || usize::MAX);
+    }
+}
+
+#[test]
+fn bytes_may_come_one_by_one() {
+    for (name, transcript) in TRANSCRIPTS {
+        play(name, transcript, || 1);
+    }
+}
+
+proptest! {
+    #[test]
+    fn fragmentation_does_not_matter(pieces in prop::collection::vec(1..30usize, 1..50)) {
+        for (name, transcript) in TRANSCRIPTS {
+            let mut pieces = pieces.iter().copied().cycle();
+            play(name, transcript, || pieces.next().unwrap());
+        }
+    }
+}

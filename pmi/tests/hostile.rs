@@ -1,0 +1,212 @@
+//! Ranks and heads that send anything at all: nothing panics, nothing grows without bound, the launch alone suffers.
+
+use lattice_pmi::{Action, BLOB_BYTES_MAX, Event, Job, LINE_BYTES_MAX, MAPPING_BYTES_MAX, Server};
+use proptest::prelude::*;
+
+fn server(size: u32, first: u32, count: u32) -> Server {
+    Server::new(Job { number: 1, kvsname: "kvs".into(), size, first, count, mapping: "(vector,(0,1,2))".into() })
+}
+
+fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
+    let mut out = Vec::new();
+    server.handle(Event::Bytes { local, data }, &mut out);
+    out
+}
+
+fn replies(out: &[Action]) -> String {
+    let sent = out.iter().filter_map(|action| match action {
+        Action::Send { bytes, .. } => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Action::Fence { .. } | Action::Abort { .. } => None,
+    });
+    sent.collect()
+}
+
+const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Bytes(u32, Vec<u8>),
+    Closed(u32),
+    Exited(u32),
+    FenceDone(u32, Vec<u8>),
+}
+
+fn words() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop::sample::select(vec![
+        "cmd=",
+        "mcmd=",
+        "init",
+        "get_maxes",
+        "put",
+        "get",
+        "barrier_in",
+        "finalize",
+        "abort",
+        "spawn",
+        "endcmd",
+        "publish_name",
+        " ",
+        " ",
+        "\n",
+        "\n",
+        "\n",
+        "key=",
+        "k",
+        "kvsname=kvs",
+        "value=",
+        "pmi_version=1",
+        "pmi_version=2",
+        "pmi_subversion=1",
+        "exitcode=",
+        "99999999999",
+        "-1",
+        "=",
+        "\0",
+        "totspawns=2",
+        "initack",
+        "PMI_process_mapping",
+    ]);
+    prop::collection::vec(word, 0..30).prop_map(|words| words.concat().into_bytes())
+}
+
+fn good_lines() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop::sample::select(vec![
+        "cmd=init pmi_version=1 pmi_subversion=1\n",
+        "cmd=get_maxes\n",
+        "cmd=put kvsname=kvs key=k value=v\n",
+        "cmd=get kvsname=kvs key=k\n",
+        "cmd=barrier_in\n",
+        "cmd=finalize\n",
+        "mcmd=spawn\n",
+        "endcmd\n",
+    ]);
+    prop::collection::vec(line, 0..5).prop_map(|lines| lines.concat().into_bytes())
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let bytes = prop_oneof![
+        3 => good_lines(),
+        2 => words(),
+        1 => prop::collection::vec(any::<u8>(), 0..200),
+        1 => (0..3 * LINE_BYTES_MAX).prop_map(|len| vec![b'x'; len]),
+    ];
+    prop_oneof![
+        8 => (0..4u32, bytes).prop_map(|(local, bytes)| Happening::Bytes(local, bytes)),
+        1 => (0..4u32).prop_map(Happening::Closed),
+        1 => (0..4u32).prop_map(Happening::Exited),
+        2 => (0..3u32, prop_oneof![Just(vec![]), prop::collection::vec(any::<u8>(), 0..20)]).prop_map(|(n, b)| Happening::FenceDone(n, b)),
+    ]
+}
+
+fn event(happening: &Happening) -> Event<'_> {
+    match happening {
+        Happening::Bytes(local, data) => Event::Bytes { local: *local, data },
+        Happening::Closed(local) => Event::Closed { local: *local },
+        Happening::Exited(local) => Event::Exited { local: *local },
+        Happening::FenceDone(number, blob) => Event::FenceDone { number: *number, blob },
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_abort_is_said_once_and_last(happenings in prop::collection::vec(happening(), 0..40), nodes in 1..3u32) {
+        let mut server = server(3 * nodes, 0, 3);
+        let mut out = Vec::new();
+        for happening in &happenings {
+            server.handle(event(happening), &mut out);
+        }
+        let aborts = out.iter().filter(|action| matches!(action, Action::Abort { .. })).count();
+        prop_assert!(aborts <= 1);
+        if aborts == 1 {
+            let abort_is_last = matches!(out.last(), Some(Action::Abort { .. }));
+            prop_assert!(abort_is_last);
+            prop_assert_eq!(server.replay().pop(), out.last().cloned());
+        }
+        let fences: Vec<&Action> = out.iter().filter(|action| matches!(action, Action::Fence { .. })).collect();
+        for (i, fence) in fences.iter().enumerate() {
+            let Action::Fence { number, .. } = fence else { unreachable!() };
+            prop_assert_eq!(*number as usize, i + 1);
+        }
+        let replayed: Vec<Action> = server.replay().into_iter().filter(|action| matches!(action, Action::Fence { .. })).collect();
+        prop_assert!(fences.ends_with(&replayed.iter().collect::<Vec<_>>()), "a replay tells what was told");
+        prop_assert!(nodes > 1 || fences.is_empty());
+    }
+
+    #[test]
+    fn where_bytes_are_cut_does_not_matter(data in prop_oneof![good_lines(), words(), prop::collection::vec(any::<u8>(), 0..100)], cut in any::<prop::sample::Index>()) {
+        let (mut whole, mut cut_in_two) = (server(2, 0, 1), server(2, 0, 1));
+        let mut expected = say(&mut whole, 0, INIT);
+        expected.extend(say(&mut whole, 0, &data));
+        let mut got = say(&mut cut_in_two, 0, INIT);
+        let (a, b) = data.split_at(cut.index(data.len() + 1));
+        got.extend(say(&mut cut_in_two, 0, a));
+        got.extend(say(&mut cut_in_two, 0, b));
+        prop_assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn a_line_has_a_length_limit_wherever_it_is_cut() {
+    let too_long = vec![b'x'; LINE_BYTES_MAX + 1];
+    let expected = [Action::Abort { code: 1, why: "rank 5 sent a line of more than 8192 bytes, which is not PMI".into() }];
+    assert_eq!(say(&mut server(8, 4, 2), 1, &too_long), expected, "before its end");
+    assert_eq!(say(&mut server(8, 4, 2), 1, &[&too_long[..], b"\n"].concat()), expected, "with its end");
+    let mut cut = server(8, 4, 2);
+    assert_eq!(say(&mut cut, 1, &too_long[1..]), []);
+    assert_eq!(say(&mut cut, 1, b"x"), expected, "in pieces");
+
+    let mut at_the_limit = server(8, 4, 2);
+    assert_eq!(say(&mut at_the_limit, 1, INIT).len(), 1);
+    assert_eq!(say(&mut at_the_limit, 1, &vec![b' '; LINE_BYTES_MAX - 13]), []);
+    assert_eq!(replies(&say(&mut at_the_limit, 1, b"cmd=get_maxes\n")).lines().count(), 1);
+}
+
+#[test]
+fn values_have_a_length_limit() {
+    let mut server = server(2, 0, 1);
+    say(&mut server, 0, INIT);
+    let put = |len: usize| [b"cmd=put key=k value=", &vec![b'v'; len][..], b"\n"].concat();
+    assert_eq!(replies(&say(&mut server, 0, &put(1024))), "cmd=put_result rc=0\n");
+    assert_eq!(replies(&say(&mut server, 0, &put(1025))), "cmd=put_result rc=-1 msg=value_longer_than_vallen_max\n");
+}
+
+#[test]
+fn a_node_cannot_fill_memory_by_putting() {
+    let mut server = server(2, 0, 1);
+    say(&mut server, 0, INIT);
+    let put = [b"cmd=put key=k value=", &[b'v'; 1024][..], b"\n"].concat().repeat(1000);
+    let most = BLOB_BYTES_MAX / (1000 * (4 + 1 + 1024)) + 1;
+    for _ in 0..most {
+        let out = say(&mut server, 0, &put);
+        if replies(&out).contains("rc=-1 msg=key_value_space_is_full") {
+            let Some(Action::Fence { blob, .. }) = say(&mut server, 0, b"cmd=barrier_in\n").pop() else { panic!("no fence") };
+            assert!(blob.len() <= BLOB_BYTES_MAX);
+            return;
+        }
+    }
+    panic!("more was taken than a blob may hold");
+}
+
+#[test]
+fn corrupt_fence_data_aborts_the_launch() {
+    let mut server = server(4, 2, 2);
+    say(&mut server, 0, &[INIT, b"cmd=barrier_in\n"].concat());
+    say(&mut server, 1, &[INIT, b"cmd=barrier_in\n"].concat());
+    let mut out = Vec::new();
+    server.handle(Event::FenceDone { number: 2, blob: &[1] }, &mut out);
+    assert_eq!(out, [], "not the pending fence");
+    server.handle(Event::FenceDone { number: 1, blob: &[1] }, &mut out);
+    let why = "fence 1 failed for ranks 2 to 3: the fence data is corrupt at byte 0";
+    assert_eq!(out, [Action::Abort { code: 1, why: why.into() }]);
+}
+
+#[test]
+fn a_mapping_too_long_for_mpich_is_not_found() {
+    for (length, found) in [(MAPPING_BYTES_MAX, true), (MAPPING_BYTES_MAX + 1, false)] {
+        let mapping = "m".repeat(length);
+        let mut server = Server::new(Job { number: 1, kvsname: "kvs".into(), size: 2, first: 0, count: 1, mapping });
+        say(&mut server, 0, INIT);
+        let answer = replies(&say(&mut server, 0, b"cmd=get kvsname=kvs key=PMI_process_mapping\n"));
+        assert_eq!(answer.starts_with("cmd=get_result rc=0 "), found, "{answer}");
+    }
+}
