@@ -98,9 +98,11 @@ struct Aborted {
     why: String,
 }
 
-/// One launch on one node: all its local ranks. When the launch is brought down for a reason from elsewhere, stop
-/// handing it events: it would take the killed ranks for dead ones and abort once more. Else keep it until the *launch* is over everywhere, not only here: a
-/// head that restarts may need its [`replay`](Self::replay).
+/// One launch on one node: all its local ranks.
+///
+/// Keep it until the *launch* is over everywhere, not only here: a head that restarts may need its
+/// [`replay`](Self::replay). But when the launch is brought down for a reason from elsewhere, stop handing it events:
+/// it would take the killed ranks for dead ones, and say so with an abort of its own.
 #[derive(Debug)]
 pub struct Server {
     job: Job,
