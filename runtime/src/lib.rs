@@ -1,3 +1,21 @@
-//! Linux mechanism.
+//! Linux mechanism: everything that an agent or a shim asks of the kernel, and no policy about it.
+//!
+//! ```text
+//!   identity   who an account is here; boot id, start times, pidfds
+//!   image      a user's SquashFS image, opened with the user's rights, verified into the root-owned cache
+//!   mounts     loop devices and mounts in a namespace of one's own
+//!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
+//!   process    one program: born inside its cgroup, as its user, with nothing of ours
+//!   exits      exit statuses on disk, for when the shim itself is dead
+//!   shim       the agent's and the shim's protocol, and how a shim is started and found again
+//! ```
+//!
+//! Calls block for as long as the kernel does; an agent makes them off its event loop.
 
+pub mod cgroup;
+pub mod exits;
+pub mod identity;
+pub mod image;
+pub mod mounts;
+pub mod process;
 pub mod shim;

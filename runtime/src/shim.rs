@@ -10,6 +10,12 @@
 //! replays all that it knows (launches, ended ranks, the last and the pending fence, aborts), then says
 //! [`FromShim::Synced`]: neither side keeps count of what the other has seen.
 
+mod frame;
+mod start;
+
+pub use frame::{Decoder, FrameError, encode};
+pub use start::{StartError, StartedShim, connect_shim, start_shim};
+
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -41,7 +47,7 @@ pub struct ShimConfig {
 }
 
 /// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,
-/// but for the log files themselves, which the owner owns.
+/// but for the log files and the script themselves, which the owner owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShimDir(pub PathBuf);
 
@@ -74,6 +80,12 @@ impl ShimDir {
     /// Where the log files lie.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
+    }
+
+    /// The allocation's script. Mode 0400, owned by the user, who cannot come to it by its path (the directories are
+    /// root's): its interpreter opens it as `/proc/self/fd/3`, which asks for rights on the file alone.
+    pub fn script(&self) -> PathBuf {
+        self.0.join("script")
     }
 
     /// One log file: `<launch number>.<rank>.out` or `.err`; the script is launch 0, rank 0.
@@ -122,6 +134,9 @@ pub enum ToShim {
     },
     /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
     Abort { launch: LaunchId, code: i32, why: String },
+    /// The end of this launch is journalled: the shim may forget it (its replay leaves it out from now on).
+    /// Ignored while a rank of it lives. Keeps a shim small that sees thousands of launches.
+    Forget { launch: LaunchId },
     /// Passes a signal to the ranks of a launch.
     Signal { launch: LaunchId, signal: i32 },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.

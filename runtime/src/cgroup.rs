@@ -1,0 +1,351 @@
+//! Scopes in the cgroup v2 tree.
+//!
+//! ```text
+//!   <slice>/alloc-<id>.scope/shim              the shim alone, outside of all limits
+//!                           /work/launch-<n>   the processes of one launch; the script is launch 0
+//! ```
+//!
+//! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
+//! process be born inside, even on a hybrid machine where it has no controllers. The slice is a delegated directory
+//! that is configured; nothing outside of it is touched. Limits are not set here.
+
+use lattice_model::AllocationId;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Why there is no scope. Work can then run without: it is ended by its process tree alone, which the agent must say.
+#[derive(Debug, Error)]
+pub enum CgroupError {
+    /// No v2 tree.
+    #[error("no cgroup v2 tree is mounted on this machine")]
+    NotMounted,
+    /// The configured slice is not a plain path below the tree.
+    #[error("{} cannot be a slice: a relative path without \"..\" is needed, such as workload.slice", slice.display())]
+    BadSlice {
+        /// As configured.
+        slice: PathBuf,
+    },
+    /// The tree does not let us.
+    #[error("cgroup {}: {doing}", path.display())]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> CgroupError {
+    let path = path.to_owned();
+    move |source| CgroupError::Io { path, doing, source }
+}
+
+/// The slice of one agent, in the machine's v2 tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    mount: PathBuf,
+    relative: PathBuf,
+}
+
+impl Slice {
+    /// Finds the v2 tree in `/proc/self/mountinfo` and the slice in it. `slice` is relative to the tree's root
+    /// (`workload.slice`); it is made with the first scope.
+    pub fn find(slice: &Path) -> Result<Self, CgroupError> {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").map_err(failed(Path::new("/proc/self/mountinfo"), "reading it"))?;
+        let mount = mountinfo.lines().find_map(cgroup2_mount).ok_or(CgroupError::NotMounted)?;
+        Self::below(mount, slice)
+    }
+
+    fn below(mount: PathBuf, slice: &Path) -> Result<Self, CgroupError> {
+        let plain = slice.components().all(|c| matches!(c, Component::Normal(_))) && slice.components().next().is_some();
+        if !plain {
+            return Err(CgroupError::BadSlice { slice: slice.to_owned() });
+        }
+        Ok(Self { mount, relative: slice.components().collect() })
+    }
+
+    /// Where it lies, absolute.
+    pub fn path(&self) -> PathBuf {
+        self.mount.join(&self.relative)
+    }
+
+    /// Makes the scope of an allocation with its `shim` and `work`; what is there already stays.
+    pub fn create_scope(&self, allocation: AllocationId) -> Result<Scope, CgroupError> {
+        let scope = Scope { path: self.path().join(scope_name(allocation)) };
+        scope.shim().create()?;
+        scope.work().create()?;
+        Ok(scope)
+    }
+
+    /// Every scope that lies here, with its allocation: those that nobody knows are strays to sweep.
+    pub fn scopes(&self) -> Result<Vec<(AllocationId, Scope)>, CgroupError> {
+        let path = self.path();
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed(&path, "listing it"))?,
+        };
+        let mut scopes: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| Some((scope_allocation(entry.file_name().to_str()?)?, Scope { path: entry.path() })))
+            .collect();
+        scopes.sort_by_key(|(allocation, _)| *allocation);
+        Ok(scopes)
+    }
+
+    /// Whose work a process is: the allocation whose scope of this slice holds it. `None` for every other process.
+    pub fn scope_of_pid(&self, pid: i32) -> Option<AllocationId> {
+        self.scope_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    }
+
+    fn scope_of(&self, proc_cgroup: &str) -> Option<AllocationId> {
+        let path = proc_cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let below = Path::new(path).strip_prefix(&self.relative).ok()?;
+        scope_allocation(below.components().next()?.as_os_str().to_str()?)
+    }
+
+    /// Removes the slice itself where nothing is in it: for labs and uninstallers.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        Cgroup { path: self.path() }.remove()
+    }
+}
+
+fn scope_name(allocation: AllocationId) -> String {
+    format!("alloc-{allocation}.scope")
+}
+
+fn scope_allocation(name: &str) -> Option<AllocationId> {
+    name.strip_prefix("alloc-")?.strip_suffix(".scope")?.parse().ok()
+}
+
+/// The mount point in a line of mountinfo, where it is of cgroup v2's root. Fields as in proc_pid_mountinfo(5).
+fn cgroup2_mount(line: &str) -> Option<PathBuf> {
+    let (front, back) = line.split_once(" - ")?;
+    let mut fields = front.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    (root == "/" && back.split(' ').next()? == "cgroup2").then(|| PathBuf::from(unescape(point)))
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |t, (code, char)| t.replace(code, char))
+}
+
+/// One allocation's scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    path: PathBuf,
+}
+
+impl Scope {
+    /// The scope at an absolute path, as [`crate::shim::ShimConfig::scope`] has it.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Its absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The scope as one group: its kill takes the shim as well.
+    pub fn whole(&self) -> Cgroup {
+        Cgroup { path: self.path.clone() }
+    }
+
+    /// Where the shim lives.
+    pub fn shim(&self) -> Cgroup {
+        Cgroup { path: self.path.join("shim") }
+    }
+
+    /// Where all work lives, below.
+    pub fn work(&self) -> Cgroup {
+        Cgroup { path: self.path.join("work") }
+    }
+
+    /// One launch; 0 is the script.
+    pub fn launch(&self, number: u32) -> Cgroup {
+        Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
+    }
+}
+
+/// Any directory of the tree, with what is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it and what is missing above it, and refuses a plain directory in its place.
+    pub fn create(&self) -> Result<(), CgroupError> {
+        fs::create_dir_all(&self.path).map_err(failed(&self.path, "making it"))?;
+        let kind = statfs(&self.path).map_err(|e| failed(&self.path, "looking at it")(e.into()))?.filesystem_type();
+        if kind != CGROUP2_SUPER_MAGIC {
+            return Err(failed(&self.path, "looking at it")(io::Error::other("it is not in a cgroup v2 tree")));
+        }
+        Ok(())
+    }
+
+    /// A descriptor for [`crate::process::Program::cgroup`].
+    pub fn open_dir(&self) -> Result<OwnedFd, CgroupError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        open(&self.path, flags, Mode::empty()).map_err(|e| failed(&self.path, "opening it")(e.into()))
+    }
+
+    /// Kills every process in it and below, also ones that are just being forked. Nothing to do where it is gone.
+    pub fn kill(&self) -> Result<(), CgroupError> {
+        match fs::write(self.path.join("cgroup.kill"), "1") {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.path.exists() {
+                    // Before Linux 5.14. What is forked meanwhile is met by the caller's next round.
+                    self.signal(libc::SIGKILL);
+                }
+                Ok(())
+            }
+            Err(source) => Err(failed(&self.path, "killing what is in it")(source)),
+        }
+    }
+
+    /// Sends a signal to every process in it and below. A process that is just being forked may miss it.
+    pub fn signal(&self, signal: i32) {
+        for pid in self.processes() {
+            // SAFETY: two integers. A pid that was reused since the listing would need the whole range to wrap within microseconds.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    /// All processes in it and below.
+    pub fn processes(&self) -> Vec<i32> {
+        let mut pids: Vec<i32> = self
+            .directories()
+            .iter()
+            .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
+            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
+            .filter(|pid| *pid > 0)
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Whether a process lives in it or below; zombies do not count. `false` where it is gone.
+    pub fn is_populated(&self) -> Result<bool, CgroupError> {
+        match fs::read_to_string(self.path.join("cgroup.events")) {
+            Ok(text) => Ok(text.lines().any(|line| line == "populated 1")),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(false),
+            Err(source) => Err(failed(&self.path, "reading its events")(source)),
+        }
+    }
+
+    /// Its `cgroup.events`, which has `POLLPRI` (`EPOLLPRI`) whenever it changed since it was last read.
+    pub fn events(&self) -> Result<File, CgroupError> {
+        File::open(self.path.join("cgroup.events")).map_err(failed(&self.path, "opening its events"))
+    }
+
+    /// Waits until nothing lives in it; `false` when that took longer than `at_most`.
+    pub fn wait_empty(&self, at_most: Duration) -> Result<bool, CgroupError> {
+        let until = Instant::now() + at_most;
+        let mut events = match self.events() {
+            Ok(events) => events,
+            Err(_) if !self.path.exists() => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        loop {
+            // Reading arms the notification, and so comes before the look.
+            let _ = events.read(&mut [0; 256]);
+            if !self.is_populated()? {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], timeout);
+            let _ = io::Seek::rewind(&mut events);
+        }
+    }
+
+    /// Removes it and all below, from the bottom. Nothing may live in it. Nothing to do where it is gone.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        for directory in self.directories().iter().rev() {
+            match fs::remove_dir(directory) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(failed(directory, "removing it")(source)),
+            }
+        }
+        Ok(())
+    }
+
+    /// It and all directories below, parents first.
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut found = vec![self.path.clone()];
+        let mut next = 0;
+        while let Some(directory) = found.get(next) {
+            let below: Vec<PathBuf> = fs::read_dir(directory)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+                .map(|e| e.path())
+                .collect();
+            found.extend(below);
+            next += 1;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_v2_tree_is_found_in_hybrid_and_pure_mountinfo() {
+        let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let pure = "28 23 0:25 / /sys/fs/cgroup rw,nosuid shared:9 master:3 - cgroup2 cgroup2 rw,nsdelegate";
+        let odd = "1 2 0:3 /sub /elsewhere rw - cgroup2 none rw\n1 2 0:3 / /a\\040b rw - cgroup2 none rw";
+        let find = |text: &str| text.lines().find_map(cgroup2_mount);
+        assert_eq!(find(hybrid), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(find(pure), Some(PathBuf::from("/sys/fs/cgroup")));
+        assert_eq!(find(odd), Some(PathBuf::from("/a b")));
+        assert_eq!(find("no mountinfo\n- cgroup2\n"), None);
+    }
+
+    #[test]
+    fn callers_are_recognised_by_the_slice_they_live_in() {
+        let slice = Slice::below("/sys/fs/cgroup".into(), Path::new("lab/n1.slice")).unwrap();
+        let id: AllocationId = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        let of = |text: &str| slice.scope_of(text);
+        assert_eq!(of(&format!("4:memory:/x\n0::/lab/n1.slice/alloc-{id}.scope/work/launch-0\n")), Some(id));
+        assert_eq!(of(&format!("0::/lab/n2.slice/alloc-{id}.scope/work/launch-0\n")), None);
+        assert_eq!(of("0::/lab/n1.slice/alloc-x.scope\n"), None);
+        assert_eq!(of(&format!("5:pids:/lab/n1.slice/alloc-{id}.scope\n0::/\n")), None);
+    }
+
+    #[test]
+    fn a_slice_is_a_plain_relative_path() {
+        for bad in ["", "/abs.slice", "a/../b", "..", "."] {
+            assert!(matches!(Slice::below("/x".into(), Path::new(bad)), Err(CgroupError::BadSlice { .. })), "{bad:?}");
+        }
+    }
+}

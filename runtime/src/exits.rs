@@ -1,0 +1,141 @@
+//! How things ended, on disk before anybody is told: what is left when the shim itself dies.
+//!
+//! A file of records: length (u32), CRC-32 of the body (u32), both little endian, then MessagePack with field names.
+//! A torn or damaged tail ends the reading; what stands before it holds.
+
+use crate::shim::{ShimDir, StopReason};
+use lattice_model::{LaunchId, RankOutcome};
+use nix::fcntl::{FallocateFlags, fallocate};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Longest body of one record, in bytes.
+const RECORD_BYTES_MAX: usize = 64 * 1024;
+/// Longest file that is read, in bytes: about two million records.
+const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Reserved on disk when the file is made, in bytes, so that ends can be written when the disk is full.
+const RESERVED_BYTES: i64 = 64 * 1024;
+
+/// One thing that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitRecord {
+    /// The script.
+    Script { outcome: RankOutcome },
+    /// One rank of a launch.
+    Rank { launch: LaunchId, rank: u32, outcome: RankOutcome },
+    /// The shim brought this launch down.
+    Aborted { launch: LaunchId, code: i32, why: String },
+    /// All work was ended.
+    Stopped { why: StopReason },
+}
+
+/// Appends to a shim's `exits`. Nothing counts before [`Writer::sync`].
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    dirty: bool,
+}
+
+impl Writer {
+    /// Opens or makes the file of `dir` (mode 0600).
+    pub fn open(dir: &ShimDir) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.exits())?;
+        // Not every file system can reserve; the record is then written when there is room, as everywhere.
+        let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES);
+        Ok(Self { file, dirty: false })
+    }
+
+    /// Appends one record.
+    pub fn append(&mut self, record: &ExitRecord) -> io::Result<()> {
+        let body = rmp_serde::to_vec_named(record).map_err(io::Error::other)?;
+        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= RECORD_BYTES_MAX);
+        let length = length.ok_or_else(|| io::Error::other("an exit record beyond its bounds"))?;
+        let mut bytes = Vec::with_capacity(8 + body.len());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        self.dirty = true;
+        self.file.write_all(&bytes)
+    }
+
+    /// Returns once everything appended is on disk; at once where there is nothing new.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if self.dirty {
+            self.file.sync_data()?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+}
+
+/// All whole records of `dir`, oldest first; none where the shim never wrote any.
+pub fn read(dir: &ShimDir) -> io::Result<Vec<ExitRecord>> {
+    let mut bytes = Vec::new();
+    match File::open(dir.exits()) {
+        Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    let mut rest = bytes.as_slice();
+    Ok(std::iter::from_fn(|| {
+        let (record, after) = split_record(rest)?;
+        rest = after;
+        Some(record)
+    })
+    .collect())
+}
+
+fn split_record(bytes: &[u8]) -> Option<(ExitRecord, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (crc, rest) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (body, after) = rest.split_at_checked(length).filter(|_| length <= RECORD_BYTES_MAX)?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    Some((rmp_serde::from_slice(body).ok()?, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<ExitRecord> {
+        let launch = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        vec![
+            ExitRecord::Rank { launch, rank: 3, outcome: RankOutcome::Signalled { signal: 9 } },
+            ExitRecord::Aborted { launch, code: 7, why: "rank 3 ended before finalize".into() },
+            ExitRecord::Script { outcome: RankOutcome::Exited { code: 2 } },
+            ExitRecord::Stopped { why: StopReason::Walltime },
+        ]
+    }
+
+    #[test]
+    fn a_torn_or_damaged_tail_costs_nothing_but_itself() {
+        let path = std::env::temp_dir().join(format!("lattice-exits-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let dir = ShimDir(path.clone());
+        assert_eq!(read(&dir).unwrap(), []);
+        let mut writer = Writer::open(&dir).unwrap();
+        for record in records() {
+            writer.append(&record).unwrap();
+        }
+        writer.sync().unwrap();
+        assert_eq!(read(&dir).unwrap(), records());
+        let whole = std::fs::read(dir.exits()).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(dir.exits(), &whole[..cut]).unwrap();
+            let got = read(&dir).unwrap();
+            assert!(got.len() < records().len() && records().starts_with(&got), "cut at {cut}");
+        }
+        for at in 0..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x55;
+            std::fs::write(dir.exits(), &bad).unwrap();
+            assert!(records().starts_with(&read(&dir).unwrap()), "damaged at {at}");
+        }
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}

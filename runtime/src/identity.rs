@@ -1,0 +1,181 @@
+//! Who an account is on this machine, and which process a pid is.
+
+use lattice_model::{Boot, Principal};
+use nix::errno::Errno;
+use nix::unistd::User;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use thiserror::Error;
+
+/// A principal that is not the account of that name here.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Mismatch {
+    /// No such account.
+    #[error("this node knows no account {name:?}")]
+    Unknown {
+        /// The account's name.
+        name: String,
+    },
+    /// Another uid or gid.
+    #[error("account {name:?} is uid {uid}, gid {gid} where the work was submitted, but uid {uid_here}, gid {gid_here} on this node")]
+    Differs {
+        /// The account's name.
+        name: String,
+        /// As submitted.
+        uid: u32,
+        /// As submitted.
+        gid: u32,
+        /// Here.
+        uid_here: u32,
+        /// Here.
+        gid_here: u32,
+    },
+    /// The account database did not answer.
+    #[error("account {name:?} cannot be looked up on this node: {errno}")]
+    Lookup {
+        /// The account's name.
+        name: String,
+        /// What the lookup said.
+        errno: Errno,
+    },
+}
+
+/// Resolves the principal's account by name and refuses another uid or primary group.
+pub fn check(principal: &Principal) -> Result<(), Mismatch> {
+    let name = principal.name.clone();
+    let user = match User::from_name(&name) {
+        Ok(Some(user)) => user,
+        Ok(None) => return Err(Mismatch::Unknown { name }),
+        Err(errno) => return Err(Mismatch::Lookup { name, errno }),
+    };
+    let (uid_here, gid_here) = (user.uid.as_raw(), user.gid.as_raw());
+    if (uid_here, gid_here) == (principal.uid, principal.gid) {
+        return Ok(());
+    }
+    Err(Mismatch::Differs { name, uid: principal.uid, gid: principal.gid, uid_here, gid_here })
+}
+
+/// The kernel's boot id.
+pub fn boot_id() -> io::Result<Boot> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// One line of `/proc/<pid>/stat`, as far as it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// Its parent.
+    pub parent: i32,
+    /// Its session.
+    pub session: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Whether it has ended and only waits to be reaped.
+    pub zombie: bool,
+}
+
+/// Reads `/proc/<pid>/stat`. `NotFound` when there is no such process.
+pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    parse_stat(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat reads oddly")))
+}
+
+/// Field numbers as in proc_pid_stat(5); the name (2) is in brackets and may hold anything, so fields are counted behind the last one.
+fn parse_stat(text: &str) -> Option<ProcessStat> {
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(ProcessStat {
+        zombie: matches!(field(3)?, "Z" | "X"),
+        parent: field(4)?.parse().ok()?,
+        session: field(6)?.parse().ok()?,
+        start_ticks: field(22)?.parse().ok()?,
+    })
+}
+
+/// When a process started, in clock ticks since boot. With boot id, pid and [`pidfd_inode`] this tells processes apart.
+pub fn start_ticks(pid: i32) -> io::Result<u64> {
+    process_stat(pid).map(|s| s.start_ticks)
+}
+
+/// All living processes below `root` (children, their children, …), from one look at `/proc`.
+pub fn descendants(root: i32) -> Vec<(i32, ProcessStat)> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut left: Vec<(i32, ProcessStat)> = pids.filter_map(|pid| Some((pid, process_stat(pid).ok()?))).collect();
+    let mut parents = vec![root];
+    let mut found = Vec::new();
+    while let Some(parent) = parents.pop() {
+        let (children, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|(_, stat)| stat.parent == parent);
+        left = rest;
+        parents.extend(children.iter().map(|(pid, _)| *pid));
+        found.extend(children.into_iter().filter(|(_, stat)| !stat.zombie));
+    }
+    found
+}
+
+/// A descriptor of a living process (or zombie), which no other process can come to stand for.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers and gives a new descriptor or -1.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?) })
+}
+
+/// The inode of a pidfd: unique until the next boot where pidfs is (Linux 6.9), the same for all before.
+pub fn pidfd_inode(pidfd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(nix::sys::stat::fstat(pidfd)?.st_ino)
+}
+
+/// Sends a signal through a pidfd. `ESRCH` when the process is gone.
+pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a borrowed descriptor, an integer, no siginfo, no flags.
+    Errno::result(unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
+    })?;
+    Ok(())
+}
+
+/// Whether the process of a pidfd has ended, without waiting. (A pidfd is readable from then on: an event loop can wait for that.)
+pub fn pidfd_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    Ok(poll(&mut fds, PollTimeout::ZERO)? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_process_name_full_of_brackets_does_not_shift_fields() {
+        let line = "77 (a) R 9 9 (b) S 5 77 78 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 424242 9 9";
+        assert_eq!(parse_stat(line), Some(ProcessStat { parent: 5, session: 78, start_ticks: 424_242, zombie: false }));
+        assert_eq!(parse_stat("77 (a"), None);
+        assert_eq!(parse_stat("77 (a) Z 1"), None);
+    }
+
+    #[test]
+    fn an_account_is_checked_by_name_uid_and_group() {
+        let root = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
+        assert_eq!(check(&root), Ok(()));
+        assert!(matches!(check(&Principal { uid: 1, ..root.clone() }), Err(Mismatch::Differs { uid: 1, uid_here: 0, .. })));
+        let nobody = Principal { name: "no-such-account-here".into(), ..root };
+        assert!(matches!(check(&nobody), Err(Mismatch::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_pidfd_tells_when_its_process_has_ended() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let pidfd = pidfd_open(pid).unwrap();
+        assert!(!pidfd_ended(pidfd.as_fd()).unwrap());
+        assert!(descendants(std::process::id().cast_signed()).iter().any(|(p, _)| *p == pid));
+        assert!(start_ticks(pid).unwrap() > 0 && pidfd_inode(pidfd.as_fd()).unwrap() > 0);
+        pidfd_signal(pidfd.as_fd(), libc::SIGKILL).unwrap();
+        child.wait().unwrap();
+        assert!(pidfd_ended(pidfd.as_fd()).unwrap());
+        assert!(pidfd_signal(pidfd.as_fd(), libc::SIGKILL).is_err());
+        assert!(boot_id().is_ok());
+    }
+}

@@ -1,0 +1,283 @@
+//! A user's SquashFS image, taken into the root-owned cache.
+//!
+//! The file is opened with the *user's* rights, so nobody reads through us what they could not read themselves, then
+//! copied and hashed in one pass. What is mounted is the copy: nothing the user does to the file afterwards reaches
+//! the kernel's file system code. The digest is checked at this entry, not at each mount: only root writes here.
+
+use lattice_model::{Image, Principal};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::sys::stat::Mode;
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The first four bytes of every SquashFS (kernel: `SQUASHFS_MAGIC`, little endian).
+const MAGIC: &[u8; 4] = b"hsqs";
+/// Read, hashed and written at a time, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Why an image is not taken.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// Nothing lies there.
+    #[error("image {}: there is no such file on this node", path.display())]
+    NotFound {
+        /// The user's path.
+        path: PathBuf,
+    },
+    /// The user may not read it.
+    #[error("image {}: {user} may not read it on this node", path.display())]
+    PermissionDenied {
+        /// The user's path.
+        path: PathBuf,
+        /// The account.
+        user: String,
+    },
+    /// Something else lies there.
+    #[error("image {}: {why}", path.display())]
+    NotAnImage {
+        /// The user's path.
+        path: PathBuf,
+        /// What it is instead.
+        why: &'static str,
+    },
+    /// The digest asked for is not one.
+    #[error("{given:?} is not a SHA-256 digest (64 hexadecimal digits in lower case)")]
+    BadDigest {
+        /// What was given.
+        given: String,
+    },
+    /// The contents are others than were submitted.
+    #[error("image {}: its SHA-256 is {got}, but {want} was recorded at submission: it was changed since, or differs on this node", path.display())]
+    WrongDigest {
+        /// The user's path.
+        path: PathBuf,
+        /// As recorded.
+        want: String,
+        /// As found.
+        got: String,
+    },
+    /// The cache's file system is full.
+    #[error("image {}: no space left in the image cache {}", path.display(), cache.display())]
+    NoSpace {
+        /// The user's path.
+        path: PathBuf,
+        /// The cache.
+        cache: PathBuf,
+    },
+    /// Anything else.
+    #[error("image {}: {doing}", path.display())]
+    Io {
+        /// The file it happened with.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// An image in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Where it lies: `<cache>/sha256-<hex>.sqfs`, root's, mode 0400.
+    pub path: PathBuf,
+    /// Whether it was copied now; otherwise it was there already.
+    pub copied: bool,
+}
+
+/// Where an image of this digest lies in the cache, once it is there.
+pub fn cached(cache: &Path, sha256: &str) -> PathBuf {
+    cache.join(format!("sha256-{sha256}.sqfs"))
+}
+
+/// Brings `image` into `cache` (made with mode 0700 where it is missing). Blocks for the whole copy. Any number may
+/// do this at once, in any number of processes: the first copies, the others wait for it.
+pub fn admit(cache: &Path, principal: &Principal, image: &Image) -> Result<Admitted, ImageError> {
+    if image.sha256.len() != 64 || !image.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(ImageError::BadDigest { given: image.sha256.chars().take(80).collect() });
+    }
+    // Before a look into the cache: an image that others brought here is no one's who may not read it.
+    let mut source = open_as(principal, &image.path)?;
+    let place = cached(cache, &image.sha256);
+    let io_error = |doing| {
+        let (path, cache) = (image.path.clone(), cache.to_owned());
+        move |source: io::Error| match source.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoSpace { path, cache },
+            _ => ImageError::Io { path, doing, source },
+        }
+    };
+    fs::DirBuilder::new().recursive(true).create(cache).map_err(io_error("making the image cache"))?;
+    fs::set_permissions(cache, Permissions::from_mode(0o700)).map_err(io_error("making the image cache root's own"))?;
+    let part_path = place.with_extension("sqfs.part");
+    let part = loop {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&part_path);
+        let file = file.map_err(io_error("making a file in the image cache"))?;
+        let locked = Flock::lock(file, FlockArg::LockExclusive);
+        let locked = locked.map_err(|(_, errno)| io_error("waiting for another copy of it")(errno.into()))?;
+        // While we waited the other one may have renamed this very file into its place, or removed it: then look again.
+        let ours = locked.metadata().map_err(io_error("looking at the copy"))?.ino();
+        if fs::metadata(&part_path).is_ok_and(|there| there.ino() == ours) {
+            break locked;
+        }
+    };
+    if place.exists() {
+        let _ = fs::remove_file(&part_path);
+        return Ok(Admitted { path: place, copied: false });
+    }
+    let copied = copy_verified(&mut source, &part, image).and_then(|()| {
+        part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
+        part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
+        fs::rename(&part_path, &place).map_err(|e| ("naming the copy", e))?;
+        File::open(cache).and_then(|dir| dir.sync_all()).map_err(|e| ("writing the cache to disk", e))?;
+        Ok(())
+    });
+    match copied {
+        Ok(()) => Ok(Admitted { path: place, copied: true }),
+        Err(failure) => {
+            let _ = fs::remove_file(&part_path);
+            Err(match failure {
+                CopyFailure::Io(doing, source) => io_error(doing)(source),
+                CopyFailure::Refused(error) => error,
+            })
+        }
+    }
+}
+
+/// SHA-256 of a user's image, read with the user's rights: 64 hexadecimal digits in lower case.
+pub fn digest_as(principal: &Principal, path: &Path) -> Result<String, ImageError> {
+    let mut source = open_as(principal, path)?;
+    let digest = pour(&mut source, &mut io::sink(), path);
+    digest.map_err(|failure| match failure {
+        CopyFailure::Io(doing, source) => ImageError::Io { path: path.to_owned(), doing, source },
+        CopyFailure::Refused(error) => error,
+    })
+}
+
+enum CopyFailure {
+    Io(&'static str, io::Error),
+    Refused(ImageError),
+}
+
+impl From<(&'static str, io::Error)> for CopyFailure {
+    fn from((doing, error): (&'static str, io::Error)) -> Self {
+        Self::Io(doing, error)
+    }
+}
+
+fn copy_verified(source: &mut File, mut part: &File, image: &Image) -> Result<(), CopyFailure> {
+    // What a killed predecessor left.
+    part.set_len(0).map_err(|e| ("emptying the copy", e))?;
+    part.rewind().map_err(|e| ("emptying the copy", e))?;
+    let got = pour(source, &mut part, &image.path)?;
+    if got != image.sha256 {
+        let (path, want) = (image.path.clone(), image.sha256.clone());
+        return Err(CopyFailure::Refused(ImageError::WrongDigest { path, want, got }));
+    }
+    Ok(())
+}
+
+/// Reads `source` to its end into `sink`; its SHA-256. Refuses what does not begin as a SquashFS.
+fn pour(source: &mut File, sink: &mut dyn Write, path: &Path) -> Result<String, CopyFailure> {
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut magic = [0; 4];
+    let not_an_image = || CopyFailure::Refused(ImageError::NotAnImage { path: path.to_owned(), why: "it is not a SquashFS image" });
+    match source.read_exact(&mut magic) {
+        Ok(()) if &magic == MAGIC => {}
+        Ok(()) => return Err(not_an_image()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(not_an_image()),
+        Err(error) => return Err(CopyFailure::Io("reading it", error)),
+    }
+    hash.update(magic);
+    sink.write_all(&magic).map_err(|e| ("copying it", e))?;
+    loop {
+        let n = match source.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(CopyFailure::Io("reading it", error)),
+        };
+        hash.update(&chunk[..n]);
+        sink.write_all(&chunk[..n]).map_err(|e| ("copying it", e))?;
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Opens a regular file for reading with the principal's rights.
+fn open_as(principal: &Principal, path: &Path) -> Result<File, ImageError> {
+    let opened = as_user(principal, || {
+        // Not blocking: a FIFO would hold us for ever. For a regular file it means nothing.
+        open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())
+    });
+    let file = match opened {
+        Ok(Ok(fd)) => File::from(fd),
+        Ok(Err(Errno::ENOENT | Errno::ENOTDIR)) => return Err(ImageError::NotFound { path: path.to_owned() }),
+        Ok(Err(Errno::EACCES | Errno::EPERM)) => {
+            return Err(ImageError::PermissionDenied { path: path.to_owned(), user: principal.name.clone() });
+        }
+        Ok(Err(errno)) => return Err(ImageError::Io { path: path.to_owned(), doing: "opening it", source: errno.into() }),
+        Err(source) => return Err(ImageError::Io { path: path.to_owned(), doing: "taking on the user's rights", source }),
+    };
+    let metadata = file.metadata().map_err(|source| ImageError::Io { path: path.to_owned(), doing: "looking at it", source })?;
+    if !metadata.is_file() {
+        return Err(ImageError::NotAnImage { path: path.to_owned(), why: "it is not a regular file" });
+    }
+    Ok(file)
+}
+
+/// Does something with a user's rights to files, in a thread of its own that ends with it.
+///
+/// The raw calls act on the calling thread alone; libc's own would change every thread of the process. Only the
+/// *file system* ids change (as in a file server) and all capabilities go: with the real and effective ids as well,
+/// the user could send signals to the thread, and SIGKILL to one thread ends the whole agent.
+fn as_user<T: Send>(principal: &Principal, act: impl FnOnce() -> T + Send) -> io::Result<T> {
+    if !nix::unistd::geteuid().is_root() {
+        if nix::unistd::geteuid().as_raw() == principal.uid {
+            return Ok(act());
+        }
+        return Err(Errno::EPERM.into());
+    }
+    if principal.is_root() {
+        return Ok(act());
+    }
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("as-user".to_owned()).spawn_scoped(scope, || {
+            take_file_rights(principal)?;
+            Ok(act())
+        })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The calling thread keeps the principal's rights to files, and no capability, until it ends.
+fn take_file_rights(principal: &Principal) -> io::Result<()> {
+    /// `struct __user_cap_header_struct` and `__user_cap_data_struct[2]` of linux/capability.h, version 3.
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let none = [0u32; 6];
+    // SAFETY: setgroups reads that many gids from the slice; the others take integers, and capset a header and two
+    // data structures that live until it returns. All of them act on the calling thread only.
+    unsafe {
+        Errno::result(libc::syscall(libc::SYS_setgroups, principal.groups.len(), principal.groups.as_ptr()))?;
+        libc::syscall(libc::SYS_setfsgid, principal.gid);
+        libc::syscall(libc::SYS_setfsuid, principal.uid);
+        // They tell the former id and no error; asking for an impossible id tells the present one.
+        let (gid, uid) = (libc::syscall(libc::SYS_setfsgid, -1), libc::syscall(libc::SYS_setfsuid, -1));
+        if (gid, uid) != (i64::from(principal.gid), i64::from(principal.uid)) {
+            return Err(Errno::EPERM.into());
+        }
+        Errno::result(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Loop devices and mounts in a namespace of one's own.
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How often another process may snatch the free loop device before we give up. With 128 shims at once on two cores a few dozen were seen.
+const LOOP_TRIES_MAX: u32 = 2000;
+/// Between two tries, so that many at once do not keep each other from it.
+const LOOP_RETRY_PAUSE: Duration = Duration::from_micros(500);
+
+/// Why an image could not be mounted.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The namespace could not be made: not root, or a container that forbids it.
+    #[error("a mount namespace of its own could not be made (needs CAP_SYS_ADMIN)")]
+    Namespace(#[source] io::Error),
+    /// The mount point is missing and could not be made.
+    #[error("mount point {} is missing on this node and could not be made: an administrator must make this empty directory", at.display())]
+    NoMountPoint {
+        /// The mount point.
+        at: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something that is no directory lies at the mount point.
+    #[error("mount point {} is not a directory", at.display())]
+    NotADirectory {
+        /// The mount point.
+        at: PathBuf,
+    },
+    /// No loop device.
+    #[error("no loop device for {}: {doing}", image.display())]
+    Loop {
+        /// The image.
+        image: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused the mount.
+    #[error("{} could not be mounted at {}", image.display(), at.display())]
+    Mount {
+        /// The image.
+        image: PathBuf,
+        /// The mount point.
+        at: PathBuf,
+        /// What the system said: `EINVAL` is a damaged image or one packed in a way that this kernel lacks.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Gives the calling process (which must have one thread) a mount namespace of its own. Nothing that is mounted in it
+/// is seen outside; what the machine mounts or unmounts later is seen inside: a job can use a file system that is
+/// automounted after it began, and does not keep one busy that the machine lets go.
+pub fn own_namespace() -> Result<(), MountError> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| MountError::Namespace(e.into()))?;
+    let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).map_err(|e| MountError::Namespace(e.into()))
+}
+
+/// Makes the mount point where it is missing. Sites with uenv have an empty `/user-environment` on every node, since
+/// the images are built for that prefix; where it is not there yet it is made on the root file system, as an installer
+/// would, and stays. Call it before [`own_namespace`] or after: a directory is no mount.
+pub fn ensure_mount_point(at: &Path) -> Result<(), MountError> {
+    match fs::metadata(at) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(MountError::NotADirectory { at: at.to_owned() }),
+        Err(_) => {
+            let made = fs::DirBuilder::new().mode(0o755).create(at);
+            made.or_else(|e| if at.is_dir() { Ok(()) } else { Err(e) })
+                .map_err(|source| MountError::NoMountPoint { at: at.to_owned(), source })
+        }
+    }
+}
+
+/// Mounts a SquashFS image from a file, `ro,nosuid,nodev`. The loop device frees itself when the mount goes, also
+/// when that is because the last process of the namespace was killed.
+pub fn mount_squashfs(image: &Path, at: &Path) -> Result<(), MountError> {
+    let (device, path) = attach_loop(image)?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let mounted = mount(Some(&path), at, Some("squashfs"), flags, None::<&str>);
+    // Open until here: the device would free itself at the last close.
+    drop(device);
+    mounted.map_err(|e| MountError::Mount { image: image.to_owned(), at: at.to_owned(), source: e.into() })
+}
+
+/// `struct loop_info64` of linux/loop.h.
+#[repr(C)]
+struct LoopInfo64 {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config` of linux/loop.h.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo64,
+    reserved: [u64; 8],
+}
+
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// A free loop device, bound to `image`. "Which is free" and "take it" are two calls: another may come between, so try again.
+fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
+    let failed = |doing| move |source: io::Error| MountError::Loop { image: image.to_owned(), doing, source };
+    let backing = File::open(image).map_err(failed("opening the image"))?;
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").map_err(failed("opening /dev/loop-control"))?;
+    let mut name = [0u8; 64];
+    let shown = image.as_os_str().as_encoded_bytes();
+    let shown = &shown[shown.len().saturating_sub(63)..];
+    name[..shown.len()].copy_from_slice(shown);
+    let config = LoopConfig {
+        fd: backing.as_raw_fd().cast_unsigned(),
+        block_size: 0,
+        info: LoopInfo64 {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
+            file_name: name,
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        },
+        reserved: [0; 8],
+    };
+    let mut last = Errno::EBUSY;
+    for _ in 0..LOOP_TRIES_MAX {
+        // SAFETY: this request takes no argument.
+        let number = Errno::result(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) });
+        let number = number.map_err(|e| failed("asking for a free device")(e.into()))?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC).open(&path);
+        let taken = match opened {
+            // SAFETY: this request reads a loop_config, which lives until the call returns.
+            Ok(device) => Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }).map(|_| device),
+            Err(error) => Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
+        };
+        match taken {
+            Ok(device) => return Ok((device, path)),
+            // Taken by another; or its node in /dev is about to come (ENOENT), or the device is being removed (ENXIO).
+            Err(errno @ (Errno::EBUSY | Errno::ENOENT | Errno::ENXIO)) => last = errno,
+            Err(errno) => return Err(failed("binding the image to it")(errno.into())),
+        }
+        std::thread::sleep(LOOP_RETRY_PAUSE);
+    }
+    Err(failed("every free one was taken by another at once")(last.into()))
+}
+
+/// The loop devices whose backing file is `image`: for tests and `doctor`, since none may be left behind.
+pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let backing = fs::read_to_string(Path::new("/sys/block").join(&name).join("loop/backing_file"));
+        if backing.is_ok_and(|b| Path::new(b.trim_end_matches('\n')) == image) {
+            found.push(Path::new("/dev").join(name));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_structures_have_the_kernels_sizes() {
+        assert_eq!(size_of::<LoopInfo64>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+    }
+}

@@ -1,0 +1,354 @@
+//! One program: born inside its cgroup, in a session of its own, as its user, with nothing of ours but what it is given.
+
+use crate::identity;
+use lattice_model::{Principal, RankOutcome};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe2};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::ptr;
+use thiserror::Error;
+
+/// Where a program without a slash is looked for when its environment has no `PATH`.
+const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+/// More directories in a `PATH` are not looked into.
+const PATH_DIRECTORIES_MAX: usize = 1024;
+
+/// What to start.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// Program and arguments. A program without a slash is looked for in `env`'s `PATH`, with the user's rights.
+    pub argv: &'a [String],
+    /// Its whole environment.
+    pub env: &'a [(String, String)],
+    /// Its working directory, entered with the user's rights.
+    pub working_dir: &'a Path,
+    /// As whom; `None`: as we are.
+    pub user: Option<&'a Principal>,
+    /// Its descriptor 0.
+    pub stdin: BorrowedFd<'a>,
+    /// Its descriptor 1.
+    pub stdout: BorrowedFd<'a>,
+    /// Its descriptor 2.
+    pub stderr: BorrowedFd<'a>,
+    /// Its descriptors 3, 4, … It gets no others.
+    pub inherit: &'a [BorrowedFd<'a>],
+    /// The cgroup directory it is born in.
+    pub cgroup: Option<BorrowedFd<'a>>,
+    /// Soft and hard limit of open files; `None`: ours.
+    pub open_files: Option<(u64, u64)>,
+}
+
+/// A program that could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{why}")]
+pub struct NotStarted {
+    /// As a shell has it: 127 not found, 126 anything else.
+    pub code: u8,
+    /// What happened with what, for people.
+    pub why: String,
+}
+
+/// A process just made. Whether it could become its program is known a moment later.
+#[derive(Debug)]
+pub struct Child {
+    /// Its pid; valid until it is reaped. Also its process group and session.
+    pub pid: i32,
+    /// Its pidfd.
+    pub pidfd: OwnedFd,
+    /// Told through: see [`Child::start`] and [`Start`].
+    start: Start,
+}
+
+impl Child {
+    /// The child's own word on its start, where pid and pidfd are not needed any more.
+    pub fn into_start(self) -> Start {
+        self.start
+    }
+
+    /// Waits until it has become its program, or could not. (Not for programs on a file system that may hang.)
+    pub fn wait_started(&mut self) -> Result<(), NotStarted> {
+        let _ = poll(&mut [PollFd::new(self.start.report.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+        self.start.failure().map_or(Ok(()), Err)
+    }
+}
+
+/// The end of a pipe through which a child says why it could not become its program. It closes when it could.
+#[derive(Debug)]
+pub struct Start {
+    report: File,
+    program: String,
+    working_dir: String,
+    user: Option<String>,
+}
+
+impl Start {
+    /// Why the program was not started, once that is known: certainly after the child was reaped. Does not block.
+    pub fn failure(&mut self) -> Option<NotStarted> {
+        let mut report = [0; REPORT_BYTES];
+        let Ok(REPORT_BYTES) = self.report.read(&mut report) else { return None };
+        let [stage, errno @ ..] = report;
+        let errno = Errno::from_raw(i32::from_le_bytes(errno));
+        let code = if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { NOT_FOUND } else { NOT_EXECUTABLE };
+        let Self { program, working_dir, .. } = self;
+        let why = match stage {
+            STAGE_DIRECTORY => format!("working directory {working_dir}: {}", errno.desc()),
+            STAGE_EXEC if code == NOT_FOUND && !program.contains('/') => format!("{program}: command not found"),
+            STAGE_EXEC => format!("{program}: {}", errno.desc()),
+            STAGE_IDENTITY => format!("{program}: cannot become user {}: {}", self.user.as_deref().unwrap_or("?"), errno.desc()),
+            _ => format!("{program}: preparing its descriptors: {}", errno.desc()),
+        };
+        Some(NotStarted { code, why })
+    }
+}
+
+/// Of linux/sched.h; libc's constant is too narrow for it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// The stage, and errno as four bytes, little endian.
+const REPORT_BYTES: usize = 5;
+const STAGE_DESCRIPTORS: u8 = 1;
+const STAGE_IDENTITY: u8 = 2;
+const STAGE_DIRECTORY: u8 = 3;
+const STAGE_EXEC: u8 = 4;
+
+fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> NotStarted {
+    NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
+}
+
+/// Makes the process. It does not wait for the program to be found and loaded: a file system that hangs then hangs the child alone.
+pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
+    let name = program.argv.first().map_or("", String::as_str);
+    if name.is_empty() {
+        return Err(NotStarted { code: NOT_FOUND, why: "there is no program to start".to_owned() });
+    }
+    let has_nul = |_| not_executable(name, "a zero byte in its", "arguments, environment or directory");
+    let text = |t: &str| CString::new(t).map_err(has_nul);
+    let argv = program.argv.iter().map(|a| text(a)).collect::<Result<Vec<_>, _>>()?;
+    let env = program.env.iter().map(|(k, v)| text(&format!("{k}={v}"))).collect::<Result<Vec<_>, _>>()?;
+    let candidates = candidates(name, program.env).iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
+    let working_dir = CString::new(program.working_dir.as_os_str().as_encoded_bytes()).map_err(has_nul)?;
+
+    let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
+    // Sources above all targets, so that placing one never overwrites another.
+    let above = 3 + RawFd::try_from(program.inherit.len()).unwrap_or(RawFd::MAX);
+    let lift = |fd: BorrowedFd<'_>| {
+        let fd = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(above)).map_err(system("duplicating a descriptor"))?;
+        // SAFETY: fcntl has just made it for us.
+        Ok::<_, NotStarted>(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    let given = [program.stdin, program.stdout, program.stderr];
+    let sources = given.iter().chain(program.inherit).map(|fd| lift(*fd)).collect::<Result<Vec<_>, _>>()?;
+    let (report, teller) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
+    fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(system("making a pipe"))?;
+    let teller = lift(teller.as_fd())?;
+
+    // Nothing to switch where we run as that user already and could not switch anyway.
+    let us = nix::unistd::geteuid();
+    let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
+    let plan = ChildPlan {
+        sources: sources.iter().map(AsRawFd::as_raw_fd).collect(),
+        teller: teller.as_raw_fd(),
+        identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
+        open_files: program.open_files,
+        working_dir,
+        candidates,
+        argv: pointers(&argv),
+        env: pointers(&env),
+    };
+    let mut pidfd: RawFd = -1;
+    let mut flags = libc::CLONE_PIDFD.cast_unsigned().into();
+    let mut cgroup = 0;
+    if let Some(fd) = program.cgroup {
+        flags |= CLONE_INTO_CGROUP;
+        cgroup = u64::try_from(fd.as_raw_fd()).unwrap_or(0);
+    }
+    // SAFETY: all zeros is a valid value of this structure of integers.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags;
+    args.pidfd = ptr::from_mut(&mut pidfd).expose_provenance() as u64;
+    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    args.cgroup = cgroup;
+
+    // A handler of ours must not run in the child.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
+    // SAFETY: without CLONE_VM this is a fork. The child runs `become_program`, which uses only what was prepared above
+    // and calls that are async-signal-safe, and never returns.
+    let pid = Errno::result(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) });
+    if pid == Ok(0) {
+        become_program(&plan);
+    }
+    let _ = before.thread_set_mask();
+    let doing = if program.cgroup.is_some() { "making its process in its cgroup" } else { "making its process" };
+    let pid = i32::try_from(pid.map_err(system(doing))?).map_err(|e| not_executable(name, doing, e))?;
+    let start = Start {
+        report: File::from(report),
+        program: name.to_owned(),
+        working_dir: program.working_dir.display().to_string(),
+        user: program.user.map(|u| u.name.clone()),
+    };
+    // SAFETY: the kernel has just made it for us (CLONE_PIDFD).
+    Ok(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) }, start })
+}
+
+/// The paths at which to try, as execvp(3) does.
+fn candidates(name: &str, env: &[(String, String)]) -> Vec<String> {
+    if name.contains('/') {
+        return vec![name.to_owned()];
+    }
+    let path = env.iter().rev().find(|(k, _)| k == "PATH").map_or(PATH_DEFAULT, |(_, v)| v);
+    let directories = path.split(':').take(PATH_DIRECTORIES_MAX);
+    directories.map(|d| if d.is_empty() { format!("./{name}") } else { format!("{d}/{name}") }).collect()
+}
+
+/// With the null pointer at the end that execve wants.
+fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
+    texts.iter().map(|t| t.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// All that the child needs, made before it is.
+struct ChildPlan<'a> {
+    sources: Vec<RawFd>,
+    teller: RawFd,
+    identity: Option<(u32, u32, &'a [u32])>,
+    open_files: Option<(u64, u64)>,
+    working_dir: CString,
+    candidates: Vec<CString>,
+    argv: Vec<*const libc::c_char>,
+    env: Vec<*const libc::c_char>,
+}
+
+/// The child's whole life before its program. It may neither allocate nor lock: another thread of ours may have held the lock when it was made.
+fn become_program(plan: &ChildPlan<'_>) -> ! {
+    let fail = |stage: u8, errno: i32| -> ! {
+        let [a, b, c, d] = errno.to_le_bytes();
+        let report = [stage, a, b, c, d];
+        // SAFETY: writes from a live array; _exit runs nothing of ours.
+        unsafe {
+            libc::write(plan.teller, report.as_ptr().cast(), report.len());
+            libc::_exit(if matches!(errno, libc::ENOENT | libc::ENOTDIR) { NOT_FOUND } else { NOT_EXECUTABLE }.into());
+        }
+    };
+    // SAFETY: async-signal-safe calls on integers and on memory of `plan`, which lives until execve or _exit. The uid
+    // calls are raw: libc's would look for the threads that this copy of the process does not have.
+    unsafe {
+        libc::setsid();
+        let mut target = 0;
+        for source in &plan.sources {
+            if libc::dup2(*source, target) < 0 {
+                fail(STAGE_DESCRIPTORS, Errno::last_raw());
+            }
+            target += 1;
+        }
+        // To be closed by execve, not now: the report is among them.
+        if libc::syscall(libc::SYS_close_range, target, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0 {
+            fail(STAGE_DESCRIPTORS, Errno::last_raw());
+        }
+        if let Some((soft, hard)) = plan.open_files {
+            let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+        libc::umask(0o022);
+        if let Some((uid, gid, groups)) = plan.identity {
+            let switched = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+                && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+                && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0;
+            if !switched {
+                fail(STAGE_IDENTITY, Errno::last_raw());
+            }
+        }
+        if libc::chdir(plan.working_dir.as_ptr()) < 0 {
+            fail(STAGE_DIRECTORY, Errno::last_raw());
+        }
+        // The kernel's own `struct sigaction`, all zeros: the default. (libc's call refuses the two signals it keeps for
+        // itself, which may come to us ignored.) Ignored ones would stay so over execve, as SIGPIPE is in a Rust process.
+        let default = [0u64; 4];
+        for signal in 1..=64 {
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), 8);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        let mut errno = libc::ENOENT;
+        for candidate in &plan.candidates {
+            libc::execve(candidate.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr());
+            match Errno::last_raw() {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => errno = libc::EACCES,
+                other => fail(STAGE_EXEC, other),
+            }
+        }
+        fail(STAGE_EXEC, errno)
+    }
+}
+
+/// Which child ended, and how: one that waits to be reaped, without waiting. `None` where there is none now.
+pub fn reap_any() -> Option<(i32, RankOutcome)> {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return None,
+            Ok(status) => match ended(status) {
+                Some(end) => return Some(end),
+                None => continue,
+            },
+            Err(Errno::EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// How this child ended, if it has: reaps it, without waiting. `NotFound` where it is no child of ours.
+pub fn reap(pid: i32) -> io::Result<Option<RankOutcome>> {
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(status) => Ok(ended(status).map(|(_, outcome)| outcome)),
+        Err(Errno::ECHILD) => Err(io::ErrorKind::NotFound.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<(i32, RankOutcome)> {
+    match status {
+        WaitStatus::Exited(pid, code) => Some((pid.as_raw(), RankOutcome::Exited { code: u8::try_from(code & 0xff).unwrap_or(u8::MAX) })),
+        WaitStatus::Signaled(pid, signal, _) => {
+            Some((pid.as_raw(), RankOutcome::Signalled { signal: u8::try_from(signal as i32).unwrap_or(u8::MAX) }))
+        }
+        WaitStatus::Stopped(..)
+        | WaitStatus::Continued(_)
+        | WaitStatus::StillAlive
+        | WaitStatus::PtraceEvent(..)
+        | WaitStatus::PtraceSyscall(_) => None,
+    }
+}
+
+/// Sends a signal to every living descendant of `root` that `which` chooses; how many there were. For machines without
+/// a v2 tree: below a subreaper nothing escapes this, but what is forked between look and signal is met only by the next call.
+pub fn signal_descendants(root: i32, signal: i32, which: impl Fn(&identity::ProcessStat) -> bool) -> usize {
+    let chosen = identity::descendants(root).into_iter().filter(|(_, stat)| which(stat));
+    chosen
+        .inspect(|(pid, _)| {
+            // SAFETY: two integers.
+            unsafe { libc::kill(*pid, signal) };
+        })
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_as_execvp_does() {
+        let env = |path: &str| vec![("PATH".to_owned(), path.to_owned())];
+        assert_eq!(candidates("a/b", &env("/x")), ["a/b"]);
+        assert_eq!(candidates("b", &env("/x::/y")), ["/x/b", "./b", "/y/b"]);
+        assert_eq!(candidates("b", &[]), ["/usr/local/bin/b", "/usr/bin/b", "/bin/b"]);
+    }
+}

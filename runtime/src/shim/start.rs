@@ -1,0 +1,144 @@
+//! Starting a shim, and finding it again after the agent was restarted.
+
+use super::{ShimConfig, ShimDir};
+use crate::cgroup::{CgroupError, Scope};
+use crate::process::{self, NotStarted, Program};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why there is no shim.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// One lives already: [`connect_shim`].
+    #[error("a shim lives already in {}", dir.display())]
+    AlreadyRunning {
+        /// Its directory.
+        dir: PathBuf,
+    },
+    /// Its files could not be made.
+    #[error("{}: {doing}", path.display())]
+    Files {
+        /// Which.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Its cgroup could not be made.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Its program could not be started.
+    #[error("the shim could not be started: {0}")]
+    NotStarted(#[from] NotStarted),
+}
+
+/// A shim just started.
+#[derive(Debug)]
+pub struct StartedShim {
+    /// Its pid. Our child: to be reaped ([`process::reap`]) once its pidfd is readable.
+    pub pid: i32,
+    /// Its pidfd.
+    pub pidfd: OwnedFd,
+    /// Connected; nothing was said on it yet.
+    pub stream: UnixStream,
+}
+
+/// Writes `shim.json` and starts `binary` in `dir`: listening socket as descriptor 3, in a session of its own and in the
+/// scope's `shim` cgroup, output to `shim.log`. It outlives us. Returns once the program runs; it then mounts and says
+/// [`super::FromShim::Ready`] after the agent's Hello.
+pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<StartedShim, StartError> {
+    let failed = |path: PathBuf, doing| move |source| StartError::Files { path, doing, source };
+    for path in [&dir.0, &dir.logs()] {
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(path.clone(), "making the directory"))?;
+    }
+    if connect_shim(dir).is_ok() {
+        return Err(StartError::AlreadyRunning { dir: dir.0.clone() });
+    }
+    write_config(dir, config).map_err(failed(dir.config(), "writing it"))?;
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.shim_log());
+    let log = log.map_err(failed(dir.shim_log(), "opening it"))?;
+    let null = File::open("/dev/null").map_err(failed("/dev/null".into(), "opening it"))?;
+    let shim_group = config.scope.clone().map(|scope| Scope::at(scope).shim());
+    let cgroup = match &shim_group {
+        Some(group) => {
+            group.create()?;
+            Some(group.open_dir()?)
+        }
+        None => None,
+    };
+    let (listener, stream) = listen(dir).map_err(failed(dir.socket(), "listening on it"))?;
+    let argv = [binary.display().to_string(), dir.0.display().to_string()];
+    let env = [("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
+    let started = process::spawn(&Program {
+        argv: &argv,
+        env: &env,
+        working_dir: Path::new("/"),
+        user: None,
+        stdin: null.as_fd(),
+        stdout: log.as_fd(),
+        stderr: log.as_fd(),
+        inherit: &[listener.as_fd()],
+        cgroup: cgroup.as_ref().map(AsFd::as_fd),
+        open_files: None,
+    })
+    .and_then(|mut child| {
+        let started = child.wait_started();
+        if started.is_err() {
+            // It has ended, or is about to within its next call.
+            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None);
+        }
+        started.map(|()| child)
+    });
+    match started {
+        Ok(child) => Ok(StartedShim { pid: child.pid, pidfd: child.pidfd, stream }),
+        Err(error) => {
+            let _ = fs::remove_file(dir.socket());
+            Err(error.into())
+        }
+    }
+}
+
+/// Connects to the shim that lives in `dir`. `NotFound` or `ConnectionRefused`: none does.
+pub fn connect_shim(dir: &ShimDir) -> io::Result<UnixStream> {
+    let (_held, path) = short_path(dir)?;
+    UnixStream::connect(path)
+}
+
+/// Listens on the shim's socket and connects to it. What a dead shim left there goes.
+fn listen(dir: &ShimDir) -> io::Result<(UnixListener, UnixStream)> {
+    match fs::remove_file(dir.socket()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let (_held, path) = short_path(dir)?;
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(dir.socket(), Permissions::from_mode(0o600))?;
+    let stream = UnixStream::connect(&path)?;
+    Ok((listener, stream))
+}
+
+/// The socket by way of its open directory: an address has 108 bytes, and state directories can be longer. Valid while the directory is held.
+fn short_path(dir: &ShimDir) -> io::Result<(OwnedFd, PathBuf)> {
+    let held = open(&dir.0, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/shim.sock", held.as_raw_fd()));
+    Ok((held, path))
+}
+
+/// On disk under its name only when it is whole.
+fn write_config(dir: &ShimDir, config: &ShimConfig) -> io::Result<()> {
+    let part = dir.config().with_extension("json.part");
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(&serde_json::to_vec_pretty(config)?)?;
+    file.sync_all()?;
+    fs::rename(&part, dir.config())?;
+    File::open(&dir.0)?.sync_all()
+}

@@ -1,0 +1,293 @@
+//! The mechanism against the real kernel. What needs root or a cgroup v2 tree counts as ignored where that is not
+//! there, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
+
+use lattice_model::{AllocationId, Image, Principal, RankOutcome};
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::image::{self, ImageError};
+use lattice_runtime::process::{self, Program};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let root = (!nix::unistd::geteuid().is_root()).then_some("needs root");
+    let tree = root.or_else(|| Slice::find(Path::new("lattice-test")).is_err().then_some("needs a cgroup v2 tree"));
+    let trials = vec![
+        trial("image_is_admitted_with_the_users_rights", root, image_rights),
+        trial("image_that_is_none_is_refused_and_leaves_nothing", root, image_refusals),
+        trial("image_admitted_by_many_at_once_is_copied_once", root, image_many),
+        trial("image_cache_that_is_full_says_so", root, image_no_space),
+        trial("program_gets_its_user_and_nothing_of_ours", root, program_nothing_of_ours),
+        trial("program_that_cannot_start_says_why", None, program_failures),
+        trial("scope_is_made_watched_killed_and_removed", tree, scope_life),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn trial(name: &str, missing: Option<&'static str>, test: fn() -> Result<(), Failed>) -> Trial {
+    match missing {
+        None => Trial::test(name, test),
+        Some(why) if std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_some() => Trial::test(name, move || Err(why.into())),
+        Some(why) => Trial::test(name, test).with_kind(why).with_ignored_flag(true),
+    }
+}
+
+/// A directory of one test, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("lattice-kernel-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    /// A file that begins as a SquashFS; nobody mounts it here.
+    fn image(&self, name: &str, bytes: usize) -> Image {
+        let path = self.0.join(name);
+        let contents: Vec<u8> = b"hsqs".iter().copied().chain((0..bytes).map(|i| i.to_le_bytes()[1])).collect();
+        fs::write(&path, contents).unwrap();
+        let sha256 = image::digest_as(&root(), &path).unwrap();
+        Image { path, sha256 }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount(&self.0.join("full"));
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn root() -> Principal {
+    Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }
+}
+
+fn nobody(groups: Vec<u32>) -> Principal {
+    Principal { name: "nobody".into(), uid: 65534, gid: 65534, groups }
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn image_rights() -> Result<(), Failed> {
+    let scratch = Scratch::new("rights");
+    let cache = scratch.0.join("cache");
+    let image = scratch.image("a.sqfs", 3 << 20);
+    let mode = |mode| fs::set_permissions(&image.path, Permissions::from_mode(mode)).unwrap();
+
+    mode(0o600);
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::digest_as(&nobody(vec![]), &image.path), Err(ImageError::PermissionDenied { .. })));
+    // By a supplementary group alone.
+    mode(0o640);
+    chown(&image.path, None, Some(4242))?;
+    assert!(matches!(image::admit(&cache, &nobody(vec![7]), &image), Err(ImageError::PermissionDenied { .. })));
+    let admitted = image::admit(&cache, &nobody(vec![7, 4242]), &image)?;
+    assert!(admitted.copied);
+    assert_eq!(admitted.path, image::cached(&cache, &image.sha256));
+    let (copy, dir) = (fs::metadata(&admitted.path)?, fs::metadata(&cache)?);
+    assert_eq!((copy.mode() & 0o7777, copy.uid(), dir.mode() & 0o7777), (0o400, 0, 0o700));
+    assert_eq!(fs::read(&admitted.path)?, fs::read(&image.path)?);
+    // What others brought is no one's who may not read it.
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    mode(0o444);
+    assert!(!image::admit(&cache, &nobody(vec![]), &image)?.copied);
+    // A directory on the way that the user may not enter.
+    fs::set_permissions(&scratch.0, Permissions::from_mode(0o700))?;
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    // None of it changed who we are.
+    assert_eq!((nix::unistd::geteuid().as_raw(), nix::unistd::getgroups()?.len()), (0, nix::unistd::getgroups()?.len()));
+    assert!(fs::read(&admitted.path).is_ok());
+    Ok(())
+}
+
+fn image_refusals() -> Result<(), Failed> {
+    let scratch = Scratch::new("refusals");
+    let cache = scratch.0.join("cache");
+    let good = scratch.image("good.sqfs", 100);
+    let user = nobody(vec![]);
+    let admit = |path: PathBuf, sha256: &str| image::admit(&cache, &user, &Image { path, sha256: sha256.into() });
+    let at = |name: &str| scratch.0.join(name);
+
+    assert!(matches!(admit(at("none"), &good.sha256), Err(ImageError::NotFound { .. })));
+    assert!(matches!(admit(at("good.sqfs/x"), &good.sha256), Err(ImageError::NotFound { .. })));
+    assert!(matches!(admit(scratch.0.clone(), &good.sha256), Err(ImageError::NotAnImage { .. })));
+    assert!(matches!(admit("/dev/zero".into(), &good.sha256), Err(ImageError::NotAnImage { .. })));
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o644))?;
+    assert!(matches!(admit(at("fifo"), &good.sha256), Err(ImageError::NotAnImage { .. })));
+    for text in ["", "hsq", "#!/bin/sh\n"] {
+        fs::write(at("text"), text)?;
+        assert!(matches!(admit(at("text"), &good.sha256), Err(ImageError::NotAnImage { .. })), "{text:?}");
+    }
+    for digest in ["", "../../etc/passwd", &"A".repeat(64), &"a".repeat(65)] {
+        assert!(matches!(admit(good.path.clone(), digest), Err(ImageError::BadDigest { .. })), "{digest:?}");
+    }
+    match admit(good.path.clone(), &"0".repeat(64)) {
+        Err(ImageError::WrongDigest { want, got, .. }) => assert_eq!((want, got), ("0".repeat(64), good.sha256.clone())),
+        other => return Err(format!("{other:?}").into()),
+    }
+    assert_eq!(entries(&cache), Vec::<String>::new());
+    // What a killed agent left half copied does no harm.
+    fs::write(image::cached(&cache, &good.sha256).with_extension("sqfs.part"), vec![1; 5000])?;
+    assert!(admit(good.path.clone(), &good.sha256)?.copied);
+    assert_eq!(fs::read(image::cached(&cache, &good.sha256))?, fs::read(&good.path)?);
+    assert_eq!(entries(&cache).len(), 1);
+    Ok(())
+}
+
+fn image_many() -> Result<(), Failed> {
+    let scratch = Scratch::new("many");
+    let cache = scratch.0.join("cache");
+    let image = scratch.image("a.sqfs", 2 << 20);
+    let copies: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| image::admit(&cache, &nobody(vec![]), &image).unwrap())).collect();
+        threads.into_iter().map(|t| usize::from(t.join().unwrap().copied)).sum()
+    });
+    assert_eq!((copies, entries(&cache).len()), (1, 1));
+    Ok(())
+}
+
+fn image_no_space() -> Result<(), Failed> {
+    let scratch = Scratch::new("full");
+    let image = scratch.image("a.sqfs", 1 << 20);
+    let cache = scratch.0.join("full");
+    fs::create_dir(&cache)?;
+    nix::mount::mount(Some("tmpfs"), &cache, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k"))?;
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::NoSpace { .. })));
+    assert_eq!(entries(&cache), Vec::<String>::new());
+    Ok(())
+}
+
+/// Runs to its end; what it wrote to both outputs.
+fn run(
+    argv: &[&str],
+    env: &[(&str, &str)],
+    dir: &Path,
+    user: Option<&Principal>,
+    name: &str,
+) -> Result<(RankOutcome, String), process::NotStarted> {
+    let scratch = Scratch::new(name);
+    let out = File::options().create(true).append(true).open(scratch.0.join("out")).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
+    let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let mut child = process::spawn(&Program {
+        argv: &argv,
+        env: &env,
+        working_dir: dir,
+        user,
+        stdin: null.as_fd(),
+        stdout: out.as_fd(),
+        stderr: out.as_fd(),
+        inherit: &[null.as_fd()],
+        cgroup: None,
+        open_files: Some((64, 64)),
+    })?;
+    let started = child.wait_started();
+    nix::poll::poll(&mut [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE)
+        .unwrap();
+    let outcome = process::reap(child.pid).unwrap().unwrap();
+    started?;
+    Ok((outcome, fs::read_to_string(scratch.0.join("out")).unwrap()))
+}
+
+fn program_nothing_of_ours() -> Result<(), Failed> {
+    let leak = File::open("/dev/null")?;
+    nix::fcntl::fcntl(&leak, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+    let script = "id -u; id -g; id -G; pwd; ls /proc/$$/fd | tr '\\n' ' '; echo; echo $A; ulimit -n; umask; \
+                  grep -E '^Sig(Blk|Ign)' /proc/$$/status; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader";
+    let user = nobody(vec![65534, 4242]);
+    let (outcome, text) = run(&["sh", "-c", script], &[("A", "b"), ("PATH", "/usr/bin:/bin")], Path::new("/tmp"), Some(&user), "ours")?;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["65534", "65534", "65534 4242", "/tmp"], "{text}");
+    assert_eq!(lines[4].trim(), "0 1 2 3", "{text}");
+    assert_eq!(lines[5..8], ["b", "64", "0022"], "{text}");
+    assert!(lines[8..10].iter().all(|l| l.ends_with("\t0000000000000000")), "{text}");
+    assert_eq!(lines[10], "leader", "{text}");
+    assert_eq!(outcome, RankOutcome::Exited { code: 0 });
+    Ok(())
+}
+
+fn program_failures() -> Result<(), Failed> {
+    let tmp = Path::new("/tmp");
+    let refused = |argv: &[&str], dir: &Path| run(argv, &[("PATH", "/usr/bin:/bin")], dir, None, "failures").unwrap_err();
+    let missing = refused(&["no-such-program"], tmp);
+    assert_eq!((missing.code, missing.why.as_str()), (127, "no-such-program: command not found"));
+    assert_eq!(refused(&["/no/such"], tmp).code, 127);
+    assert_eq!(refused(&["/etc/passwd"], tmp).code, 126);
+    assert_eq!(refused(&["/tmp"], tmp).code, 126);
+    assert_eq!(refused(&[], tmp).code, 127);
+    assert_eq!(refused(&["true", "a\0b"], tmp).code, 126);
+    let nowhere = refused(&["true"], Path::new("/no/such/directory"));
+    assert_eq!(nowhere.code, 127);
+    assert!(nowhere.why.contains("/no/such/directory"), "{}", nowhere.why);
+    let killed = run(&["sh", "-c", "kill -9 $$"], &[("PATH", "/usr/bin:/bin")], tmp, None, "killed")?;
+    assert_eq!(killed.0, RankOutcome::Signalled { signal: 9 });
+    Ok(())
+}
+
+fn scope_life() -> Result<(), Failed> {
+    struct Swept(Slice);
+    impl Drop for Swept {
+        fn drop(&mut self) {
+            for (_, scope) in self.0.scopes().unwrap_or_default() {
+                let _ = scope.whole().kill();
+                let _ = scope.whole().wait_empty(Duration::from_secs(5));
+                let _ = scope.whole().remove();
+            }
+            let _ = self.0.remove();
+        }
+    }
+    let slice = Slice::find(Path::new(&format!("lattice-test-{}.slice", std::process::id())))?;
+    assert_eq!(slice.scopes()?, []);
+    let swept = Swept(slice.clone());
+    let id = AllocationId(uuid::Uuid::new_v4());
+    let scope = slice.create_scope(id)?;
+    assert_eq!(slice.create_scope(id)?, scope);
+    assert_eq!(slice.scopes()?, [(id, scope.clone())]);
+    let launch = scope.launch(1);
+    launch.create()?;
+    assert!(!scope.work().is_populated()?);
+
+    let (null, dir) = (File::open("/dev/null")?, launch.open_dir()?);
+    // A child that leaves its session and its parent, as a daemon does.
+    let argv = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"].map(str::to_owned);
+    let mut child = process::spawn(&Program {
+        argv: &argv,
+        env: &[],
+        working_dir: Path::new("/"),
+        user: None,
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        inherit: &[],
+        cgroup: Some(dir.as_fd()),
+        open_files: None,
+    })?;
+    child.wait_started()?;
+    assert!(scope.work().is_populated()? && launch.processes().contains(&child.pid));
+    assert_eq!(slice.scope_of_pid(child.pid), Some(id));
+    assert_eq!(slice.scope_of_pid(1), None);
+    assert!(!scope.work().wait_empty(Duration::from_millis(20))?);
+    assert!(scope.whole().remove().is_err());
+    scope.work().kill()?;
+    assert!(scope.work().wait_empty(Duration::from_secs(10))?);
+    nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+    scope.whole().remove()?;
+    scope.whole().remove()?;
+    assert!(scope.whole().wait_empty(Duration::ZERO)?);
+    scope.whole().kill()?;
+    drop(swept);
+    assert!(!slice.path().exists());
+    Ok(())
+}
