@@ -1,0 +1,100 @@
+//! Who is at the other end of a connection: the name (CN) and role (OU) in its certificate, and the names that
+//! certificates of each role are known by.
+
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The DNS name in every certificate.
+pub const ANY_NAME: &str = "lattice";
+/// The DNS name in the certificates of members alone: what an agent demands of whom it takes for the quorum.
+pub const QUORUM_NAME: &str = "quorum.lattice";
+
+/// What a certificate entitles to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A quorum member.
+    Quorum,
+    /// An agent.
+    Node,
+    /// An agent that may also schedule and vouch for users.
+    Api,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Quorum => "quorum",
+            Self::Node => "node",
+            Self::Api => "api",
+        })
+    }
+}
+
+/// The text names no role.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a role: quorum, node or api")]
+pub struct RoleError(pub String);
+
+impl FromStr for Role {
+    type Err = RoleError;
+
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        match text {
+            "quorum" => Ok(Self::Quorum),
+            "node" => Ok(Self::Node),
+            "api" => Ok(Self::Api),
+            other => Err(RoleError(other.chars().take(40).collect())),
+        }
+    }
+}
+
+/// The common name of a member's certificate.
+pub fn member_name(id: u64) -> String {
+    format!("member-{id}")
+}
+
+/// A peer, as its verified certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its common name: a node's id, or `member-<id>`.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// Why a certificate names nobody.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallerError {
+    #[error("the connection carries no client certificate")]
+    NoCertificate,
+    #[error("the client certificate cannot be read")]
+    Unreadable,
+    #[error("the client certificate has no {0}")]
+    Lacks(&'static str),
+    #[error("the client certificate's role: {0}")]
+    Role(#[from] RoleError),
+}
+
+impl Caller {
+    /// Reads name and role from the end certificate of a chain that TLS has verified.
+    pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
+        let der = chain.first().ok_or(CallerError::NoCertificate)?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CallerError::Unreadable)?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).ok_or(CallerError::Lacks("common name"))?;
+        let unit = subject.iter_organizational_unit().next().and_then(|a| a.as_str().ok());
+        let role = unit.ok_or(CallerError::Lacks("role (organizational unit)"))?.parse()?;
+        Ok(Self { name: name.to_owned(), role })
+    }
+
+    /// Who sent this gRPC request.
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Self, tonic::Status> {
+        let chain = request.peer_certs();
+        Self::from_certificates(chain.as_deref().map_or(&[][..], Vec::as_slice))
+            .map_err(|error| tonic::Status::unauthenticated(error.to_string()))
+    }
+}

@@ -1,0 +1,203 @@
+//! What the quorum agrees on, as a pure function of the committed commands.
+//!
+//! ```text
+//!   (Ledger, revision, Command) ──apply──▶ (Ledger, Outcome | Refusal, audit records, what changed)
+//! ```
+//!
+//! Nothing here reads a clock, draws a number or touches a file: every member that applies the same commands holds
+//! the same bytes. A refusal changes nothing but the revision.
+//!
+//! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
+//! given twice), *allocations* (an acknowledged submission is not lost), *leases* (one scheduler at a time, fenced by
+//! a rising token), the *audit head* (one history). Free capacity, heartbeats and progress are not here.
+//!
+//! **Holdings outlive their claim.** A part of a node counts against it from the claim until the node itself reports
+//! that nothing is left, or comes back under another boot id. An ended or requeued allocation therefore does not free
+//! its nodes at once: what was there before may still be there.
+
+pub mod audit_chain;
+pub mod command;
+
+mod allocations;
+mod claims;
+mod leases;
+mod nodes;
+mod reports;
+mod views;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod scenarios;
+
+pub use audit_chain::{AuditFault, AuditHead};
+pub use claims::SCHEDULER_LEASE;
+pub use command::{Action, Command, NodeStanding, Outcome, Registration};
+pub use leases::Lease;
+
+use crate::wire::Refusal;
+use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Ended allocations that stay in memory; older ones are forgotten (the audit log has them).
+pub const ENDED_KEPT_MAX: usize = 10_000;
+/// Allocations that have not ended, at most.
+pub const LIVE_MAX: usize = 200_000;
+/// Nodes, at most.
+pub const NODES_MAX: usize = 100_000;
+
+/// The agreed state. Entries are behind `Arc`, so that a snapshot or a watcher shares them instead of copying.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    cluster: String,
+    generation: Generation,
+    revision: Revision,
+    /// The last epoch issued.
+    epoch: Epoch,
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+    /// What each node still carries, live or leaving. The sum never exceeds the registered size when a claim is added.
+    holdings: BTreeMap<NodeId, Vec<Holding>>,
+    allocations: BTreeMap<AllocationId, Arc<Allocation>>,
+    /// Ended allocations, the first to end first.
+    ended: VecDeque<AllocationId>,
+    leases: BTreeMap<String, Lease>,
+    /// The last fencing token issued, over all leases.
+    lease_token: u64,
+    audit: AuditHead,
+}
+
+/// A part of a node that some claim took and the node has not yet reported free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Whose it is or was.
+    pub allocation: AllocationId,
+    /// Under which claim.
+    pub epoch: Epoch,
+    /// How much.
+    pub resources: Resources,
+}
+
+/// What one command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The answer.
+    pub result: Result<Outcome, Refusal>,
+    /// New links of the audit chain; whoever applies writes them to disk.
+    pub audit: Vec<AuditRecord>,
+    /// What readers should look at again.
+    pub changed: Changed,
+}
+
+/// What changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Nodes that changed.
+    pub nodes: BTreeSet<NodeId>,
+    /// Allocations that changed.
+    pub allocations: BTreeSet<AllocationId>,
+    /// Nodes whose desired list changed.
+    pub desired: BTreeSet<NodeId>,
+    /// Leases that were granted, renewed or ended.
+    pub leases: BTreeSet<String>,
+}
+
+impl Changed {
+    /// Adds what another command changed.
+    pub fn merge(&mut self, other: Self) {
+        self.nodes.extend(other.nodes);
+        self.allocations.extend(other.allocations);
+        self.desired.extend(other.desired);
+        self.leases.extend(other.leases);
+    }
+}
+
+/// One command's time and place, and what it has done so far.
+struct Step {
+    revision: Revision,
+    at: Timestamp,
+    audit: Vec<AuditRecord>,
+    changed: Changed,
+}
+
+/// What an audit record is about.
+#[derive(Default)]
+struct Subject<'a> {
+    allocation: Option<AllocationId>,
+    node: Option<&'a NodeId>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            cluster: String::new(),
+            generation: Generation(1),
+            revision: Revision(0),
+            epoch: Epoch(0),
+            nodes: BTreeMap::new(),
+            holdings: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            ended: VecDeque::new(),
+            leases: BTreeMap::new(),
+            lease_token: 0,
+            audit: AuditHead::default(),
+        }
+    }
+}
+
+impl Ledger {
+    /// Applies one committed command. `index` is the place of its log entry: it never falls, and several commands of
+    /// one entry share it (nobody sees the state between them).
+    pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
+        let mut step = Step { revision: index, at: command.at, audit: Vec::new(), changed: Changed::default() };
+        self.revision = index;
+        let result = match &command.action {
+            Action::Bootstrap { cluster } => self.bootstrap(&mut step, cluster),
+            Action::Submit { id, spec, owner } => self.submit(&mut step, *id, spec, owner),
+            Action::Cancel { id, by } => self.cancel(&mut step, *id, by),
+            Action::Claim(claim) => self.claim(&mut step, claim),
+            Action::Register(registration) => self.register(&mut step, registration),
+            Action::Report(report) => self.report(&mut step, report),
+            Action::NodeStates(standings) => self.node_states(&mut step, standings),
+            Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(&mut step, name, holder, *ttl_ms),
+            Action::ReleaseLease { name, token } => self.release_lease(&mut step, name, *token),
+            Action::ExpireLease { name, token, renewed } => self.expire_lease(&mut step, name, *token, *renewed),
+        };
+        Applied { result, audit: step.audit, changed: step.changed }
+    }
+
+    fn bootstrap(&mut self, step: &mut Step, cluster: &str) -> Result<Outcome, Refusal> {
+        if !self.cluster.is_empty() {
+            return if self.cluster == cluster {
+                Ok(Outcome::Done)
+            } else {
+                Err(Refusal::Malformed { why: format!("this cluster is named {:?} already", self.cluster) })
+            };
+        }
+        cluster.clone_into(&mut self.cluster);
+        self.record(step, "quorum", AuditAction::ClusterBootstrapped, Subject::default(), cluster.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    fn record(&mut self, step: &mut Step, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
+        let record = self.audit.link(step.revision, step.at, actor, action, about.allocation, about.node, detail);
+        step.audit.push(record);
+    }
+
+    /// The allocation, to be changed in this step.
+    fn allocation_mut(&mut self, step: &mut Step, id: AllocationId) -> Option<&mut Allocation> {
+        let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
+        allocation.revision = step.revision;
+        step.changed.allocations.insert(id);
+        Some(allocation)
+    }
+
+    /// The node, to be changed in this step.
+    fn node_mut(&mut self, step: &mut Step, id: &NodeId) -> Option<&mut Node> {
+        let node = Arc::make_mut(self.nodes.get_mut(id)?);
+        node.revision = step.revision;
+        step.changed.nodes.insert(id.clone());
+        Some(node)
+    }
+}

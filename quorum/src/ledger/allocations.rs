@@ -1,0 +1,138 @@
+//! Allocations: their beginning and their end.
+
+use super::{ENDED_KEPT_MAX, LIVE_MAX, Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, EndReason, Epoch, NodeId, Principal, RequeuePolicy, SharePhase,
+};
+use std::sync::Arc;
+
+impl Ledger {
+    pub(super) fn submit(
+        &mut self,
+        step: &mut Step,
+        id: AllocationId,
+        spec: &AllocationSpec,
+        owner: &Principal,
+    ) -> Result<Outcome, Refusal> {
+        if let Some(there) = self.allocations.get(&id) {
+            let same = there.spec == *spec && there.owner == *owner;
+            return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
+        }
+        spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        let live = self.allocations.len() - self.ended.len();
+        if live >= LIVE_MAX {
+            return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });
+        }
+        let allocation = Allocation {
+            id,
+            spec: spec.clone(),
+            owner: owner.clone(),
+            state: AllocationState::Pending,
+            reason: None,
+            submitted_at: step.at,
+            claimed_at: None,
+            started_at: None,
+            ended_at: None,
+            epoch: Epoch(0),
+            shares: Vec::new(),
+            requeue_count: 0,
+            excluded: Vec::new(),
+            revision: step.revision,
+        };
+        self.allocations.insert(id, Arc::new(allocation));
+        step.changed.allocations.insert(id);
+        let detail = format!("{} on {} nodes", spec.name, spec.nodes);
+        self.record(step, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn cancel(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+        let Some(allocation) = self.allocations.get(&id) else {
+            return Err(Refusal::NoSuchAllocation { key: id.to_string() });
+        };
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        if allocation.state.is_terminal() {
+            return Ok(Outcome::Done);
+        }
+        let detail = format!("while {}", allocation.state);
+        self.record(step, &by.name, AuditAction::CancelRequested, Subject { allocation: Some(id), node: None }, detail);
+        self.end(step, id, EndReason::Cancelled { by: by.name.clone() }, &by.name);
+        Ok(Outcome::Done)
+    }
+
+    /// Ends the allocation's present claim for `reason`: back to the queue where its policy says so, else for good.
+    /// Its holdings stay until the nodes report them free.
+    pub(super) fn end(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
+        let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
+        if requeues(allocation, &reason) {
+            let count = allocation.requeue_count + 1;
+            self.back_to_queue(step, id, reason.clone());
+            if let Some(allocation) = self.allocation_mut(step, id) {
+                allocation.requeue_count = count;
+            }
+            let detail = format!("requeue {count}: {reason}");
+            self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
+            return;
+        }
+        let at = step.at;
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        allocation.state = reason.state();
+        allocation.ended_at = Some(at);
+        let detail = format!("{}: {reason}", allocation.state);
+        allocation.reason = Some(reason);
+        let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+        self.leave(step, nodes);
+        self.ended.push_back(id);
+        while self.ended.len() > ENDED_KEPT_MAX {
+            if let Some(oldest) = self.ended.pop_front() {
+                self.allocations.remove(&oldest);
+            }
+        }
+        self.record(step, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
+    /// counts any more except that a node is free of it.
+    pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason) {
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        allocation.state = AllocationState::Pending;
+        allocation.reason = Some(reason);
+        allocation.claimed_at = None;
+        allocation.started_at = None;
+        let nodes: Vec<NodeId> = std::mem::take(&mut allocation.shares).into_iter().map(|s| s.node).collect();
+        self.leave(step, nodes);
+    }
+
+    fn leave(&mut self, step: &mut Step, nodes: Vec<NodeId>) {
+        for node in &nodes {
+            self.show_leaving(step, node);
+        }
+        step.changed.desired.extend(nodes);
+    }
+
+    /// Notes in the allocation's history that `node` is free of it.
+    pub(super) fn mark_released(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch, node: &NodeId) {
+        let there = self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && a.nodes().any(|n| n == node));
+        if there
+            && let Some(allocation) = self.allocation_mut(step, id)
+            && let Some(share) = allocation.shares.iter_mut().find(|s| s.node == *node)
+        {
+            share.phase = SharePhase::Released;
+        }
+    }
+}
+
+/// Whether the allocation goes back into the queue. Never after a cancel, its walltime, or the last failed prologue.
+fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
+    let policy = match reason {
+        EndReason::NodeLost { .. } => allocation.spec.requeue != RequeuePolicy::Never,
+        EndReason::Exited { code: 0 } | EndReason::WalltimeExceeded | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } => {
+            false
+        }
+        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } => allocation.spec.requeue == RequeuePolicy::Always,
+    };
+    policy && allocation.requeue_count < allocation.spec.requeues_max
+}

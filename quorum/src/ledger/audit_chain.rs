@@ -1,0 +1,109 @@
+//! The audit log's hash chain.
+//!
+//! A record's hash is SHA-256 over its JSON text (compact, fields in the order of [`AuditRecord`], without `hash`),
+//! which contains the hash of the record before it: a few lines of any language verify the chain.
+
+use lattice_model::{AllocationId, AuditAction, AuditRecord, NodeId, Revision, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use thiserror::Error;
+
+/// The last link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditHead {
+    /// Its place, 0 before the first record.
+    pub seq: u64,
+    /// Its hash, 64 hexadecimal digits.
+    pub hash: String,
+}
+
+/// Where a chain is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("audit record {seq}: {why}")]
+pub struct AuditFault {
+    /// The record that does not follow from the one before it.
+    pub seq: u64,
+    /// How.
+    pub why: &'static str,
+}
+
+#[derive(Serialize)]
+struct Hashed<'a> {
+    seq: u64,
+    revision: Revision,
+    at: Timestamp,
+    actor: &'a str,
+    action: AuditAction,
+    allocation: Option<AllocationId>,
+    node: Option<&'a NodeId>,
+    detail: &'a str,
+    previous: &'a str,
+}
+
+impl Hashed<'_> {
+    fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).expect("numbers, strings and unit variants always serialise");
+        let mut hex = String::with_capacity(64);
+        for byte in Sha256::digest(&text) {
+            write!(hex, "{byte:02x}").expect("writing to a string cannot fail");
+        }
+        hex
+    }
+}
+
+impl Default for AuditHead {
+    fn default() -> Self {
+        Self { seq: 0, hash: "0".repeat(64) }
+    }
+}
+
+impl AuditHead {
+    /// Makes the next record and moves the head to it.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a record, each of its own type")]
+    pub fn link(
+        &mut self,
+        revision: Revision,
+        at: Timestamp,
+        actor: &str,
+        action: AuditAction,
+        allocation: Option<AllocationId>,
+        node: Option<&NodeId>,
+        detail: String,
+    ) -> AuditRecord {
+        let seq = self.seq + 1;
+        let hashed = Hashed { seq, revision, at, actor, action, allocation, node, detail: &detail, previous: &self.hash };
+        let hash = hashed.hash();
+        let previous = std::mem::replace(&mut self.hash, hash.clone());
+        self.seq = seq;
+        AuditRecord { seq, revision, at, actor: actor.to_owned(), action, allocation, node: node.cloned(), detail, previous, hash }
+    }
+
+    /// Checks that `record` is the next link, and moves the head to it.
+    pub fn follow(&mut self, record: &AuditRecord) -> Result<(), AuditFault> {
+        let fault = |why| Err(AuditFault { seq: self.seq + 1, why });
+        if record.seq != self.seq + 1 {
+            return fault("its number does not follow");
+        }
+        if record.previous != self.hash {
+            return fault("it does not carry the hash of the record before it");
+        }
+        let hashed = Hashed {
+            seq: record.seq,
+            revision: record.revision,
+            at: record.at,
+            actor: &record.actor,
+            action: record.action,
+            allocation: record.allocation,
+            node: record.node.as_ref(),
+            detail: &record.detail,
+            previous: &record.previous,
+        };
+        if hashed.hash() != record.hash {
+            return fault("its contents do not have its hash");
+        }
+        self.seq = record.seq;
+        self.hash.clone_from(&record.hash);
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Claims: all or nothing, never more of a node than there is.
+
+use super::{Holding, Ledger, Outcome, Step, Subject};
+use crate::wire::{Conflict, Refusal};
+use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Leaving, NodeId, Resources, Share, SharePhase};
+use std::collections::BTreeSet;
+
+/// The lease under which claims are made.
+pub const SCHEDULER_LEASE: &str = "scheduler:default";
+/// Conflicts that a refusal names.
+const CONFLICTS_MAX: usize = 16;
+
+impl Ledger {
+    pub(super) fn claim(&mut self, step: &mut Step, claim: &Claim) -> Result<Outcome, Refusal> {
+        let lease = self.leases.get(SCHEDULER_LEASE).filter(|l| l.token == claim.lease_token);
+        let Some(lease) = lease else {
+            return Err(Refusal::StaleLease { name: SCHEDULER_LEASE.to_owned(), token: claim.lease_token });
+        };
+        let actor = format!("node:{}", lease.holder);
+        let id = claim.allocation;
+        let Some(allocation) = self.allocations.get(&id) else {
+            return Err(Refusal::NoSuchAllocation { key: id.to_string() });
+        };
+        if allocation.requeue_count != claim.requeue_count {
+            return Err(Refusal::StaleRequeueCount { id, seen: claim.requeue_count, now: allocation.requeue_count });
+        }
+        if allocation.state != AllocationState::Pending {
+            return Err(Refusal::NotPending { id, state: allocation.state });
+        }
+        well_formed(allocation, claim)?;
+        let conflicts: Vec<Conflict> =
+            claim.shares.iter().filter_map(|share| self.conflict(allocation, share)).take(CONFLICTS_MAX).collect();
+        if !conflicts.is_empty() {
+            return Err(Refusal::Conflict { conflicts });
+        }
+
+        let epoch = Epoch(self.epoch.0 + 1);
+        self.epoch = epoch;
+        for share in &claim.shares {
+            let held = Holding { allocation: id, epoch, resources: share.resources };
+            self.holdings.entry(share.node.clone()).or_default().push(held);
+            step.changed.desired.insert(share.node.clone());
+        }
+        let at = step.at;
+        if let Some(allocation) = self.allocation_mut(step, id) {
+            allocation.state = AllocationState::Staging;
+            allocation.epoch = epoch;
+            allocation.claimed_at = Some(at);
+            allocation.shares =
+                claim.shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: SharePhase::Claimed }).collect();
+        }
+        let head = claim.shares.first().map(|s| &s.node);
+        let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
+        self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
+        Ok(Outcome::Claimed { epoch })
+    }
+
+    fn conflict(&self, allocation: &Allocation, share: &lattice_model::claim::ClaimShare) -> Option<Conflict> {
+        let against = |holder, why| Some(Conflict { node: share.node.clone(), holder, why });
+        let Some(node) = self.nodes.get(&share.node) else { return against(None, "is not registered".to_owned()) };
+        if let Some(why) = node.unclaimable() {
+            return against(None, why);
+        }
+        if node.hold_revision != share.hold_revision {
+            return against(None, format!("changed at revision {}; the claim saw {}", node.hold_revision, share.hold_revision));
+        }
+        if let Some((_, why)) = allocation.excluded.iter().find(|(n, _)| *n == share.node) {
+            return against(None, format!("is excluded for this allocation: {why}"));
+        }
+        let held = self.held(&share.node);
+        if !node.size.holds(&held.plus(&share.resources)) {
+            let holder = self.holdings.get(&share.node).and_then(|h| h.first());
+            let why = match holder {
+                Some(h) => format!("allocation {} (epoch {}) has {:?} of {:?}", h.allocation, h.epoch, held, node.size),
+                None => format!("{:?} is more than its {:?}", share.resources, node.size),
+            };
+            return against(holder.map(|h| h.allocation), why);
+        }
+        None
+    }
+
+    /// Shows on the node what of its holdings has lost its claim: schedulers see it there.
+    pub(super) fn show_leaving(&mut self, step: &mut Step, id: &NodeId) {
+        let leaving: Vec<Leaving> = self
+            .holdings(id)
+            .iter()
+            .filter(|h| !self.is_live(h.allocation, h.epoch))
+            .map(|h| Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources })
+            .collect();
+        if self.nodes.get(id).is_some_and(|n| n.leaving != leaving)
+            && let Some(node) = self.node_mut(step, id)
+        {
+            node.leaving = leaving;
+        }
+    }
+
+    /// What of the node is not free: live claims, and ended ones that it has not yet reported gone.
+    pub fn held(&self, node: &NodeId) -> Resources {
+        let holdings = self.holdings.get(node).map_or(&[][..], Vec::as_slice);
+        holdings.iter().fold(Resources::default(), |sum, h| sum.plus(&h.resources))
+    }
+}
+
+fn well_formed(allocation: &Allocation, claim: &Claim) -> Result<(), Refusal> {
+    let malformed = |why: String| Err(Refusal::MalformedClaim { why });
+    if claim.shares.len() != allocation.spec.nodes as usize {
+        return malformed(format!("{} shares for an allocation of {} nodes", claim.shares.len(), allocation.spec.nodes));
+    }
+    let mut seen = BTreeSet::new();
+    for share in &claim.shares {
+        if !seen.insert(&share.node) {
+            return malformed(format!("node {} is named twice", share.node));
+        }
+        if share.resources == Resources::default() {
+            return malformed(format!("the share of node {} is empty", share.node));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What can be committed.
+
+use lattice_model::{
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources,
+    Revision, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+/// A command with the time at which the leader proposed it: the only time that applying it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// When the leader proposed it.
+    pub at: Timestamp,
+    /// What is to be done.
+    pub action: Action,
+}
+
+/// What is to be done. New kinds are added, never changed: the log is read by newer versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Names the cluster, once.
+    Bootstrap { cluster: String },
+    /// See [`crate::wire::Request::Submit`].
+    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal },
+    /// See [`crate::wire::Request::Cancel`].
+    Cancel { id: AllocationId, by: Principal },
+    /// See [`crate::wire::Request::Claim`].
+    Claim(Claim),
+    /// An agent opens its session.
+    Register(Registration),
+    /// An agent reports.
+    Report(NodeReport),
+    /// The leader's clocks say where nodes stand.
+    NodeStates(Vec<NodeStanding>),
+    /// See [`crate::wire::Request::AcquireLease`].
+    AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
+    /// See [`crate::wire::Request::ReleaseLease`].
+    ReleaseLease { name: String, token: u64 },
+    /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
+    ExpireLease { name: String, token: u64, renewed: Revision },
+}
+
+impl Action {
+    /// About how many bytes it will take in the log.
+    pub fn bytes_about(&self) -> usize {
+        match self {
+            Self::Submit { spec, .. } => {
+                let script = match &spec.entrypoint {
+                    lattice_model::Entrypoint::Script { text, .. } => text.len(),
+                    lattice_model::Entrypoint::Command { .. } => 0,
+                };
+                spec.bytes_without_script() + script + 256
+            }
+            Self::Claim(claim) => 128 + claim.shares.len() * 96,
+            Self::NodeStates(standings) => 64 + standings.len() * 128,
+            Self::Register(_) | Self::Report(_) => 512,
+            Self::Bootstrap { .. }
+            | Self::Cancel { .. }
+            | Self::AcquireLease { .. }
+            | Self::ReleaseLease { .. }
+            | Self::ExpireLease { .. } => 256,
+        }
+    }
+}
+
+/// An agent's registration; see [`crate::wire::Up::Register`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// Who.
+    pub node: NodeId,
+    /// Under which boot.
+    pub boot: Boot,
+    /// With how much.
+    pub size: Resources,
+    /// Reached where.
+    pub addresses: NodeAddresses,
+    /// Whether it takes work.
+    pub schedulable: bool,
+    /// The incarnation it had before; 0 where it has no memory.
+    pub incarnation: Incarnation,
+    /// Whether this is a new life of the agent.
+    pub new_life: bool,
+}
+
+/// Where the leader's clocks see a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStanding {
+    /// Which node.
+    pub node: NodeId,
+    /// The incarnation that was (not) heard: a node that registered meanwhile is left alone.
+    pub incarnation: Incarnation,
+    /// Where it stands.
+    pub state: NodeState,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// What a granted command did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It is done, or was already.
+    Done,
+    /// The claim holds.
+    Claimed { epoch: Epoch },
+    /// The agent is registered.
+    Registered { incarnation: Incarnation, report_seq: u64 },
+    /// The lease is held.
+    Leased { token: u64 },
+}

@@ -1,0 +1,169 @@
+//! Nodes: registration and standing.
+
+use super::{Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{AllocationId, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
+use std::sync::Arc;
+
+/// Bytes of an address at most.
+const ADDRESS_BYTES_MAX: usize = 300;
+
+impl Ledger {
+    pub(super) fn register(&mut self, step: &mut Step, new: &Registration) -> Result<Outcome, Refusal> {
+        if new.size == Resources::default() {
+            return Err(Refusal::Malformed { why: format!("node {} registers with nothing", new.node) });
+        }
+        if new.addresses.mesh.len() > ADDRESS_BYTES_MAX || new.addresses.gossip.len() > ADDRESS_BYTES_MAX {
+            return Err(Refusal::Malformed { why: format!("an address has at most {ADDRESS_BYTES_MAX} bytes") });
+        }
+        if new.incarnation.0 == u64::MAX {
+            return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
+        }
+        match self.nodes.get(&new.node) {
+            None if self.nodes.len() >= NODES_MAX => {
+                Err(Refusal::TooLarge { what: "the list of nodes".to_owned(), bytes: NODES_MAX as u64 + 1, most: NODES_MAX as u64 })
+            }
+            None => Ok(self.register_first(step, new)),
+            Some(known) => {
+                let known = Arc::clone(known);
+                Ok(self.register_again(step, new, &known))
+            }
+        }
+    }
+
+    fn register_first(&mut self, step: &mut Step, new: &Registration) -> Outcome {
+        let incarnation = Incarnation(new.incarnation.0 + 1);
+        let node = Node {
+            id: new.node.clone(),
+            size: new.size,
+            addresses: new.addresses.clone(),
+            schedulable: new.schedulable,
+            boot: new.boot,
+            incarnation,
+            state: NodeState::Ready,
+            state_reason: String::new(),
+            state_since: step.at,
+            holds: Vec::new(),
+            leaving: Vec::new(),
+            hold_revision: step.revision,
+            report_seq: 0,
+            revision: step.revision,
+        };
+        self.nodes.insert(new.node.clone(), Arc::new(node));
+        step.changed.nodes.insert(new.node.clone());
+        step.changed.desired.insert(new.node.clone());
+        self.record_registration(step, new, incarnation);
+        Outcome::Registered { incarnation, report_seq: 0 }
+    }
+
+    fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> Outcome {
+        let rebooted = known.boot != new.boot;
+        let same_life = !new.new_life && !rebooted && new.incarnation == known.incarnation;
+        let incarnation =
+            if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
+        let report_seq = if same_life { known.report_seq } else { 0 };
+        if rebooted {
+            self.lose_everything(step, &new.node);
+        } else if new.new_life && new.incarnation == Incarnation(0) {
+            // The agent has no memory of what it was told to end: it cannot report that, and it sweeps strays before it registers.
+            self.forget_leaving(step, &new.node);
+        }
+        let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
+        let stands = Node {
+            leaving,
+            size: new.size,
+            addresses: new.addresses.clone(),
+            schedulable: new.schedulable,
+            boot: new.boot,
+            incarnation,
+            state: NodeState::Ready,
+            state_reason: String::new(),
+            state_since: if known.state == NodeState::Ready { known.state_since } else { step.at },
+            report_seq,
+            ..known.clone()
+        };
+        if stands != *known {
+            let claim_matters = stands.state != known.state || stands.size != known.size || stands.schedulable != known.schedulable;
+            let moved = stands.addresses.mesh != known.addresses.mesh;
+            let revision = step.revision;
+            if let Some(node) = self.node_mut(step, &new.node) {
+                *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };
+            }
+            if moved {
+                self.tell_peers(step, &new.node);
+            }
+        }
+        step.changed.desired.insert(new.node.clone());
+        if !same_life {
+            self.record_registration(step, new, incarnation);
+        }
+        Outcome::Registered { incarnation, report_seq }
+    }
+
+    fn record_registration(&mut self, step: &mut Step, new: &Registration, incarnation: Incarnation) {
+        let about = Subject { allocation: None, node: Some(&new.node) };
+        let detail = format!("incarnation {incarnation}, boot {}, {} cores", new.boot.short(), new.size.cores);
+        self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
+    }
+
+    /// Another boot id: everything of before is gone from the node.
+    fn lose_everything(&mut self, step: &mut Step, node: &NodeId) {
+        for held in self.holdings.remove(node).unwrap_or_default() {
+            let live = self.is_live(held.allocation, held.epoch);
+            self.mark_released(step, held.allocation, held.epoch, node);
+            if live {
+                let reason = EndReason::NodeLost { node: node.clone(), why: "it came back under another boot id".to_owned() };
+                self.end(step, held.allocation, reason, "quorum");
+            }
+        }
+        self.show_leaving(step, node);
+    }
+
+    fn forget_leaving(&mut self, step: &mut Step, node: &NodeId) {
+        let held = self.holdings.remove(node).unwrap_or_default();
+        let (live, leaving): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| self.is_live(h.allocation, h.epoch));
+        if !live.is_empty() {
+            self.holdings.insert(node.clone(), live);
+        }
+        for held in leaving {
+            self.mark_released(step, held.allocation, held.epoch, node);
+        }
+        self.show_leaving(step, node);
+    }
+
+    /// Nodes that work together with `node` must learn its new address.
+    fn tell_peers(&self, step: &mut Step, node: &NodeId) {
+        for held in self.holdings.get(node).into_iter().flatten() {
+            if self.is_live(held.allocation, held.epoch)
+                && let Some(allocation) = self.allocations.get(&held.allocation)
+            {
+                step.changed.desired.extend(allocation.nodes().cloned());
+            }
+        }
+    }
+
+    /// Whether this claim is the allocation's present one.
+    pub(super) fn is_live(&self, id: AllocationId, epoch: lattice_model::Epoch) -> bool {
+        self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && super::views::holds_nodes(a.state))
+    }
+
+    pub(super) fn node_states(&mut self, step: &mut Step, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
+        for standing in standings {
+            let Some(known) = self.nodes.get(&standing.node) else { continue };
+            if known.incarnation != standing.incarnation || known.state == standing.state {
+                continue;
+            }
+            let detail = format!("{} -> {}: {}", known.state, standing.state, standing.reason);
+            let (at, revision): (Timestamp, _) = (step.at, step.revision);
+            if let Some(node) = self.node_mut(step, &standing.node) {
+                node.state = standing.state;
+                node.state_reason = if standing.state == NodeState::Ready { String::new() } else { standing.reason.clone() };
+                node.state_since = at;
+                node.hold_revision = revision;
+            }
+            let about = Subject { allocation: None, node: Some(&standing.node) };
+            self.record(step, "quorum", AuditAction::NodeStateChanged, about, detail);
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,138 @@
+//! What agents report, in sequence within their incarnation.
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase};
+
+/// The prologue that fails for this time ends the allocation.
+const PROLOGUE_FAILURES_MAX: usize = 3;
+/// Bytes kept of a reason given by a node.
+const WHY_BYTES_MAX: usize = 512;
+
+impl Ledger {
+    pub(super) fn report(&mut self, step: &mut Step, report: &NodeReport) -> Result<Outcome, Refusal> {
+        let Some(node) = self.nodes.get(&report.node) else {
+            return Err(Refusal::NoSuchNode { node: report.node.clone() });
+        };
+        if node.incarnation != report.incarnation {
+            return Err(Refusal::StaleIncarnation { node: report.node.clone(), seen: report.incarnation, now: node.incarnation });
+        }
+        if report.seq <= node.report_seq {
+            return Ok(Outcome::Done);
+        }
+        if report.seq != node.report_seq + 1 {
+            return Err(Refusal::Malformed {
+                why: format!("report {} of node {} does not follow {}", report.seq, report.node, node.report_seq),
+            });
+        }
+        // Bookkeeping of its own, not a change that anybody watches: the node's revision stays.
+        if let Some(node) = self.nodes.get_mut(&report.node) {
+            std::sync::Arc::make_mut(node).report_seq = report.seq;
+        }
+        match &report.item {
+            ReportItem::Prepared { allocation, epoch } => self.prepared(step, &report.node, *allocation, *epoch),
+            ReportItem::PrepareFailed { allocation, epoch, why } => {
+                self.prepare_failed(step, &report.node, *allocation, *epoch, bounded(why));
+            }
+            ReportItem::Ended { allocation, epoch, reason } => self.ended_report(step, &report.node, *allocation, *epoch, reason),
+            ReportItem::Released { allocation, epoch } => self.released(step, &report.node, *allocation, *epoch),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Whether `node` may speak about this claim: it is the present one and the node has a share of it.
+    fn takes_part(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
+        self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.nodes().any(|n| n == node))
+    }
+
+    fn prepared(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch) {
+        if !self.takes_part(node, id, epoch) || self.allocations.get(&id).is_none_or(|a| a.state != AllocationState::Staging) {
+            return;
+        }
+        let at = step.at;
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        for share in allocation.shares.iter_mut().filter(|s| s.node == *node && s.phase == SharePhase::Claimed) {
+            share.phase = SharePhase::Prepared;
+        }
+        if !allocation.shares.iter().all(|s| s.phase == SharePhase::Prepared) {
+            return;
+        }
+        allocation.state = AllocationState::Running;
+        allocation.started_at = Some(at);
+        allocation.reason = None;
+        let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+        let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
+        step.changed.desired.extend(nodes);
+        self.record(step, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    fn prepare_failed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, why: String) {
+        if !self.takes_part(node, id, epoch) {
+            return;
+        }
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        let actor = format!("node:{node}");
+        self.record(step, &actor, AuditAction::PrologueFailed, about, why.clone());
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        allocation.excluded.push((node.clone(), why.clone()));
+        let failures = allocation.excluded.len();
+        let reason = EndReason::PrologueFailed { node: node.clone(), why };
+        if failures >= PROLOGUE_FAILURES_MAX {
+            self.end(step, id, reason, &actor);
+        } else {
+            self.back_to_queue(step, id, reason);
+        }
+    }
+
+    fn ended_report(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
+        if !self.takes_part(node, id, epoch) {
+            return;
+        }
+        let reason = match reason {
+            // Any of its nodes can know these.
+            EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
+            EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
+            // Only where the entry point ran is it known how it ended.
+            EndReason::Exited { .. } | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } | EndReason::LaunchAborted { .. }
+                if self.allocations.get(&id).is_none_or(|a| a.head() != Some(node)) =>
+            {
+                return;
+            }
+            EndReason::Exited { code } => EndReason::Exited { code: *code },
+            EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
+            EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
+            EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
+        };
+        self.end(step, id, reason, &format!("node:{node}"));
+    }
+
+    fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch) {
+        let Some(holdings) = self.holdings.get_mut(node) else { return };
+        let before = holdings.len();
+        holdings.retain(|h| (h.allocation, h.epoch) != (id, epoch));
+        if holdings.len() == before {
+            return;
+        }
+        if holdings.is_empty() {
+            self.holdings.remove(node);
+        }
+        // A node that is free of a claim which still stands has lost it.
+        let live = self.is_live(id, epoch);
+        self.mark_released(step, id, epoch, node);
+        if live {
+            let why = "it reports that nothing of it is left".to_owned();
+            self.end(step, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));
+        }
+        self.show_leaving(step, node);
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(step, &format!("node:{node}"), AuditAction::ShareReleased, about, format!("epoch {epoch}"));
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let mut end = text.len().min(WHY_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

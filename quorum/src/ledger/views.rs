@@ -1,0 +1,139 @@
+//! What readers ask of the ledger.
+
+use super::{AuditHead, Holding, Ledger};
+use crate::wire::Refusal;
+use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Hexadecimal digits that a prefix of an id needs.
+const PREFIX_DIGITS_MIN: usize = 4;
+/// Candidates that an ambiguous prefix names.
+const CANDIDATES_MAX: usize = 8;
+
+/// Whether an allocation in this state has nodes that work for it.
+pub(super) fn holds_nodes(state: AllocationState) -> bool {
+    match state {
+        AllocationState::Staging | AllocationState::Running => true,
+        AllocationState::Pending | AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => false,
+    }
+}
+
+impl Ledger {
+    /// The cluster's name; empty before the bootstrap.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Rises when the quorum is recovered from a backup.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The log index of the last command.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The audit chain's head.
+    pub fn audit_head(&self) -> &AuditHead {
+        &self.audit
+    }
+
+    /// One node.
+    pub fn node(&self, id: &NodeId) -> Option<&Arc<Node>> {
+        self.nodes.get(id)
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// One allocation.
+    pub fn allocation(&self, id: AllocationId) -> Option<&Arc<Allocation>> {
+        self.allocations.get(&id)
+    }
+
+    /// All allocations that are kept, by id.
+    pub fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocations.values()
+    }
+
+    /// What each node still carries.
+    pub fn holdings(&self, node: &NodeId) -> &[Holding] {
+        self.holdings.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Everything that `node` is to do.
+    pub fn desired(&self, node: &NodeId) -> DesiredList {
+        let mut shares: Vec<DesiredShare> = Vec::new();
+        for held in self.holdings(node).iter().filter(|h| self.is_live(h.allocation, h.epoch)) {
+            let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
+            let mesh = |id: &NodeId| self.nodes.get(id).map(|n| n.addresses.mesh.clone()).unwrap_or_default();
+            shares.push(DesiredShare {
+                allocation: allocation.id,
+                epoch: allocation.epoch,
+                owner: allocation.owner.clone(),
+                state: allocation.state,
+                resources: held.resources,
+                nodes: allocation.nodes().map(|n| (n.clone(), mesh(n))).collect(),
+                spec: allocation.spec.clone(),
+                requeue_count: allocation.requeue_count,
+            });
+        }
+        shares.sort_by_key(|s| s.allocation);
+        DesiredList { generation: self.generation, revision: self.revision, shares }
+    }
+
+    /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.
+    pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
+        let none = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect() };
+        let digits: String = key.chars().filter(|c| *c != '-').collect();
+        if digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(none());
+        }
+        if digits.len() < PREFIX_DIGITS_MIN {
+            return Err(Refusal::Malformed { why: format!("{key:?}: give at least {PREFIX_DIGITS_MIN} hexadecimal digits of the id") });
+        }
+        let bound = |fill: char| {
+            let text: String = digits.chars().chain(std::iter::repeat(fill)).take(32).collect();
+            Uuid::try_parse(&text).map(AllocationId).map_err(|_| none())
+        };
+        let mut found = self.allocations.range(bound('0')?..=bound('f')?);
+        let first = found.next().ok_or_else(none)?.1;
+        let others: Vec<String> = found.take(CANDIDATES_MAX - 1).map(|(id, _)| id.to_string()).collect();
+        if others.is_empty() {
+            return Ok(first);
+        }
+        let candidates = std::iter::once(first.id.to_string()).chain(others).collect();
+        Err(Refusal::AmbiguousAllocation { key: key.to_owned(), candidates })
+    }
+
+    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given).
+    pub fn list(&self, uid: Option<u32>, states: &[AllocationState], limit: usize) -> Vec<Arc<Allocation>> {
+        let wanted = |a: &&Arc<Allocation>| uid.is_none_or(|uid| a.owner.uid == uid) && (states.is_empty() || states.contains(&a.state));
+        let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
+        found.sort_unstable_by(|a, b| (b.submitted_at, b.id).cmp(&(a.submitted_at, a.id)));
+        found.into_iter().take(limit).cloned().collect()
+    }
+
+    /// How many nodes stand where.
+    pub fn node_counts(&self) -> Vec<(NodeState, u32)> {
+        let mut counts = BTreeMap::new();
+        for node in self.nodes.values() {
+            *counts.entry(node.state).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// How many allocations stand where.
+    pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
+        let mut counts = BTreeMap::new();
+        for allocation in self.allocations.values() {
+            *counts.entry(allocation.state).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+}

@@ -1,0 +1,62 @@
+//! Messages and log entries as MessagePack with field names: additive, and readable by the neighbouring versions.
+
+use lattice_api::v1::Packed;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// Something that could not be written or read as MessagePack.
+#[derive(Debug, Error)]
+pub enum PackError {
+    /// A value that has no MessagePack form (a path that is not UTF-8).
+    #[error("a message cannot be encoded")]
+    Encode(#[source] rmp_serde::encode::Error),
+    /// Bytes that are not such a message.
+    #[error("a message cannot be decoded")]
+    Decode(#[source] rmp_serde::decode::Error),
+}
+
+/// The bytes of `value`.
+pub fn to_bytes<T: Serialize>(value: &T) -> Result<Vec<u8>, PackError> {
+    rmp_serde::to_vec_named(value).map_err(PackError::Encode)
+}
+
+/// Reads bytes that came from a network or a disk.
+pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, PackError> {
+    rmp_serde::from_slice(bytes).map_err(PackError::Decode)
+}
+
+/// The gRPC body of `value`.
+pub fn pack<T: Serialize>(value: &T) -> Result<Packed, PackError> {
+    Ok(Packed { body: to_bytes(value)?.into() })
+}
+
+/// Reads a gRPC body.
+pub fn unpack<T: DeserializeOwned>(packed: &Packed) -> Result<T, PackError> {
+    from_bytes(&packed.body)
+}
+
+impl From<PackError> for tonic::Status {
+    fn from(error: PackError) -> Self {
+        let text = with_causes(&error);
+        match error {
+            PackError::Encode(_) => Self::internal(text),
+            PackError::Decode(_) => Self::invalid_argument(text),
+        }
+    }
+}
+
+/// An error and its causes in one line, for people.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
