@@ -1,1 +1,42 @@
+//! Who is alive: SWIM membership by [foca], driven from outside.
 //!
+//! ```text
+//!                    ┌──────────────────────── Core ────────────────────────┐
+//!   Datagram ──▶ seal::Opener ──▶ wire ──▶ foca ──▶ view ──▶ News ──▶ agent
+//!   Timer    ──▶                             │  ▲
+//!   Join, SetFact, Leave ──▶                 │  └── sync: records pulled from a random peer
+//!                                            ▼
+//!            Datagram ◀── seal::Sealer ◀── wire        Timer ◀── armed by the caller
+//! ```
+//!
+//! [`Core::handle`] takes one [`Event`] and pushes [`Output`]s: bytes to send, timers to arm, news. There is no socket,
+//! clock, thread or source of randomness in here: the same seed and the same events give the same outputs, byte for
+//! byte, and `tests/` runs a hundred cores in virtual time.
+//!
+//! What travels:
+//! * foca's own messages (probes, gossip), with member updates and [`Fact`]s riding on them;
+//! * pulls and records ([`sync`](crate) messages): foca alone spreads *changes*; a newcomer, or a node that lost a few
+//!   datagrams, catches up on members and facts by comparing with a random peer.
+//!
+//! Every datagram is sealed (see `seal.rs`). One that does not open is counted in [`Counters`] and costs no state.
+//!
+//! Gossip can stop placement on a node. It never kills work and never releases ownership.
+
+mod config;
+mod core;
+mod counters;
+mod fact;
+mod peer;
+mod replay;
+mod seal;
+mod sync;
+mod view;
+mod wire;
+
+pub use crate::core::{Core, Event, Output, Token};
+pub use config::{Config, ConfigError, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+pub use counters::{Counters, Refusals};
+pub use fact::{FACT_BYTES_MAX, Fact, FactError};
+pub use peer::Identity;
+pub use seal::{Key, KeyError, SEAL_BYTES};
+pub use view::{Liveness, Member, News};

@@ -1,0 +1,183 @@
+//! How fast and how loud gossip is.
+
+use foca::PeriodicParams;
+use serde::Deserialize;
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::time::Duration;
+use thiserror::Error;
+
+/// The largest datagram that is ever sent, seal included: fits an Ethernet frame through the usual tunnels.
+pub const PACKET_BYTES_MAX: usize = 1400;
+/// The smallest [`Config::packet_bytes_max`]: the longest message and one of the longest records still fit.
+pub const PACKET_BYTES_MIN: usize = 640;
+
+/// Gossip's configuration. The default suits the network of one machine room; [`Config::lab`] is quicker, for many
+/// nodes on one machine. All nodes of a cluster should have the same.
+///
+/// A dead node is noticed after about `probe_period_ms` (until somebody probes it) + `probe_period_ms` (until that
+/// probe has failed) + `suspect_after_ms` × max(1, log10(nodes)).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Every so many milliseconds each node probes one other. 100 to 10,000; more than twice `probe_rtt_ms`.
+    pub probe_period_ms: u64,
+    /// After so many milliseconds without a direct answer, others are asked to probe. A high quantile of the round
+    /// trip, scheduling delays included; 10 to 5,000.
+    pub probe_rtt_ms: u64,
+    /// How many others are asked to probe a silent node; also how many nodes each gossip goes to. 1 to 8; 3 is plenty.
+    pub indirect_probes: usize,
+    /// How long, in milliseconds, a suspect of a cluster of up to ten nodes may take to refute before it is Down. Multiplied by
+    /// log10(nodes) above ten (twice at 100, three times at 1,000): news takes longer to travel. At least `probe_period_ms`.
+    pub suspect_after_ms: u64,
+    /// Every so many milliseconds changes are gossiped, when there are any. 20 to 5,000; below `probe_period_ms` / 2.
+    pub gossip_period_ms: u64,
+    /// A change is sent this many times × log10(nodes + 1), rounded up, by each node. 1 to 10.
+    pub retransmit_factor: u32,
+    /// Every so many milliseconds each node compares its view with one random other. 500 to 600,000.
+    pub sync_period_ms: u64,
+    /// Every so many milliseconds two of the Down nodes, and one silent join address, are tried again:
+    /// how fast a healed partition is noticed. 500 to 600,000.
+    pub reconnect_period_ms: u64,
+    /// For how many milliseconds a Down node stays listed. At least 60,000, and longer than any partition that should heal unaided.
+    pub forget_down_after_ms: u64,
+    /// The largest datagram, in bytes, seal included; the same on all nodes. 640 to 1400.
+    pub packet_bytes_max: usize,
+    /// Of how many nodes at most facts and replay windows are kept (about 250 bytes each). 16 to 1,000,000; more than there are nodes.
+    pub nodes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            probe_period_ms: 1_000,
+            probe_rtt_ms: 300,
+            indirect_probes: 3,
+            suspect_after_ms: 4_000,
+            gossip_period_ms: 200,
+            retransmit_factor: 4,
+            sync_period_ms: 5_000,
+            reconnect_period_ms: 15_000,
+            forget_down_after_ms: 24 * 3_600_000,
+            packet_bytes_max: PACKET_BYTES_MAX,
+            nodes_max: 65_536,
+        }
+    }
+}
+
+/// A configuration that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A value is outside of its range.
+    #[error("gossip.{field} is {value}: it must be between {min} and {max}")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that is taken.
+        min: u64,
+        /// The most that is taken.
+        max: u64,
+    },
+}
+
+impl Config {
+    /// For many nodes on one machine: a dead node of three is noticed within 2 to 3 seconds.
+    pub fn lab() -> Self {
+        Self {
+            probe_period_ms: 400,
+            probe_rtt_ms: 150,
+            suspect_after_ms: 1_200,
+            gossip_period_ms: 100,
+            sync_period_ms: 2_000,
+            reconnect_period_ms: 2_000,
+            ..Self::default()
+        }
+    }
+
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let within = |field, value: u64, min: u64, max: u64| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { field, value, min, max }) }
+        };
+        within("probe_period_ms", self.probe_period_ms, 100, 10_000)?;
+        within("probe_rtt_ms", self.probe_rtt_ms, 10, (self.probe_period_ms / 2 - 1).min(5_000))?;
+        within("indirect_probes", self.indirect_probes as u64, 1, 8)?;
+        within("suspect_after_ms", self.suspect_after_ms, self.probe_period_ms, 600_000)?;
+        within("gossip_period_ms", self.gossip_period_ms, 20, (self.probe_period_ms / 2).min(5_000))?;
+        within("retransmit_factor", u64::from(self.retransmit_factor), 1, 10)?;
+        within("sync_period_ms", self.sync_period_ms, 500, 600_000)?;
+        within("reconnect_period_ms", self.reconnect_period_ms, 500, 600_000)?;
+        within("forget_down_after_ms", self.forget_down_after_ms, 60_000, 366 * 24 * 3_600_000)?;
+        within("packet_bytes_max", self.packet_bytes_max as u64, PACKET_BYTES_MIN as u64, PACKET_BYTES_MAX as u64)?;
+        within("nodes_max", self.nodes_max as u64, 16, 1_000_000)
+    }
+
+    /// How long a suspect may take to refute in a cluster of `nodes`.
+    pub(crate) fn suspicion(&self, nodes: usize) -> Duration {
+        Duration::from_millis(self.suspect_after_ms * log10_milli(nodes).max(1_000) / 1_000)
+    }
+
+    /// foca's configuration for a cluster of `nodes`, and datagrams of `body_bytes_max` before they are sealed.
+    pub(crate) fn foca(&self, nodes: usize, body_bytes_max: usize) -> foca::Config {
+        let transmissions = u64::from(self.retransmit_factor) * log10_milli(nodes + 1).div_ceil(1_000).max(1);
+        let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
+        foca::Config {
+            probe_period: Duration::from_millis(self.probe_period_ms),
+            probe_rtt: Duration::from_millis(self.probe_rtt_ms),
+            num_indirect_probes: at_least_one(self.indirect_probes),
+            max_transmissions: u8::try_from(transmissions).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MAX),
+            suspect_to_down_after: self.suspicion(nodes),
+            // The core forgets by itself: foca would leave one timer behind for every time that a node flaps.
+            remove_down_after: None,
+            max_packet_size: at_least_one(body_bytes_max),
+            notify_down_members: true,
+            // Comparing views (sync.rs) finds members better than random feeds.
+            periodic_announce: None,
+            periodic_announce_to_down_members: Some(PeriodicParams {
+                frequency: Duration::from_millis(self.reconnect_period_ms),
+                num_members: at_least_one(2),
+            }),
+            periodic_gossip: Some(PeriodicParams {
+                frequency: Duration::from_millis(self.gossip_period_ms),
+                num_members: at_least_one(self.indirect_probes),
+            }),
+        }
+    }
+}
+
+/// log10(n) in thousandths, 0 for 0 and 1. The float is rounded away so that machines agree.
+fn log10_milli(n: usize) -> u64 {
+    ((n.max(1) as f64).log10() * 1_000.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_presets_are_valid_and_bounds_are_named() {
+        Config::default().validate().unwrap();
+        Config::lab().validate().unwrap();
+        let error = Config { packet_bytes_max: 9_000, ..Config::default() }.validate().unwrap_err();
+        assert_eq!(error.to_string(), "gossip.packet_bytes_max is 9000: it must be between 640 and 1400");
+        assert!(Config { probe_rtt_ms: 600, ..Config::default() }.validate().is_err());
+        assert!(Config { suspect_after_ms: 0, ..Config::default() }.validate().is_err());
+    }
+
+    #[test]
+    fn suspicion_and_retransmissions_grow_with_the_cluster() {
+        let config = Config::default();
+        let at = |nodes| {
+            let foca = config.foca(nodes, 1_000);
+            (foca.suspect_to_down_after.as_millis(), foca.max_transmissions.get())
+        };
+        assert_eq!(at(3), (4_000, 4));
+        assert_eq!(at(10), (4_000, 8));
+        assert_eq!(at(100), (8_000, 12));
+        assert_eq!(at(10_000), (16_000, 16));
+    }
+}

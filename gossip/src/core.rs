@@ -1,0 +1,515 @@
+//! The core: foca, sealing, the view and the comparing of views behind one `handle`.
+//!
+//! ```text
+//!   Apart ──somebody answers──▶ Joined ──declared Down──▶ Defunct ──at once, then with a growing pause──▶ Apart
+//!     ▲                           │                                         (under a renewed identity)
+//!     └──nobody active is left────┘            any ──Leave──▶ Left
+//! ```
+
+use crate::config::Config;
+use crate::counters::{Counters, Refusal};
+use crate::fact::{Fact, FactVersion, Facts, encode_item};
+use crate::peer::{Identity, Peer};
+use crate::seal::{Key, Opener, SEAL_BYTES, Sealer};
+use crate::sync::{Pull, Records};
+use crate::view::{Liveness, Member, News, View};
+use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire, announce_to_anyone};
+use crate::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+use catch_up::CatchUp;
+use foca::{Foca, Notification, Runtime, State, Timer};
+use lattice_model::NodeId;
+use rand_foca::rngs::Xoshiro256PlusPlus;
+use rand_foca::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+mod catch_up;
+
+/// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
+const JOIN_ADDRESSES_MAX: usize = 64;
+/// How many addresses are tried at once while nobody answers.
+const ANNOUNCES_AT_ONCE: usize = 3;
+/// The longest pause between two rejoins.
+const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
+/// After so long without being declared Down, the next rejoin is at once again.
+const REJOIN_CALM_MS: u64 = 60_000;
+
+/// What the core is told. The first event of any kind starts it.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A datagram came.
+    Datagram {
+        /// From where, as the socket says: believed only as far as the seal goes.
+        from: SocketAddr,
+        /// All of it.
+        bytes: &'a [u8],
+    },
+    /// A timer asked for by [`Output::Timer`] has fired. A token that is not known, or was given before, is ignored.
+    Timer(Token),
+    /// A node of the cluster may be reached here. Kept: tried again until somebody answers, and every so often as long
+    /// as no member has that address, so that two halves that started apart find each other. Our own address is ignored.
+    Join(SocketAddr),
+    /// What we tell everybody about ourselves from now on. Saying the same again costs nothing.
+    SetFact(Fact),
+    /// We go: a few others are told and tell the rest. Every later event is ignored.
+    Leave,
+}
+
+/// What the caller has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send this datagram; nothing happens when it is lost.
+    Datagram {
+        /// Where to.
+        to: SocketAddr,
+        /// At most [`Config::packet_bytes_max`] bytes.
+        bytes: Vec<u8>,
+    },
+    /// Give the token back as [`Event::Timer`], once, after this time. Late is harmless, never is not.
+    Timer {
+        /// In how many milliseconds.
+        after_ms: u64,
+        /// Which.
+        token: Token,
+    },
+    /// The view has changed: it is read with [`Core::members`].
+    News(News),
+}
+
+/// One timer of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(u64);
+
+enum Pending {
+    Foca(Timer<Peer>),
+    Tick,
+    Rejoin,
+}
+
+enum Stage {
+    /// Nobody active is known to hear us.
+    Apart,
+    /// At least one other is.
+    Joined,
+    /// We were declared Down, and wait before we come back.
+    Defunct,
+    /// We said goodbye.
+    Left,
+}
+
+/// What foca wants done, until the core does it.
+#[derive(Default)]
+struct Wishes {
+    sends: Vec<(SocketAddr, u8, Vec<u8>)>,
+    timers: Vec<(Duration, Timer<Peer>)>,
+    stage: Option<Stage>,
+    view_changed: bool,
+}
+
+impl Runtime<Peer> for Wishes {
+    fn notify(&mut self, notification: Notification<'_, Peer>) {
+        self.view_changed = true;
+        match notification {
+            Notification::Active => self.stage = Some(Stage::Joined),
+            Notification::Idle => self.stage = Some(Stage::Apart),
+            Notification::Defunct => self.stage = Some(Stage::Defunct),
+            // Peers never renew by themselves, so that foca never rejoins by itself; the rest is read from its list.
+            Notification::Rejoin(_) | Notification::MemberUp(_) | Notification::MemberDown(_) | Notification::Rename(..) => {}
+        }
+    }
+
+    fn send_to(&mut self, to: Peer, data: &[u8]) {
+        self.sends.push((to.addr, KIND_FOCA, data.to_vec()));
+    }
+
+    fn submit_after(&mut self, event: Timer<Peer>, after: Duration) {
+        self.timers.push((after, event));
+    }
+}
+
+type OurFoca = Foca<Peer, Wire, Xoshiro256PlusPlus, Facts>;
+
+/// One node's part in the gossip. See the [crate] for what it does.
+pub struct Core {
+    me: Peer,
+    config: Config,
+    body_bytes_max: usize,
+    foca: OurFoca,
+    /// For how many nodes foca is configured.
+    sized_for: usize,
+    wishes: Wishes,
+    saw_suspicion: Arc<AtomicBool>,
+    suspects: bool,
+    sealer: Sealer,
+    opener: Opener,
+    rng: Xoshiro256PlusPlus,
+    view: View,
+    facts: Facts,
+    fact_counter: u32,
+    stage: Stage,
+    started: bool,
+    join: Vec<SocketAddr>,
+    join_cursor: usize,
+    catch_up: CatchUp,
+    reconnected_ms: u64,
+    rejoined_ms: Option<u64>,
+    rejoin_pause_ms: u64,
+    timers: BTreeMap<Token, Pending>,
+    tokens: u64,
+    counters: Counters,
+}
+
+impl Core {
+    /// A core that knows only itself.
+    ///
+    /// `seed` decides whom it probes and gossips to, and must be drawn from the machine's randomness at every start:
+    /// together with the incarnation it keeps two lives from sealing with one key.
+    ///
+    /// # Panics
+    /// If `config` is not valid: see [`Config::validate`].
+    pub fn new(me: Identity, config: Config, key: &Key, cluster: &str, seed: u64) -> Self {
+        if let Err(error) = config.validate() {
+            panic!("a core is made from a validated configuration: {error}");
+        }
+        debug_assert!((PACKET_BYTES_MIN..=PACKET_BYTES_MAX).contains(&config.packet_bytes_max));
+        let me = Peer::from(me);
+        let body_bytes_max = config.packet_bytes_max - SEAL_BYTES - 1;
+        let facts = Facts::new(me.node.clone(), config.nodes_max);
+        let saw_suspicion = Arc::new(AtomicBool::new(false));
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let foca = Foca::with_custom_broadcast(
+            me.clone(),
+            config.foca(1, body_bytes_max),
+            Xoshiro256PlusPlus::from_rng(&mut rng),
+            Wire::new(me.clone(), saw_suspicion.clone()),
+            facts.clone(),
+        );
+        Self {
+            foca,
+            sized_for: 1,
+            wishes: Wishes::default(),
+            saw_suspicion,
+            suspects: false,
+            sealer: Sealer::new(key, cluster, &me, seed),
+            opener: Opener::new(key, cluster, &me, config.nodes_max),
+            rng,
+            view: View::new(&me),
+            facts,
+            fact_counter: 0,
+            stage: Stage::Apart,
+            started: false,
+            join: Vec::new(),
+            join_cursor: 0,
+            catch_up: CatchUp::default(),
+            reconnected_ms: 0,
+            rejoined_ms: None,
+            rejoin_pause_ms: 0,
+            timers: BTreeMap::new(),
+            tokens: 0,
+            counters: Counters::default(),
+            me,
+            config,
+            body_bytes_max,
+        }
+    }
+
+    /// Takes one event. `now_ms` is a monotonic clock's milliseconds since any fixed moment; outputs are appended.
+    pub fn handle(&mut self, now_ms: u64, event: Event<'_>, out: &mut Vec<Output>) {
+        if let Stage::Left = self.stage {
+            return;
+        }
+        if !self.started {
+            self.started = true;
+            // Nodes that start together should not tick together.
+            let after_ms = self.rng.random_range(0..self.config.probe_period_ms);
+            self.arm(after_ms, Pending::Tick, out);
+        }
+        let mut heard_from = None;
+        match event {
+            Event::Datagram { from, bytes } => {
+                heard_from = Some(from);
+                self.counters.datagrams_in += 1;
+                self.counters.bytes_in += bytes.len() as u64;
+                if let Err(refusal) = self.datagram(now_ms, bytes) {
+                    self.counters.refused.count(refusal);
+                }
+                self.counters.senders_evicted = self.opener.evicted();
+            }
+            Event::Timer(token) => match self.timers.remove(&token) {
+                Some(Pending::Foca(timer)) => {
+                    // The one moment at which foca itself begins to suspect.
+                    self.wishes.view_changed |= matches!(timer, Timer::ProbeRandomMember(_));
+                    if self.foca.handle_timer(timer, &mut self.wishes).is_err() {
+                        self.counters.probes_late += 1;
+                    }
+                }
+                Some(Pending::Tick) => self.tick(now_ms, out),
+                Some(Pending::Rejoin) => self.rejoin(now_ms, None, out),
+                None => {}
+            },
+            Event::Join(addr) => self.join(addr),
+            Event::SetFact(fact) => self.set_fact(fact),
+            Event::Leave => {
+                // Only encoding could fail, and our own encoding of ourselves fits.
+                let _ = self.foca.leave_cluster(&mut self.wishes);
+                self.wishes.stage = Some(Stage::Left);
+                self.view.set_me(&self.me, Liveness::Down);
+            }
+        }
+        self.settle(now_ms, heard_from, out);
+    }
+
+    /// Every node that is known, in order of their ids, ourselves included.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.view.entries.values().map(|entry| &entry.member)
+    }
+
+    /// One node.
+    pub fn member(&self, node: &NodeId) -> Option<&Member> {
+        self.view.entries.get(node).map(|entry| &entry.member)
+    }
+
+    /// Whether a node is there as far as we know: Alive, or Suspect and not yet given up.
+    pub fn is_alive(&self, node: &NodeId) -> bool {
+        self.member(node).is_some_and(|member| member.liveness != Liveness::Down)
+    }
+
+    /// Whether at least one other node is active and hears us.
+    pub fn is_joined(&self) -> bool {
+        matches!(self.stage, Stage::Joined)
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn datagram(&mut self, now_ms: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        if bytes.len() > PACKET_BYTES_MAX {
+            return Err(Refusal::TooLong);
+        }
+        let (kind, body) = self.opener.open(now_ms, bytes)?;
+        match kind {
+            KIND_FOCA => self.foca.handle_data(&body, &mut self.wishes).map_err(|error| match error {
+                foca::Error::DataFromOurselves => Refusal::FromOurselves,
+                foca::Error::DataTooBig => Refusal::TooLong,
+                _ => Refusal::Undecodable,
+            }),
+            KIND_PULL => {
+                let pull = Pull::decode(&body).map_err(|_| Refusal::Undecodable)?;
+                self.answer(&pull);
+                Ok(())
+            }
+            KIND_RECORDS => {
+                let records = Records::decode(&body).map_err(|_| Refusal::Undecodable)?;
+                self.learn(now_ms, records)
+            }
+            _ => Err(Refusal::Undecodable),
+        }
+    }
+
+    fn join(&mut self, addr: SocketAddr) {
+        if addr == self.me.addr || self.join.contains(&addr) {
+            return;
+        }
+        if self.join.len() == JOIN_ADDRESSES_MAX {
+            self.join.remove(0);
+        }
+        self.join.push(addr);
+        self.announce(addr);
+    }
+
+    fn announce(&mut self, to: SocketAddr) {
+        self.send(to, KIND_FOCA, announce_to_anyone(&self.me));
+    }
+
+    fn set_fact(&mut self, fact: Fact) {
+        if self.view.entries.get(&self.me.node).is_some_and(|entry| entry.member.fact == Some(fact)) {
+            return;
+        }
+        self.fact_counter += 1;
+        let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
+        // Our own item is well formed and newer than the last.
+        let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, &fact));
+    }
+
+    /// Every probe period: what foca has no timer for.
+    fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.arm(self.config.probe_period_ms, Pending::Tick, out);
+        match self.stage {
+            Stage::Apart => {
+                // Also those that we hold for Down: it may be us who were cut off, and then nobody else would begin.
+                let known: BTreeSet<SocketAddr> = self.view.others().map(|entry| entry.member.addr).collect();
+                self.announce_to_some(&known.into_iter().chain(self.join.clone()).collect(), ANNOUNCES_AT_ONCE);
+            }
+            Stage::Joined => {
+                if now_ms.saturating_sub(self.reconnected_ms) >= self.config.reconnect_period_ms {
+                    self.reconnected_ms = now_ms;
+                    let heard: BTreeSet<SocketAddr> =
+                        self.view.others().filter(|e| e.member.liveness != Liveness::Down).map(|e| e.member.addr).collect();
+                    self.announce_to_some(&self.join.iter().copied().filter(|addr| !heard.contains(addr)).collect(), 1);
+                }
+                self.compare_when_due(now_ms);
+            }
+            Stage::Defunct | Stage::Left => {}
+        }
+        self.forget(now_ms);
+    }
+
+    fn announce_to_some(&mut self, addresses: &BTreeSet<SocketAddr>, at_once: usize) {
+        for addr in addresses.iter().cycle().skip(self.join_cursor % addresses.len().max(1)).take(at_once.min(addresses.len())) {
+            self.announce(*addr);
+        }
+        self.join_cursor = self.join_cursor.wrapping_add(at_once);
+    }
+
+    fn forget(&mut self, now_ms: u64) {
+        let over = |since_ms: Option<u64>| since_ms.is_some_and(|since| now_ms.saturating_sub(since) >= self.config.forget_down_after_ms);
+        let gone: Vec<Peer> = self.view.others().filter(|entry| over(entry.down_since_ms)).map(|entry| entry.peer.clone()).collect();
+        for peer in gone {
+            self.opener.forget(&peer);
+            self.facts.book().forget(&peer.node);
+            // Cannot fail: it removes the member when it is still Down.
+            let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.wishes);
+            self.wishes.view_changed = true;
+        }
+    }
+
+    /// Comes back under a renewed identity: at once the first time, then with a growing pause, since two machines that
+    /// claim one name would otherwise drive each other around as fast as the network allows.
+    fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        self.me = self.me.renewed();
+        // Cannot fail: the renewed identity is another one and fits a datagram.
+        let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
+        self.stage = Stage::Apart;
+        self.rejoined_ms = Some(now_ms);
+        self.counters.rejoins += 1;
+        self.view.set_me(&self.me, Liveness::Alive);
+        // Who told us that we are Down may stand on the other side of a partition that has just healed.
+        if let Some(addr) = heard_from {
+            self.announce(addr);
+        }
+        out.push(Output::News(News::Rejoined));
+    }
+
+    fn send(&mut self, to: SocketAddr, kind: u8, body: Vec<u8>) {
+        self.wishes.sends.push((to, kind, body));
+    }
+
+    fn arm(&mut self, after_ms: u64, pending: Pending, out: &mut Vec<Output>) {
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        self.timers.insert(token, pending);
+        out.push(Output::Timer { after_ms, token });
+    }
+
+    /// After every event: follows foca's stage, brings the view up to date, and gives out what is to be done.
+    fn settle(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        let mut just_joined = false;
+        match self.wishes.stage.take() {
+            None => {}
+            Some(Stage::Defunct) => self.defunct(now_ms, heard_from, out),
+            Some(stage) => {
+                just_joined = matches!(stage, Stage::Joined);
+                self.stage = stage;
+            }
+        }
+        // foca does not say when a suspicion comes or goes. It comes by our own probe or a member update, and goes with
+        // any word of the suspect: only then is the whole list looked through.
+        let suspicion = self.saw_suspicion.swap(false, Ordering::Relaxed) || (self.suspects && heard_from.is_some());
+        if std::mem::take(&mut self.wishes.view_changed) || suspicion {
+            self.refresh(now_ms, out);
+        }
+        self.take_facts(out);
+        if just_joined {
+            self.catch_up_with(now_ms, heard_from);
+        }
+        self.resize();
+        self.give_out(out);
+    }
+
+    fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        self.stage = Stage::Defunct;
+        let calm = self.rejoined_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REJOIN_CALM_MS);
+        self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
+        match self.rejoin_pause_ms {
+            0 => self.rejoin(now_ms, heard_from, out),
+            pause_ms => self.arm(pause_ms, Pending::Rejoin, out),
+        }
+    }
+
+    fn refresh(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let mut news = Vec::new();
+        let others: Vec<_> = others(&self.foca, self.me.key).collect();
+        self.suspects = others.iter().any(|member| member.state() == State::Suspect);
+        self.view.update(now_ms, &others, &self.facts.book(), &mut news);
+        out.extend(news.into_iter().map(Output::News));
+    }
+
+    fn take_facts(&mut self, out: &mut Vec<Output>) {
+        let mut book = self.facts.book();
+        let mut news = Vec::new();
+        for node in book.take_changed() {
+            self.view.take_fact(&node, &book, &mut news);
+        }
+        out.extend(news.into_iter().map(Output::News));
+    }
+
+    /// News takes longer to travel in a larger cluster: foca's patience grows with it.
+    fn resize(&mut self) {
+        let nodes = self.foca.num_members() + 1;
+        if nodes != self.sized_for {
+            self.sized_for = nodes;
+            // Only values that foca lets change depend on the size.
+            let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max));
+        }
+    }
+
+    fn give_out(&mut self, out: &mut Vec<Output>) {
+        for (to, kind, body) in std::mem::take(&mut self.wishes.sends) {
+            // foca tries the Down again, our own earlier identities among them.
+            if to == self.me.addr {
+                continue;
+            }
+            let bytes = self.sealer.seal(kind, &body);
+            self.counters.datagrams_out += 1;
+            self.counters.bytes_out += bytes.len() as u64;
+            out.push(Output::Datagram { to, bytes });
+        }
+        for (after, timer) in std::mem::take(&mut self.wishes.timers) {
+            self.arm(after.as_millis() as u64, Pending::Foca(timer), out);
+        }
+    }
+}
+
+/// foca's list without our own earlier identities, which it keeps there as Down once somebody has mentioned them.
+fn others(foca: &OurFoca, me: u128) -> impl Iterator<Item = &foca::Member<Peer>> {
+    foca.iter_membership_state().filter(move |member| member.id().key != me)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// foca answers word of an earlier identity of ours by listing that identity as Down.
+    #[test]
+    fn word_of_our_earlier_life_is_not_taken_for_our_death() {
+        let addr: SocketAddr = "10.0.0.1:7".parse().unwrap();
+        let me = Identity { node: "a".parse().unwrap(), addr, incarnation: 2 };
+        let mut core = Core::new(me.clone(), Config::default(), &Key::from_bytes([7; 32]), "lab", 1);
+        let mut out = Vec::new();
+        core.handle(0, Event::Join(addr), &mut out);
+        out.clear();
+        let earlier = Peer::new(me.node.clone(), addr, 1, 0);
+        core.foca.apply_many([foca::Member::alive(earlier)].into_iter(), true, &mut core.wishes).unwrap();
+        core.wishes.view_changed = true;
+        core.settle(0, None, &mut out);
+        assert_eq!(core.foca.iter_membership_state().count(), 1, "else this proves nothing");
+        assert_eq!(out, vec![]);
+        let seen: Vec<_> = core.members().map(|member| (member.incarnation, member.liveness)).collect();
+        assert_eq!(seen, [(2, Liveness::Alive)]);
+    }
+}

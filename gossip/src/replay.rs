@@ -1,0 +1,82 @@
+//! Which of a sender's datagrams were seen: a sliding window over its counter, as in RFC 6479.
+
+const WORDS: usize = 17;
+/// How far behind the highest counter a datagram may come. One word more than this is kept, so that advancing never
+/// clears what is still inside.
+const WINDOW: u64 = (WORDS as u64 - 1) * 64;
+
+/// The counters seen of one sender. Counters start at 1.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window {
+    highest: u64,
+    seen: [u64; WORDS],
+}
+
+impl Window {
+    /// Whether `counter` was neither seen nor is too old to tell.
+    pub fn is_fresh(&self, counter: u64) -> bool {
+        if counter == 0 {
+            return false;
+        }
+        if counter > self.highest {
+            return true;
+        }
+        self.highest - counter < WINDOW && self.seen[word(counter)] & bit(counter) == 0
+    }
+
+    /// Marks `counter` as seen. Only for counters of datagrams that opened.
+    pub fn mark(&mut self, counter: u64) {
+        if counter > self.highest {
+            let (from, to) = (self.highest / 64, counter / 64);
+            for step in 1..=(to - from).min(WORDS as u64) {
+                self.seen[((from + step) % WORDS as u64) as usize] = 0;
+            }
+            self.highest = counter;
+        }
+        self.seen[word(counter)] |= bit(counter);
+    }
+}
+
+fn word(counter: u64) -> usize {
+    (counter / 64 % WORDS as u64) as usize
+}
+
+fn bit(counter: u64) -> u64 {
+    1 << (counter % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        /// Against a set that remembers everything.
+        #[test]
+        fn nothing_is_taken_twice_and_nothing_recent_is_lost(steps in proptest::collection::vec((0u64..3, 0u64..3_000), 1..300)) {
+            let (mut window, mut seen, mut highest) = (Window::default(), BTreeSet::new(), 0u64);
+            for (kind, by) in steps {
+                let counter = match kind {
+                    0 => highest + 1,
+                    1 => highest + by,
+                    _ => highest.saturating_sub(by % 1_200),
+                };
+                let known = counter > 0 && !seen.contains(&counter) && (counter > highest || highest - counter < WINDOW);
+                prop_assert_eq!(window.is_fresh(counter), known, "{} of {}", counter, highest);
+                if known {
+                    window.mark(counter);
+                    seen.insert(counter);
+                    highest = highest.max(counter);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_hold() {
+        let mut window = Window::default();
+        window.mark(u64::MAX);
+        assert!(!window.is_fresh(u64::MAX) && window.is_fresh(u64::MAX - 1) && !window.is_fresh(1) && !window.is_fresh(0));
+    }
+}

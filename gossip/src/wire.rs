@@ -1,0 +1,321 @@
+//! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big endian.
+//!
+//! ```text
+//!   name     length 1, bytes (0: nobody in particular)
+//!   peer     name, family 1 (4 or 6), ip, port 2, incarnation 8, renewal 4
+//!   member   peer, foca's incarnation 2, state 1
+//!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs
+//! ```
+
+use crate::peer::Peer;
+use bytes::{Buf, BufMut};
+use foca::{Codec, Header, Message, State};
+use lattice_model::NodeId;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use thiserror::Error;
+
+/// What a datagram's first byte says it holds.
+pub(crate) const KIND_FOCA: u8 = 0;
+/// See `sync.rs`.
+pub(crate) const KIND_PULL: u8 = 1;
+/// See `sync.rs`.
+pub(crate) const KIND_RECORDS: u8 = 2;
+
+const ANNOUNCE: u8 = 6;
+
+/// Bytes that cannot be read, or something that does not fit any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(pub &'static str);
+
+/// The longest encoded [`Peer`].
+const PEER_BYTES_MAX: usize = 1 + 63 + 1 + 16 + 2 + 8 + 4;
+
+pub(crate) fn put_node_name(node: &NodeId, buf: &mut impl BufMut) {
+    put_name(Some(node), buf);
+}
+
+/// A name or, for `None`, an empty one.
+pub(crate) fn put_name(node: Option<&NodeId>, buf: &mut impl BufMut) {
+    let name = node.map_or("", NodeId::as_str);
+    buf.put_u8(name.len() as u8);
+    buf.put_slice(name.as_bytes());
+}
+
+/// A name; `None` when it is empty.
+pub(crate) fn node_name(buf: &mut impl Buf) -> Result<Option<NodeId>, Malformed> {
+    let mut name = [0; 63];
+    let name = name.get_mut(..usize::from(u8_of(buf)?)).ok_or(Malformed("a name that is too long"))?;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    buf.try_copy_to_slice(name).map_err(|_| CUT)?;
+    let text = std::str::from_utf8(name).map_err(|_| Malformed("a name that is no text"))?;
+    text.parse().map(Some).map_err(|_| Malformed("a name that no node may have"))
+}
+
+pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
+    put_node_name(&peer.node, buf);
+    match peer.addr.ip() {
+        IpAddr::V4(ip) => {
+            buf.put_u8(4);
+            buf.put_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            buf.put_u8(6);
+            buf.put_slice(&ip.octets());
+        }
+    }
+    buf.put_u16(peer.addr.port());
+    buf.put_u64(peer.incarnation);
+    buf.put_u32(peer.renewal);
+}
+
+pub(crate) fn peer_of(buf: &mut impl Buf) -> Result<Peer, Malformed> {
+    let node = node_name(buf)?.ok_or(Malformed("a peer without a name"))?;
+    peer_named(node, buf)
+}
+
+fn peer_named(node: NodeId, buf: &mut impl Buf) -> Result<Peer, Malformed> {
+    let ip: IpAddr = match u8_of(buf)? {
+        4 => {
+            let mut octets = [0u8; 4];
+            buf.try_copy_to_slice(&mut octets).map_err(|_| CUT)?;
+            octets.into()
+        }
+        6 => {
+            let mut octets = [0u8; 16];
+            buf.try_copy_to_slice(&mut octets).map_err(|_| CUT)?;
+            octets.into()
+        }
+        _ => return Err(Malformed("an address of no known family")),
+    };
+    let port = u16_of(buf)?;
+    let incarnation = buf.try_get_u64().map_err(|_| CUT)?;
+    let renewal = buf.try_get_u32().map_err(|_| CUT)?;
+    Ok(Peer::new(node, SocketAddr::new(ip, port), incarnation, renewal))
+}
+
+pub(crate) fn put_member(member: &foca::Member<Peer>, buf: &mut impl BufMut) {
+    put_peer(member.id(), buf);
+    buf.put_u16(member.incarnation());
+    buf.put_u8(match member.state() {
+        State::Alive => 0,
+        State::Suspect => 1,
+        State::Down => 2,
+    });
+}
+
+pub(crate) fn member_of(buf: &mut impl Buf) -> Result<foca::Member<Peer>, Malformed> {
+    let peer = peer_of(buf)?;
+    let incarnation = u16_of(buf)?;
+    let state = match u8_of(buf)? {
+        0 => State::Alive,
+        1 => State::Suspect,
+        2 => State::Down,
+        _ => return Err(Malformed("a member in no known state")),
+    };
+    Ok(foca::Member::new(peer, incarnation, state))
+}
+
+/// foca's announce to whoever listens at an address: how a cluster is joined before any of its names are known.
+pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
+    let mut body = Vec::new();
+    put_peer(me, &mut body);
+    // Where others know a higher one this tells them nothing new; foca does not show us its own.
+    body.put_u16(0);
+    put_name(None, &mut body);
+    body.put_u8(ANNOUNCE);
+    body
+}
+
+/// foca's codec.
+pub(crate) struct Wire {
+    me: Peer,
+    saw_suspicion: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// `saw_suspicion` is set when a member update that is not Alive comes by: foca tells nobody when it starts to suspect.
+    pub fn new(me: Peer, saw_suspicion: Arc<AtomicBool>) -> Self {
+        Self { me, saw_suspicion }
+    }
+}
+
+impl Codec<Peer> for Wire {
+    type Error = Malformed;
+
+    fn encode_header(&mut self, header: &Header<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
+        let mut bytes = Vec::with_capacity(3 * PEER_BYTES_MAX + 4);
+        put_peer(&header.src, &mut bytes);
+        bytes.put_u16(header.src_incarnation);
+        put_peer(&header.dst, &mut bytes);
+        match &header.message {
+            Message::Ping(number) => bytes.put_slice(&[0, *number]),
+            Message::Ack(number) => bytes.put_slice(&[1, *number]),
+            Message::PingReq { target, probe_number } => put_relayed(2, *probe_number, target, &mut bytes),
+            Message::IndirectPing { origin, probe_number } => put_relayed(3, *probe_number, origin, &mut bytes),
+            Message::IndirectAck { target, probe_number } => put_relayed(4, *probe_number, target, &mut bytes),
+            Message::ForwardedAck { origin, probe_number } => put_relayed(5, *probe_number, origin, &mut bytes),
+            Message::Announce => bytes.put_u8(ANNOUNCE),
+            Message::Feed => bytes.put_u8(7),
+            Message::Gossip => bytes.put_u8(8),
+            Message::Broadcast => bytes.put_u8(9),
+            Message::TurnUndead => bytes.put_u8(10),
+        }
+        put_whole(&bytes, &mut buf)
+    }
+
+    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Peer>, Malformed> {
+        let buf = &mut buf;
+        let src = peer_of(buf)?;
+        let src_incarnation = u16_of(buf)?;
+        let to = node_name(buf)?;
+        let to_anyone = to.is_none();
+        let dst = match to {
+            Some(node) => peer_named(node, buf)?,
+            None => self.me.clone(),
+        };
+        let tag = u8_of(buf)?;
+        if to_anyone && tag != ANNOUNCE {
+            return Err(Malformed("a message to nobody in particular that is no announce"));
+        }
+        let message = match tag {
+            0 => Message::Ping(u8_of(buf)?),
+            1 => Message::Ack(u8_of(buf)?),
+            2 => Message::PingReq { probe_number: u8_of(buf)?, target: peer_of(buf)? },
+            3 => Message::IndirectPing { probe_number: u8_of(buf)?, origin: peer_of(buf)? },
+            4 => Message::IndirectAck { probe_number: u8_of(buf)?, target: peer_of(buf)? },
+            5 => Message::ForwardedAck { probe_number: u8_of(buf)?, origin: peer_of(buf)? },
+            ANNOUNCE => Message::Announce,
+            7 => Message::Feed,
+            8 => Message::Gossip,
+            9 => Message::Broadcast,
+            10 => Message::TurnUndead,
+            _ => return Err(Malformed("a message of no known kind")),
+        };
+        Ok(Header { src, src_incarnation, dst, message })
+    }
+
+    fn encode_member(&mut self, member: &foca::Member<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
+        let mut bytes = Vec::with_capacity(PEER_BYTES_MAX + 3);
+        put_member(member, &mut bytes);
+        put_whole(&bytes, &mut buf)
+    }
+
+    fn decode_member(&mut self, mut buf: impl Buf) -> Result<foca::Member<Peer>, Malformed> {
+        let member = member_of(&mut buf)?;
+        if member.state() != State::Alive {
+            self.saw_suspicion.store(true, Ordering::Relaxed);
+        }
+        Ok(member)
+    }
+}
+
+fn put_relayed(tag: u8, number: u8, peer: &Peer, bytes: &mut Vec<u8>) {
+    bytes.put_slice(&[tag, number]);
+    put_peer(peer, bytes);
+}
+
+/// All of it or nothing: foca counts on an error, not a panic, when its datagram is full.
+fn put_whole(bytes: &[u8], buf: &mut impl BufMut) -> Result<(), Malformed> {
+    if buf.remaining_mut() < bytes.len() {
+        return Err(Malformed("the datagram is full"));
+    }
+    buf.put_slice(bytes);
+    Ok(())
+}
+
+const CUT: Malformed = Malformed("a cut message");
+
+pub(crate) fn u8_of(buf: &mut impl Buf) -> Result<u8, Malformed> {
+    buf.try_get_u8().map_err(|_| CUT)
+}
+
+pub(crate) fn u16_of(buf: &mut impl Buf) -> Result<u16, Malformed> {
+    buf.try_get_u16().map_err(|_| CUT)
+}
+
+pub(crate) fn u64_of(buf: &mut impl Buf) -> Result<u64, Malformed> {
+    buf.try_get_u64().map_err(|_| CUT)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn peers() -> impl Strategy<Value = Peer> {
+        ("[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}", any::<IpAddr>(), any::<u16>(), any::<u64>(), any::<u32>()).prop_map(
+            |(node, ip, port, incarnation, renewal)| Peer::new(node.parse().unwrap(), SocketAddr::new(ip, port), incarnation, renewal),
+        )
+    }
+
+    pub(crate) fn members() -> impl Strategy<Value = foca::Member<Peer>> {
+        let state = prop_oneof![Just(State::Alive), Just(State::Suspect), Just(State::Down)];
+        (peers(), any::<u16>(), state).prop_map(|(peer, incarnation, state)| foca::Member::new(peer, incarnation, state))
+    }
+
+    fn messages() -> impl Strategy<Value = Message<Peer>> {
+        (0u8..11, any::<u8>(), peers()).prop_map(|(which, probe_number, peer)| match which {
+            0 => Message::Ping(probe_number),
+            1 => Message::Ack(probe_number),
+            2 => Message::PingReq { target: peer, probe_number },
+            3 => Message::IndirectPing { origin: peer, probe_number },
+            4 => Message::IndirectAck { target: peer, probe_number },
+            5 => Message::ForwardedAck { origin: peer, probe_number },
+            6 => Message::Announce,
+            7 => Message::Feed,
+            8 => Message::Gossip,
+            9 => Message::Broadcast,
+            _ => Message::TurnUndead,
+        })
+    }
+
+    fn wire() -> Wire {
+        Wire::new(Peer::new("me".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0), Arc::default())
+    }
+
+    proptest! {
+        #[test]
+        fn headers_and_members_round_trip(src in peers(), src_incarnation: u16, dst in peers(), message in messages(), member in members()) {
+            let header = Header { src, src_incarnation, dst, message };
+            let mut bytes = Vec::new();
+            wire().encode_header(&header, &mut bytes).unwrap();
+            wire().encode_member(&member, &mut bytes).unwrap();
+            let mut rest = bytes.as_slice();
+            prop_assert_eq!(wire().decode_header(&mut rest).unwrap(), header);
+            prop_assert_eq!(wire().decode_member(&mut rest).unwrap(), member);
+            prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn a_cut_header_is_refused(src in peers(), dst in peers(), message in messages(), cut in 1usize..200) {
+            let mut bytes = Vec::new();
+            wire().encode_header(&Header { src, src_incarnation: 0, dst, message }, &mut bytes).unwrap();
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            prop_assert!(wire().decode_header(bytes.as_slice()).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = wire().decode_header(bytes.as_slice());
+            let _ = wire().decode_member(bytes.as_slice());
+        }
+    }
+
+    #[test]
+    fn an_announce_to_anyone_reaches_whoever_reads_it() {
+        let src = Peer::new("new".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 0);
+        let header = wire().decode_header(announce_to_anyone(&src).as_slice()).unwrap();
+        assert_eq!((header.src, header.dst, header.message), (src, wire().me, Message::Announce));
+    }
+
+    #[test]
+    fn a_full_datagram_is_an_error() {
+        let member = foca::Member::alive(wire().me);
+        assert!(wire().encode_member(&member, (&mut Vec::new()).limit(5)).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! What a cluster of cores does, in virtual time.
+
+mod sim;
+
+use lattice_gossip::{Config, Event, Liveness, News};
+use sim::{Sim, fact};
+
+#[test]
+fn a_hundred_find_each_other_lose_one_and_get_it_back() {
+    let mut sim = Sim::up(1, 100, Config::default());
+    sim.run_until("everybody sees everybody", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
+    assert_eq!(sim.downs(), 0);
+
+    sim.kill(42);
+    let id = sim.nodes[42].id.clone();
+    let took = sim.run_until("the dead one is Down everywhere", 20_000, |sim| {
+        sim.living().all(|(_, core)| core.member(&id).unwrap().liveness == Liveness::Down)
+    });
+    assert!(took > 2_000, "it was given time to refute: {took}");
+    assert!(sim.living().all(|(_, core)| !core.is_alive(&id) && core.members().count() == 100));
+    assert_eq!(sim.downs(), 99, "nobody else was taken for dead");
+
+    sim.start(42);
+    sim.run_until("its next life is Alive everywhere", 5_000, |sim| sim.all_agree() && sim.all_facts_known());
+    assert!(sim.living().filter(|(n, _)| *n != 42).all(|(n, _)| {
+        let news = &sim.nodes[n].news;
+        news.iter().any(|(_, news)| *news == News::Restarted(id.clone()))
+    }));
+}
+
+#[test]
+fn three_on_one_machine_notice_within_three_seconds() {
+    for seed in 0..10 {
+        let mut sim = Sim::up(seed, 3, Config::lab());
+        sim.run_until("three see three", 3_000, Sim::all_agree);
+        sim.run(1_000 + seed * 37);
+        sim.kill(1);
+        let id = sim.nodes[1].id.clone();
+        sim.run_until("two see that one is gone", 3_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
+        sim.start(1);
+        sim.run_until("three see three again", 2_000, Sim::all_agree);
+    }
+}
+
+#[test]
+fn a_restart_that_nobody_noticed_is_news_and_never_a_death() {
+    let mut sim = Sim::up(3, 10, Config::default());
+    sim.run_until("ten see ten", 5_000, Sim::all_agree);
+    sim.kill(5);
+    sim.start(5);
+    sim.run_until("ten see the new life", 5_000, Sim::all_agree);
+    sim.run(30_000);
+    assert!(sim.all_agree());
+    assert_eq!(sim.downs(), 0);
+}
+
+#[test]
+fn one_that_leaves_is_down_at_once() {
+    let mut sim = Sim::up(4, 10, Config::default());
+    sim.run_until("ten see ten", 5_000, Sim::all_agree);
+    sim.tell(7, Event::Leave);
+    let id = sim.nodes[7].id.clone();
+    sim.run_until("nine know", 2_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
+    sim.run(20_000);
+    assert!(!sim.core(7).is_alive(&id) && sim.living().all(|(_, core)| !core.is_alive(&id)), "it stays away");
+}
+
+#[test]
+fn a_tenth_of_the_datagrams_lost_kills_nobody() {
+    let mut sim = Sim::up(5, 20, Config::default());
+    sim.loss_per_mille = 100;
+    sim.run_until("twenty see twenty", 20_000, Sim::all_agree);
+    sim.run(180_000);
+    assert_eq!(sim.downs(), 0);
+    let suspected = sim.nodes.iter().flat_map(|node| &node.news).any(|(_, news)| matches!(news, News::Suspect(_)));
+    assert!(suspected, "else this proves nothing");
+}
+
+#[test]
+fn a_partition_heals() {
+    for seed in [6, 110, 111, 112, 113] {
+        let mut sim = Sim::up(seed, 20, Config::default());
+        sim.loss_per_mille = 20;
+        sim.run_until("twenty see twenty", 20_000, Sim::all_agree);
+        for n in 0..20 {
+            sim.side.insert(sim.nodes[n].addr, u8::from(n >= 12));
+        }
+        sim.run_until("each side has given up the other", 60_000, |sim| {
+            sim.living().all(|(n, core)| (0..20).all(|o| core.is_alive(&sim.nodes[o].id) == ((n >= 12) == (o >= 12))))
+        });
+        sim.side.clear();
+        sim.run_until("all are one again", 60_000, |sim| sim.all_agree() && sim.all_facts_known());
+        assert!(sim.living().any(|(_, core)| core.counters().rejoins > 0));
+        // Nobody takes the word about its own earlier identity for its own death.
+        assert!(sim.living().all(|(n, core)| core.is_alive(&sim.nodes[n].id)));
+        sim.loss_per_mille = 0;
+        sim.run(30_000);
+        assert!(sim.all_agree(), "and stay it");
+    }
+}
+
+#[test]
+fn everybody_cut_off_from_everybody_heals() {
+    let mut sim = Sim::up(7, 3, Config::lab());
+    sim.run_until("three see three", 5_000, Sim::all_agree);
+    for n in 0..3 {
+        sim.side.insert(sim.nodes[n].addr, n as u8);
+    }
+    sim.run_until("all are alone", 10_000, |sim| sim.living().all(|(_, core)| !core.is_joined()));
+    sim.run(30_000);
+    sim.side.clear();
+    sim.run_until("three see three again", 10_000, Sim::all_agree);
+}
+
+#[test]
+fn two_halves_that_started_apart_find_each_other() {
+    let mut sim = Sim::new(8, 6, Config::lab());
+    for n in 0..6 {
+        sim.side.insert(sim.nodes[n].addr, (n % 2) as u8);
+    }
+    (0..6).for_each(|n| sim.start(n));
+    sim.run(10_000);
+    assert!(!sim.all_agree());
+    sim.side.clear();
+    sim.run_until("six see six", 10_000, Sim::all_agree);
+}
+
+#[test]
+fn a_new_fact_spreads_and_a_lost_one_is_made_up_for() {
+    let mut sim = Sim::up(9, 30, Config::default());
+    sim.run_until("thirty see thirty", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
+    sim.tell(3, Event::SetFact(fact(999)));
+    let sent = sim.sent;
+    sim.tell(3, Event::SetFact(fact(999)));
+    assert_eq!(sim.sent, sent, "the same again costs nothing");
+    let id = sim.nodes[3].id.clone();
+    let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(999)));
+    sim.run_until("thirty know the new fact", 3_000, knows);
+
+    // One is cut off for less than it takes to be missed, while a fact is gossiped to its end.
+    sim.side.insert(sim.nodes[20].addr, 1);
+    sim.tell(3, Event::SetFact(fact(1_000)));
+    sim.run(2_500);
+    sim.side.clear();
+    let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(1_000)));
+    assert!(!knows(&sim));
+    sim.run_until("the one that missed it knows it too", 30_000, knows);
+    assert_eq!(sim.downs(), 0);
+}
+
+#[test]
+fn the_long_dead_are_forgotten_and_stay_so() {
+    let mut sim = Sim::up(10, 5, Config { forget_down_after_ms: 60_000, ..Config::lab() });
+    sim.run_until("five see five", 5_000, Sim::all_agree);
+    sim.kill(4);
+    sim.run(50_000);
+    assert!(sim.living().all(|(_, core)| core.members().count() == 5));
+    sim.run(30_000);
+    assert!(sim.living().all(|(_, core)| core.members().count() == 4));
+    sim.run(60_000);
+    assert!(sim.living().all(|(_, core)| core.members().count() == 4));
+    sim.start(4);
+    sim.run_until("five see five", 5_000, Sim::all_agree);
+}
+
+#[test]
+fn two_machines_with_one_name_do_not_storm() {
+    let mut sim = Sim::new(11, 4, Config::default());
+    sim.nodes[3].id = sim.nodes[2].id.clone();
+    (0..4).for_each(|n| sim.start(n));
+    sim.run(120_000);
+    assert!(sim.sent < 120 * 4 * 60, "{} datagrams", sim.sent);
+    assert!(sim.core(0).is_alive(&sim.nodes[1].id) && sim.core(1).is_alive(&sim.nodes[0].id));
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    let run = |seed| {
+        let mut sim = Sim::up(seed, 12, Config::default());
+        sim.loss_per_mille = 50;
+        sim.run(20_000);
+        sim.kill(3);
+        sim.run(20_000);
+        (sim.sent, sim.trace, sim.nodes.into_iter().map(|node| node.news).collect::<Vec<_>>())
+    };
+    assert_eq!(run(12), run(12));
+    assert_ne!(run(12).1, run(13).1);
+}

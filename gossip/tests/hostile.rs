@@ -1,0 +1,107 @@
+//! What a core does with datagrams that nobody of its cluster has just sent to it.
+
+use lattice_gossip::{Config, Core, Counters, Event, Identity, Key, Output, Refusals};
+use proptest::prelude::*;
+use std::net::SocketAddr;
+
+fn addr(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], 7946))
+}
+
+fn core(node: &str, last: u8, key: u8, cluster: &str) -> Core {
+    let me = Identity { node: node.parse().unwrap(), addr: addr(last), incarnation: 1 };
+    Core::new(me, Config::default(), &Key::from_bytes([key; 32]), cluster, u64::from(last))
+}
+
+/// The datagrams among what `core` answers to one event.
+fn told(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    core.handle(0, event, &mut out);
+    out.into_iter()
+        .filter_map(|output| match output {
+            Output::Datagram { bytes, .. } => Some(bytes),
+            Output::Timer { .. } | Output::News(_) => None,
+        })
+        .collect()
+}
+
+/// What a newcomer says first.
+fn announce(key: u8, cluster: &str) -> Vec<u8> {
+    told(&mut core("a", 1, key, cluster), Event::Join(addr(2))).remove(0)
+}
+
+fn refused_by(core: &mut Core, bytes: &[u8]) -> Refusals {
+    let before = core.counters().refused;
+    assert_eq!(told(core, Event::Datagram { from: addr(1), bytes }), Vec::<Vec<u8>>::new(), "it is not answered");
+    let after = core.counters().refused;
+    assert_eq!(after.total(), before.total() + 1, "it is counted once");
+    after
+}
+
+#[test]
+fn a_newcomer_is_answered_and_its_replay_is_not() {
+    let mut b = core("b", 2, 7, "lab");
+    let announce = announce(7, "lab");
+    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &announce }).is_empty());
+    assert!(b.is_alive(&"a".parse().unwrap()));
+    assert_eq!(refused_by(&mut b, &announce), Refusals { replayed: 1, ..Refusals::default() });
+}
+
+#[test]
+fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
+    let mut b = core("b", 2, 7, "lab");
+    told(&mut b, Event::Join(addr(1)));
+    let none = Refusals::default();
+    let good = announce(7, "lab");
+    let mut expected = none;
+    let mut check = |bytes: &[u8], count: fn(&mut Refusals)| {
+        count(&mut expected);
+        assert_eq!(refused_by(&mut b, bytes), expected);
+    };
+    check(&announce(8, "lab"), |r| r.not_sealed += 1);
+    check(&announce(7, "other"), |r| r.foreign_cluster += 1);
+    check(&[], |r| r.truncated += 1);
+    check(&good[..good.len() - 1], |r| r.not_sealed += 1);
+    check(&[9; 200], |r| r.version += 1);
+    check(&[1; 4_000], |r| r.too_long += 1);
+    let from_b = told(&mut core("b", 3, 7, "lab"), Event::Join(addr(2))).remove(0);
+    check(&from_b, |r| r.from_ourselves += 1);
+    assert_eq!(b.members().count(), 1, "only itself");
+    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the good one still passes");
+}
+
+#[test]
+fn a_token_that_was_never_given_or_was_used_is_ignored() {
+    let mut b = core("b", 2, 7, "lab");
+    let mut out = Vec::new();
+    b.handle(0, Event::Join(addr(1)), &mut out);
+    let token = out
+        .iter()
+        .find_map(|output| match output {
+            Output::Timer { token, .. } => Some(*token),
+            Output::Datagram { .. } | Output::News(_) => None,
+        })
+        .expect("it ticks");
+    let mut once = Vec::new();
+    b.handle(1_000, Event::Timer(token), &mut once);
+    assert!(!once.is_empty(), "it announces itself again, and arms the next");
+    let mut twice = Vec::new();
+    b.handle(1_000, Event::Timer(token), &mut twice);
+    assert_eq!(twice, vec![]);
+    assert_eq!(core("c", 3, 7, "lab").counters(), &Counters::default());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..1_500)) {
+        refused_by(&mut core("b", 2, 7, "lab"), &bytes);
+    }
+
+    #[test]
+    fn any_bent_datagram_is_refused(at in any::<prop::sample::Index>(), by in 1u8..) {
+        let mut bytes = announce(7, "lab");
+        let at = at.index(bytes.len());
+        bytes[at] ^= by;
+        refused_by(&mut core("b", 2, 7, "lab"), &bytes);
+    }
+}
