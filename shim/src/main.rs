@@ -1,1 +1,98 @@
-fn main() {}
+//! `lattice-shim DIR`: the small process beside every allocation, one per node.
+//!
+//! It holds what must outlive the agent: the ranks themselves, their PMI sockets, their exit statuses, the walltime and
+//! the mounts. An agent may be killed at any moment, also in the middle of a frame; work goes on, and whoever connects
+//! next is told everything again.
+//!
+//! ```text
+//!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
+//!   ranks ── PMI socketpairs ──▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (fsynced), then the agent
+//!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
+//!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
+//! ```
+//!
+//! Life: set up (session, subreaper, mounts) → serve → Stop ends all work → Quit ends the shim.
+
+mod agent_link;
+mod launch;
+mod log_files;
+mod script;
+mod serve;
+mod work;
+
+use anyhow::{Context, bail, ensure};
+use lattice_runtime::mounts;
+use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::io::Write;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The descriptor on which the agent gives us the listening socket.
+const LISTENER_FD: i32 = 3;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line in `shim.log`. On a full disk it is lost, and nothing else is (`eprintln!` would panic).
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn run() -> anyhow::Result<()> {
+    let mut arguments = std::env::args_os().skip(1);
+    let (Some(dir), None) = (arguments.next(), arguments.next()) else {
+        bail!("usage: lattice-shim DIR (started by lattice-agent, which leaves DIR/shim.json and a listening socket as descriptor 3)");
+    };
+    let dir = ShimDir(PathBuf::from(dir));
+    let listener = inherited_listener()?;
+    let text = std::fs::read(dir.config()).with_context(|| format!("reading {}", dir.config().display()))?;
+    let config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
+    ensure!(config.protocol == PROTOCOL_MAJOR, "protocol {} was asked for, this shim speaks {PROTOCOL_MAJOR}", config.protocol);
+    let node = config.node.parse().context("the node's name in shim.json")?;
+    // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.
+    nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
+    let open_files = raise_open_files();
+    let failed = mount_image(&config).err().map(|error| format!("{error:#}"));
+    if let Some(failed) = &failed {
+        say(failed);
+    }
+    serve::Shim::new(dir, config, node, listener, failed, open_files)?.serve()
+}
+
+fn inherited_listener() -> anyhow::Result<UnixListener> {
+    // SAFETY: nothing of ours was opened yet, so whatever is number 3 was given to us; if nothing is, the next call fails.
+    let given = unsafe { std::os::fd::BorrowedFd::borrow_raw(LISTENER_FD) };
+    let listens = nix::sys::socket::getsockopt(&given, nix::sys::socket::sockopt::AcceptConn);
+    ensure!(listens == Ok(true), "descriptor {LISTENER_FD} is not a listening socket: lattice-shim is started by lattice-agent");
+    // SAFETY: it is open, and nobody else here knows it.
+    let owned = unsafe { OwnedFd::from_raw_fd(LISTENER_FD) };
+    fcntl(owned.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).context("the listening socket")?;
+    fcntl(owned.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("the listening socket")?;
+    Ok(UnixListener::from(owned))
+}
+
+/// Two descriptors a rank would soon end at the usual soft limit. What the ranks get is what we were given.
+fn raise_open_files() -> Option<(u64, u64)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    Some((soft, hard))
+}
+
+/// Without an image there is nothing to hide from anybody, and no rights are needed.
+fn mount_image(config: &ShimConfig) -> anyhow::Result<()> {
+    let Some((image, at)) = &config.image else { return Ok(()) };
+    mounts::own_namespace()?;
+    mounts::ensure_mount_point(at)?;
+    Ok(mounts::mount_squashfs(image, at)?)
+}

@@ -1,0 +1,188 @@
+//! The one agent that listens to us, if any. It may vanish at any moment; a newer connection replaces an older one.
+
+use crate::say;
+use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FromShim, PROTOCOL_MAJOR, ToShim, encode};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// What an agent that does not read may leave unread, in bytes. Then it is dropped; the replay tells it again.
+const UNREAD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks read before others have their turn.
+const CHUNKS_PER_TURN: usize = 64;
+
+/// The listening socket and the present connection.
+pub struct AgentLink {
+    listener: UnixListener,
+    token: u64,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    stream: UnixStream,
+    decoder: Decoder<ToShim>,
+    /// Frames not yet taken by the socket; of the first, `sent` bytes are.
+    unread: VecDeque<Vec<u8>>,
+    unread_bytes: usize,
+    sent: usize,
+    /// What it may leave unread; a replay raises it, being no sign that the agent does not read.
+    unread_bytes_max: usize,
+    waits_to_write: bool,
+    greeted: bool,
+}
+
+impl AgentLink {
+    /// Not connected. `token` is the connection's in `epoll` events.
+    pub fn new(listener: UnixListener, token: u64) -> Self {
+        Self { listener, token, connection: None }
+    }
+
+    /// The listening socket, to wait on.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Takes every connection that waits; the last one stays. Only root and our own user are let in.
+    pub fn accept(&mut self, epoll: &Epoll) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let peer = match getsockopt(&stream, PeerCredentials) {
+                Ok(peer) => peer,
+                Err(errno) => {
+                    say(&format!("a connection without credentials ({errno}) was refused"));
+                    continue;
+                }
+            };
+            if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
+                say(&format!("a connection of uid {} was refused", peer.uid()));
+                continue;
+            }
+            let added =
+                stream.set_nonblocking(true).and_then(|()| Ok(epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, self.token))?));
+            if let Err(error) = added {
+                say(&format!("a connection could not be taken: {error}"));
+                continue;
+            }
+            self.drop_connection(epoll, "another one came");
+            self.connection = Some(Connection {
+                stream,
+                decoder: Decoder::default(),
+                unread: VecDeque::new(),
+                unread_bytes: 0,
+                sent: 0,
+                unread_bytes_max: UNREAD_BYTES_MAX,
+                waits_to_write: false,
+                greeted: false,
+            });
+        }
+    }
+
+    /// Reads what came. What does not hold to the protocol costs the agent its connection, and nothing else.
+    pub fn receive(&mut self, epoll: &Epoll) -> Vec<ToShim> {
+        let mut messages = Vec::new();
+        if let Some(connection) = &mut self.connection
+            && let Err(why) = connection.receive(&mut messages)
+        {
+            self.drop_connection(epoll, &why);
+        }
+        messages
+    }
+
+    /// Queues a message; [`Self::flush`] sends it. Without an agent it is not needed: the replay has it.
+    pub fn tell(&mut self, message: &FromShim) {
+        let Some(connection) = self.connection.as_mut().filter(|c| c.greeted) else { return };
+        match encode(message) {
+            Ok(frame) => {
+                connection.unread_bytes += frame.len();
+                connection.unread.push_back(frame);
+            }
+            Err(error) => say(&format!("a message was not sent: {error}")),
+        }
+    }
+
+    /// The whole state was queued: that it is much is no fault of the agent's.
+    pub fn replayed(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.unread_bytes_max = connection.unread_bytes + UNREAD_BYTES_MAX;
+        }
+    }
+
+    /// Sends what the socket takes, and waits for room where it does not take all.
+    pub fn flush(&mut self, epoll: &Epoll) {
+        let token = self.token;
+        let Some(connection) = &mut self.connection else { return };
+        if let Err(why) = connection.flush(epoll, token) {
+            self.drop_connection(epoll, &why);
+        }
+    }
+
+    fn drop_connection(&mut self, epoll: &Epoll, why: &str) {
+        if let Some(connection) = self.connection.take() {
+            // A child between clone and exec may hold a copy: closing alone would leave it registered.
+            let _ = epoll.delete(&connection.stream);
+            if !why.is_empty() {
+                say(&format!("the agent's connection was dropped: {why}"));
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// An error is the reason to drop the connection; empty when the agent closed it.
+    fn receive(&mut self, messages: &mut Vec<ToShim>) -> Result<(), String> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for _ in 0..CHUNKS_PER_TURN {
+            let n = match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(String::new()),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            };
+            self.decoder.push(&chunk[..n]);
+            while let Some(message) = self.decoder.next().map_err(|e| e.to_string())? {
+                match message {
+                    ToShim::Hello { protocol } if protocol != PROTOCOL_MAJOR => {
+                        return Err(format!("it speaks protocol {protocol}, this shim {PROTOCOL_MAJOR}"));
+                    }
+                    ToShim::Hello { .. } => self.greeted = true,
+                    _ if !self.greeted => return Err("it did not begin with Hello".to_owned()),
+                    _ => {}
+                }
+                messages.push(message);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, epoll: &Epoll, token: u64) -> Result<(), String> {
+        while let Some(frame) = self.unread.front() {
+            match self.stream.write(&frame[self.sent..]) {
+                Ok(n) => {
+                    self.sent += n;
+                    if self.sent == frame.len() {
+                        self.unread_bytes -= frame.len();
+                        self.unread.pop_front();
+                        self.sent = 0;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        if self.unread_bytes > self.unread_bytes_max {
+            return Err(format!("it has left {} bytes unread", self.unread_bytes));
+        }
+        let waits = !self.unread.is_empty();
+        if waits != self.waits_to_write {
+            let flags = if waits { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
+            epoll.modify(&self.stream, &mut EpollEvent::new(flags, token)).map_err(|e| e.to_string())?;
+            self.waits_to_write = waits;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,326 @@
+//! One launch's ranks on this node, each with its PMI socket.
+
+use crate::log_files;
+use crate::work::Work;
+use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
+use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::shim::ShimDir;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Where a rank finds its PMI socket.
+const PMI_FD: i32 = 3;
+/// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Chunks read from one rank before others have their turn: more than a socket holds.
+const CHUNKS_PER_TURN: usize = 64;
+
+/// What a launch's ranks brought about.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// To be told to the agent.
+    Fence { number: u32, blob: Vec<u8> },
+    /// The launch is to be brought down, here and everywhere.
+    Abort { code: i32, why: String },
+}
+
+/// What every start of a process needs to know of its surroundings.
+pub struct Surroundings<'a> {
+    pub dir: &'a ShimDir,
+    pub owner: &'a Principal,
+    pub work: &'a Work,
+    pub epoll: &'a Epoll,
+    pub null: &'a File,
+    pub open_files: Option<(u64, u64)>,
+}
+
+/// A launch that was started here.
+pub struct Launch {
+    pub spec: LaunchSpec,
+    first: u32,
+    ranks: Vec<Rank>,
+    server: Server,
+    /// How far bringing it down is.
+    pub down: Down,
+    /// Told to the agent as an abort that began here.
+    pub aborted: Option<(i32, String)>,
+}
+
+/// Bringing one launch down.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Down {
+    No,
+    /// SIGTERM was sent; SIGKILL follows at this time (milliseconds, CLOCK_BOOTTIME).
+    Terminating {
+        kill_at: u64,
+    },
+    Killed,
+}
+
+struct Rank {
+    state: RankState,
+    pmi: Option<PmiSocket>,
+}
+
+enum RankState {
+    Running { pid: i32, start: Start },
+    Ended(RankOutcome),
+}
+
+struct PmiSocket {
+    stream: UnixStream,
+    /// Answers not yet taken by the socket.
+    answers: Vec<u8>,
+    waits_to_write: bool,
+}
+
+/// What [`Launch::start`] gives.
+pub struct Started {
+    pub launch: Launch,
+    /// The pids of the processes made, by local rank.
+    pub pids: Vec<(u32, i32)>,
+    /// Local ranks for which no process could be made.
+    pub failed: Vec<u32>,
+}
+
+impl Launch {
+    /// Starts this node's ranks. `token` gives the number under which a rank's socket is known in `epoll`.
+    pub fn start(spec: LaunchSpec, part: &NodeRanks, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
+        let job = Job {
+            number: spec.number,
+            kvsname: format!("lattice_{}_{}_{}", spec.allocation.short(), spec.epoch, spec.number),
+            size: spec.size(),
+            first: part.first,
+            count: part.count,
+            mapping: process_mapping(&spec.nodes),
+        };
+        let group = around.work.launch_group(spec.number).map_err(|error| {
+            let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+            NotStarted { code: 126, why: format!("{error}{source}") }
+        });
+        let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for local in 0..part.count {
+            let started = match &group {
+                Ok(group) => start_rank(&spec, &job, local, group.as_ref(), around, token(local)),
+                Err(error) => Err(error.clone()),
+            };
+            ranks.push(match started {
+                Ok((pid, start, pmi)) => {
+                    pids.push((local, pid));
+                    Rank { state: RankState::Running { pid, start }, pmi: Some(pmi) }
+                }
+                Err(NotStarted { code, why }) => {
+                    log_files::tell(around.dir, spec.number, part.first + local, &why);
+                    failed.push(local);
+                    Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None }
+                }
+            });
+        }
+        let launch = Self { spec, first: part.first, ranks, server: Server::new(job), down: Down::No, aborted: None };
+        Started { launch, pids, failed }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> LaunchId {
+        self.spec.id
+    }
+
+    /// The global number of a local rank.
+    pub fn rank(&self, local: u32) -> u32 {
+        self.first + local
+    }
+
+    /// The ranks that live.
+    pub fn pids(&self) -> Vec<i32> {
+        let pid = |rank: &Rank| match rank.state {
+            RankState::Running { pid, .. } => Some(pid),
+            RankState::Ended(_) => None,
+        };
+        self.ranks.iter().filter_map(pid).collect()
+    }
+
+    /// Whether every rank has ended.
+    pub fn ended(&self) -> bool {
+        self.ranks.iter().all(|r| matches!(r.state, RankState::Ended(_)))
+    }
+
+    /// Local ranks that have ended, and how.
+    pub fn outcomes(&self) -> impl Iterator<Item = (u32, RankOutcome)> {
+        (0..).zip(&self.ranks).filter_map(|(local, rank)| match rank.state {
+            RankState::Running { .. } => None,
+            RankState::Ended(outcome) => Some((local, outcome)),
+        })
+    }
+
+    /// The fences that an agent must be told after a connect.
+    pub fn replay(&self) -> Vec<Happening> {
+        let fence = |action| match action {
+            Action::Fence { number, blob } => Some(Happening::Fence { number, blob }),
+            // The abort is replayed from `aborted`, with those that did not begin in PMI.
+            Action::Send { .. } | Action::Abort { .. } => None,
+        };
+        self.server.replay().into_iter().filter_map(fence).collect()
+    }
+
+    /// The head's answer to a fence.
+    pub fn fence_done(&mut self, number: u32, blob: &[u8], epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        self.handle(Event::FenceDone { number, blob }, epoll, &token)
+    }
+
+    /// A rank's socket has something for us, or room.
+    pub fn socket_ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            happenings.extend(self.send(local, Vec::new(), epoll, &token));
+        }
+        if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+            happenings.extend(self.receive(local, epoll, &token));
+        }
+        happenings
+    }
+
+    /// A rank's process was reaped. What it wrote before its end is taken first: one that finalized and ended at once
+    /// is none that died. (All of that lies in the socket by now, and a child of the rank may hold the other end open.)
+    pub fn rank_ended(
+        &mut self,
+        local: u32,
+        outcome: RankOutcome,
+        dir: &ShimDir,
+        epoll: &Epoll,
+        token: impl Fn(u32) -> u64,
+    ) -> (RankOutcome, Vec<Happening>) {
+        let mut happenings = self.receive(local, epoll, &token);
+        happenings.extend(self.handle(Event::Exited { local }, epoll, &token));
+        self.close(local, epoll);
+        let (number, global) = (self.spec.number, self.rank(local));
+        let Some(rank) = self.ranks.get_mut(local as usize) else { return (outcome, happenings) };
+        let failure = match &mut rank.state {
+            RankState::Running { start, .. } => start.failure(),
+            RankState::Ended(outcome) => return (*outcome, happenings),
+        };
+        let outcome = match failure {
+            Some(NotStarted { code, why }) => {
+                log_files::tell(dir, number, global, &why);
+                RankOutcome::NotStarted { code }
+            }
+            None => outcome,
+        };
+        rank.state = RankState::Ended(outcome);
+        (outcome, happenings)
+    }
+
+    fn handle(&mut self, event: Event<'_>, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Vec<Happening> {
+        let mut actions = Vec::new();
+        self.server.handle(event, &mut actions);
+        let mut happenings = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send { local, bytes } => happenings.extend(self.send(local, bytes, epoll, token)),
+                Action::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
+                Action::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
+            }
+        }
+        happenings
+    }
+
+    fn receive(&mut self, local: u32, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        let mut chunk = [0; CHUNK_BYTES];
+        for _ in 0..CHUNKS_PER_TURN {
+            let Some(pmi) = self.socket(local) else { break };
+            match pmi.stream.read(&mut chunk) {
+                Ok(n) if n > 0 => happenings.extend(self.handle(Event::Bytes { local, data: &chunk[..n] }, epoll, token)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => {
+                    self.close(local, epoll);
+                    happenings.extend(self.handle(Event::Closed { local }, epoll, token));
+                }
+            }
+        }
+        happenings
+    }
+
+    /// Sends what the socket takes; the rest waits for room. A rank that is gone needs no answer: its end is told by other means.
+    fn send(&mut self, local: u32, bytes: Vec<u8>, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Option<Happening> {
+        let global = self.rank(local);
+        let pmi = self.socket(local)?;
+        pmi.answers.extend(bytes);
+        let mut sent = 0;
+        while sent < pmi.answers.len() {
+            match pmi.stream.write(&pmi.answers[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => sent = pmi.answers.len(),
+            }
+        }
+        pmi.answers.drain(..sent);
+        if pmi.answers.len() > ANSWER_BYTES_MAX {
+            let why = format!("rank {global} asks by PMI and does not read the answers");
+            return Some(Happening::Abort { code: 1, why });
+        }
+        let waits = !pmi.answers.is_empty();
+        if waits != pmi.waits_to_write {
+            let flags = if waits { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
+            if epoll.modify(&pmi.stream, &mut EpollEvent::new(flags, token(local))).is_ok() {
+                pmi.waits_to_write = waits;
+            }
+        }
+        None
+    }
+
+    fn socket(&mut self, local: u32) -> Option<&mut PmiSocket> {
+        self.ranks.get_mut(local as usize)?.pmi.as_mut()
+    }
+
+    fn close(&mut self, local: u32, epoll: &Epoll) {
+        if let Some(pmi) = self.ranks.get_mut(local as usize).and_then(|r| r.pmi.take()) {
+            // A child between clone and exec may hold a copy: closing alone would leave it registered.
+            let _ = epoll.delete(&pmi.stream);
+        }
+    }
+}
+
+fn start_rank(
+    spec: &LaunchSpec,
+    job: &Job,
+    local: u32,
+    group: Option<&OwnedFd>,
+    around: &Surroundings<'_>,
+    token: u64,
+) -> Result<(i32, Start, PmiSocket), NotStarted> {
+    let rank = job.first + local;
+    let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
+    let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
+    let (ours, theirs) = UnixStream::pair().map_err(|e| system("making its PMI socket", e))?;
+    ours.set_nonblocking(true).map_err(|e| system("making its PMI socket", e))?;
+    let mut wire_up = rank_environment(job, local, PMI_FD);
+    wire_up.extend([
+        ("LATTICE_RANK".to_owned(), rank.to_string()),
+        ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
+        ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
+    ]);
+    let inherited = spec.env.iter().filter(|(name, _)| !wire_up.iter().any(|(ours, _)| &ours == name));
+    let env: Vec<(String, String)> = inherited.map(|(k, v)| (k.clone(), v.clone())).chain(wire_up.iter().cloned()).collect();
+    around.epoll.add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(|e| system("watching its PMI socket", e.into()))?;
+    let child = process::spawn(&Program {
+        argv: &spec.argv,
+        env: &env,
+        working_dir: &spec.working_dir,
+        user: Some(around.owner),
+        stdin: around.null.as_fd(),
+        stdout: out.as_fd(),
+        stderr: err.as_fd(),
+        inherit: &[theirs.as_fd()],
+        cgroup: group.map(AsFd::as_fd),
+        open_files: around.open_files,
+    })?;
+    Ok((child.pid, child.into_start(), PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false }))
+}

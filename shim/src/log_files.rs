@@ -1,0 +1,38 @@
+//! The files that ranks write to: append-only, the user's own, in a directory of root's.
+
+use lattice_model::Principal;
+use lattice_runtime::process::NotStarted;
+use lattice_runtime::shim::{LogStream, ShimDir};
+use nix::unistd::{Gid, Uid, fchown};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Makes standard output and error of one rank: mode 0600, owned by the user, who can so open `/dev/stdout` again.
+pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Result<[File; 2], NotStarted> {
+    let one = |stream| {
+        let path = dir.log(number, rank, stream);
+        open_owned(&path, owner).map_err(|e| NotStarted { code: 126, why: format!("log file {}: {e}", path.display()) })
+    };
+    Ok([one(LogStream::Out)?, one(LogStream::Err)?])
+}
+
+fn open_owned(path: &std::path::Path, owner: &Principal) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    give(&file, owner)?;
+    Ok(file)
+}
+
+/// Makes a file the owner's. A shim that is not root runs as the owner anyway.
+pub fn give(file: &File, owner: &Principal) -> io::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        fchown(file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+    }
+    Ok(())
+}
+
+/// Says in a rank's own error log why it did not start: where its user will look first.
+pub fn tell(dir: &ShimDir, number: u32, rank: u32, why: &str) {
+    let file = OpenOptions::new().append(true).open(dir.log(number, rank, LogStream::Err));
+    let _ = file.and_then(|mut f| writeln!(f, "lattice: {why}"));
+}

@@ -1,0 +1,371 @@
+//! The shim's one loop, and what it does about each happening.
+
+mod ending;
+mod replay;
+mod starting;
+
+use crate::agent_link::AgentLink;
+use crate::launch::{Down, Happening, Launch};
+use crate::work::Work;
+use crate::{log_files, say};
+use anyhow::Context;
+use lattice_model::{LaunchId, NodeId, RankOutcome};
+use lattice_runtime::cgroup::Scope;
+use lattice_runtime::exits::{ExitRecord, Writer};
+use lattice_runtime::process::{self, Start};
+use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+/// Happenings taken from the kernel at once.
+const EVENTS_PER_TURN: usize = 64;
+
+/// Tokens of what is waited for; those of ranks' sockets are beyond.
+const LISTENER: u64 = 0;
+const AGENT: u64 = 1;
+const SIGNALS: u64 = 2;
+const TIMER: u64 = 3;
+const WORK_EVENTS: u64 = 4;
+
+fn socket_token(number: u32, local: u32) -> u64 {
+    // Launch numbers begin with 1.
+    u64::from(number) << 32 | u64::from(local)
+}
+
+/// Everything that one shim knows.
+pub struct Shim {
+    dir: ShimDir,
+    config: ShimConfig,
+    node: NodeId,
+    work: Work,
+    /// Why no process can be started, where that is so.
+    failed: Option<String>,
+    open_files: Option<(u64, u64)>,
+    null: File,
+    epoll: Epoll,
+    signals: SignalFd,
+    timer: TimerFd,
+    work_events: Option<File>,
+    agent: AgentLink,
+    exits: Writer,
+    script: Script,
+    /// By number.
+    launches: BTreeMap<u32, Launch>,
+    /// Launches that were never started here, and why.
+    refused: BTreeMap<LaunchId, String>,
+    /// Launches that the agent is done with: not to be started again.
+    forgotten: BTreeSet<LaunchId>,
+    processes: BTreeMap<i32, Process>,
+    walltime: Walltime,
+    ending: Ending,
+}
+
+/// The allocation's script.
+enum Script {
+    None,
+    Running(Start),
+    Ended(RankOutcome),
+}
+
+/// Which process of ours a pid is.
+#[derive(Clone, Copy)]
+enum Process {
+    Script,
+    Rank { number: u32, local: u32 },
+}
+
+/// The allocation's time. All times are milliseconds of CLOCK_BOOTTIME, which goes on while a machine sleeps.
+#[derive(Clone, Copy)]
+enum Walltime {
+    NotYet,
+    Until(u64),
+    Over,
+}
+
+/// The end of all work.
+#[derive(Clone, Copy)]
+enum Ending {
+    No,
+    /// SIGTERM was sent.
+    Terminating {
+        why: StopReason,
+        kill_at: u64,
+    },
+    /// SIGKILL was sent, and will be again.
+    Killing {
+        why: StopReason,
+        again_at: u64,
+    },
+    /// Nothing is left.
+    Stopped {
+        why: StopReason,
+    },
+    /// The shim itself ends once nothing is left, or at a time.
+    Quitting {
+        again_at: u64,
+        give_up_at: u64,
+    },
+}
+
+impl Shim {
+    /// Set up, not yet serving. `failed`: why processes cannot be started here. `open_files`: the limit that they get.
+    pub fn new(
+        dir: ShimDir,
+        config: ShimConfig,
+        node: NodeId,
+        listener: UnixListener,
+        failed: Option<String>,
+        open_files: Option<(u64, u64)>,
+    ) -> anyhow::Result<Self> {
+        let mut mask = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            mask.add(signal);
+        }
+        mask.thread_block().context("blocking signals")?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).context("watching signals")?;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK).context("making a timer")?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("making an epoll")?;
+        let mut failed = failed;
+        let work = match config.scope.clone().map(Scope::at) {
+            Some(scope) => {
+                if let Err(error) = scope.work().create() {
+                    let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+                    failed.get_or_insert(format!("{error}{source}"));
+                }
+                Work::Scope(scope)
+            }
+            None => Work::Tree,
+        };
+        let work_events = work.events();
+        let agent = AgentLink::new(listener, AGENT);
+        let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+        epoll.add(agent.listener(), readable(LISTENER)).context("watching the socket")?;
+        epoll.add(&signals, readable(SIGNALS)).context("watching signals")?;
+        epoll.add(timer.as_fd(), readable(TIMER)).context("watching the timer")?;
+        if let Some(events) = &work_events {
+            epoll.add(events, EpollEvent::new(EpollFlags::EPOLLPRI, WORK_EVENTS)).context("watching the scope")?;
+        }
+        let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
+        let null = File::open("/dev/null").context("opening /dev/null")?;
+        Ok(Self {
+            dir,
+            config,
+            node,
+            work,
+            failed,
+            open_files,
+            null,
+            epoll,
+            signals,
+            timer,
+            work_events,
+            agent,
+            exits,
+            script: Script::None,
+            launches: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
+            processes: BTreeMap::new(),
+            walltime: Walltime::NotYet,
+            ending: Ending::No,
+        })
+    }
+
+    /// Until Quit. One order: take what happened, write ends to disk, then tell.
+    pub fn serve(mut self) -> anyhow::Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
+        loop {
+            self.set_timer()?;
+            let n = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+                Ok(n) => n,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(errno) => return Err(errno).context("waiting"),
+            };
+            for event in &events[..n] {
+                self.take(event.data(), event.events());
+            }
+            self.check_deadlines();
+            if let Err(error) = self.exits.sync() {
+                say(&format!("ends could not be written to disk: {error}"));
+            }
+            self.agent.flush(&self.epoll);
+            if self.may_leave() {
+                self.work.remove_all();
+                let _ = std::fs::remove_file(self.dir.socket());
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, token: u64, flags: EpollFlags) {
+        match token {
+            LISTENER => {
+                // What the older agent said before it was replaced holds.
+                self.take_messages();
+                self.agent.accept(&self.epoll);
+            }
+            AGENT => self.take_messages(),
+            SIGNALS => self.take_signals(),
+            TIMER => drop(self.timer.wait()),
+            WORK_EVENTS => {
+                // Reading arms the next notification.
+                if let Some(events) = &mut self.work_events {
+                    let _ = events.rewind().and_then(|()| events.read(&mut [0; 256]));
+                }
+                self.check_stopped();
+            }
+            socket => {
+                let (number, local) = ((socket >> 32) as u32, socket as u32);
+                if let Some(launch) = self.launches.get_mut(&number) {
+                    let happenings = launch.socket_ready(local, flags, &self.epoll, |local| socket_token(number, local));
+                    self.happened(number, happenings);
+                }
+            }
+        }
+    }
+
+    fn take_messages(&mut self) {
+        for message in self.agent.receive(&self.epoll) {
+            self.message(message);
+        }
+    }
+
+    fn message(&mut self, message: ToShim) {
+        match message {
+            ToShim::Hello { .. } => self.replay(),
+            ToShim::Go { walltime_ms } => {
+                if let Walltime::NotYet = self.walltime {
+                    self.walltime = Walltime::Until(now_ms().saturating_add(walltime_ms));
+                }
+                self.agent.tell(&FromShim::Going);
+            }
+            ToShim::StartScript { text, args, env, working_dir } => self.start_script(&text, &args, &env, &working_dir),
+            ToShim::StartLaunch { launch } => self.start_launch(launch),
+            ToShim::FenceDone { launch, number, blob } => {
+                if let Some(launch) = self.launches.values_mut().find(|l| l.id() == launch) {
+                    let at = launch.spec.number;
+                    let happenings = launch.fence_done(number, &blob, &self.epoll, |local| socket_token(at, local));
+                    self.happened(at, happenings);
+                }
+            }
+            ToShim::Abort { launch, code, why } => {
+                if let Some(number) = self.number_of(launch) {
+                    say(&format!("launch {number} was aborted elsewhere with code {code}: {why}"));
+                    self.bring_down(number);
+                }
+            }
+            ToShim::Forget { launch } => {
+                if let Some(number) = self.number_of(launch)
+                    && self.launches[&number].ended()
+                {
+                    self.launches.remove(&number);
+                    self.forgotten.insert(launch);
+                    self.work.remove_launch(number);
+                } else if self.refused.remove(&launch).is_some() {
+                    self.forgotten.insert(launch);
+                }
+            }
+            ToShim::Signal { launch, signal } => {
+                if let Some(number) = self.number_of(launch).filter(|_| (1..=64).contains(&signal)) {
+                    for pid in self.launches[&number].pids() {
+                        // SAFETY: two integers; the pid is an unreaped child's, which leads a group of its own.
+                        unsafe { libc::kill(-pid, signal) };
+                    }
+                }
+            }
+            ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
+            ToShim::Quit => self.quit(),
+        }
+    }
+
+    fn script_ended(&mut self, outcome: RankOutcome) {
+        self.script = Script::Ended(outcome);
+        self.record(&ExitRecord::Script { outcome });
+        self.agent.tell(&FromShim::ScriptEnded { outcome });
+    }
+
+    fn number_of(&self, launch: LaunchId) -> Option<u32> {
+        self.launches.values().find(|l| l.id() == launch).map(|l| l.spec.number)
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            // Whoever ends us by hand (or the machine, going down) means the work.
+            if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
+                self.stop(StopReason::Asked, self.config.grace_ms);
+            }
+        }
+        while let Some((pid, outcome)) = process::reap_any() {
+            match self.processes.remove(&pid) {
+                Some(Process::Rank { number, local }) => self.rank_ended(number, local, outcome),
+                Some(Process::Script) => {
+                    let failure = match &mut self.script {
+                        Script::Running(start) => start.failure(),
+                        Script::None | Script::Ended(_) => None,
+                    };
+                    if let Some(failure) = &failure {
+                        log_files::tell(&self.dir, 0, 0, &failure.why);
+                    }
+                    self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
+                }
+                // Left behind by one of ours, and nobody's to tell.
+                None => {}
+            }
+        }
+        self.check_stopped();
+    }
+
+    fn rank_ended(&mut self, number: u32, local: u32, outcome: RankOutcome) {
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        let (outcome, happenings) = launch.rank_ended(local, outcome, &self.dir, &self.epoll, |local| socket_token(number, local));
+        let (id, rank, over) = (launch.id(), launch.rank(local), launch.ended());
+        // The abort that this end means goes first: who reads of the end knows by then what it was.
+        self.happened(number, happenings);
+        self.record(&ExitRecord::Rank { launch: id, rank, outcome });
+        self.agent.tell(&FromShim::RankEnded { launch: id, rank, outcome });
+        if over {
+            self.work.remove_launch(number);
+        }
+    }
+
+    fn happened(&mut self, number: u32, happenings: Vec<Happening>) {
+        for happening in happenings {
+            let Some(launch) = self.launches.get_mut(&number) else { return };
+            let id = launch.id();
+            match happening {
+                Happening::Fence { number, blob } => self.agent.tell(&FromShim::Fence { launch: id, number, blob }),
+                // We are bringing it down ourselves: its ranks die of that, and it is not why.
+                Happening::Abort { .. } if launch.down != Down::No || !matches!(self.ending, Ending::No) => {}
+                Happening::Abort { code, why } => {
+                    launch.aborted = Some((code, why.clone()));
+                    self.record(&ExitRecord::Aborted { launch: id, code, why: why.clone() });
+                    self.agent.tell(&FromShim::Aborted { launch: id, code, why });
+                    self.bring_down(number);
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, record: &ExitRecord) {
+        if let Err(error) = self.exits.append(record) {
+            say(&format!("{record:?} could not be written to disk: {error}"));
+        }
+    }
+}
+
+/// The code of a launch that was refused, not ended.
+const REFUSED_CODE: i32 = 125;
+
+/// CLOCK_BOOTTIME in milliseconds.
+fn now_ms() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,130 @@
+//! Ending work: one launch, all of it, and the shim itself; and the deadlines of that.
+
+use super::{Ending, Shim, Walltime, now_ms};
+use crate::launch::Down;
+use anyhow::Context;
+use lattice_runtime::exits::ExitRecord;
+use lattice_runtime::shim::{FromShim, StopReason};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
+use std::time::Duration;
+
+/// What is left of an aborted launch this long after SIGTERM is killed, in milliseconds.
+const ABORT_GRACE_MS: u64 = 2000;
+/// Between two tries to kill what survives, in milliseconds.
+const KILL_AGAIN_MS: u64 = 100;
+/// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
+const QUIT_MS_MAX: u64 = 10_000;
+/// As far as the kernel's clock reaches, with room.
+const TIMER_MS_MAX: u64 = i64::MAX as u64 / 1_000_000 / 2;
+
+impl Shim {
+    /// SIGTERM to one launch now, SIGKILL soon.
+    pub(super) fn bring_down(&mut self, number: u32) {
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        if launch.down == Down::No {
+            launch.down = Down::Terminating { kill_at: now_ms() + ABORT_GRACE_MS };
+            let pids = launch.pids();
+            self.work.signal_launch(number, &pids, libc::SIGTERM);
+            // A stopped process acts on no other signal.
+            self.work.signal_launch(number, &pids, libc::SIGCONT);
+        }
+    }
+
+    pub(super) fn stop(&mut self, why: StopReason, grace_ms: u64) {
+        let kill_at = now_ms().saturating_add(grace_ms);
+        match &mut self.ending {
+            Ending::No => {
+                self.ending = Ending::Terminating { why, kill_at };
+                self.work.signal_all(libc::SIGTERM);
+                self.work.signal_all(libc::SIGCONT);
+            }
+            Ending::Terminating { kill_at: earlier, .. } => *earlier = kill_at.min(*earlier),
+            Ending::Killing { .. } | Ending::Quitting { .. } => {}
+            Ending::Stopped { why } => self.agent.tell(&FromShim::Stopped { why: *why }),
+        }
+        self.check_stopped();
+    }
+
+    /// Ends what is left, without grace, then us.
+    pub(super) fn quit(&mut self) {
+        let now = now_ms();
+        self.work.kill_all();
+        self.ending = Ending::Quitting { again_at: now + KILL_AGAIN_MS, give_up_at: now + QUIT_MS_MAX };
+    }
+
+    fn nothing_left(&self) -> bool {
+        self.processes.is_empty() && self.work.is_empty()
+    }
+
+    pub(super) fn check_stopped(&mut self) {
+        let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
+        if self.nothing_left() {
+            self.ending = Ending::Stopped { why };
+            self.record(&ExitRecord::Stopped { why });
+            self.agent.tell(&FromShim::Stopped { why });
+        }
+    }
+
+    pub(super) fn may_leave(&self) -> bool {
+        match self.ending {
+            Ending::Quitting { give_up_at, .. } => self.nothing_left() || now_ms() >= give_up_at,
+            Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } => false,
+        }
+    }
+
+    pub(super) fn check_deadlines(&mut self) {
+        let now = now_ms();
+        if let Walltime::Until(end) = self.walltime
+            && end <= now
+        {
+            self.walltime = Walltime::Over;
+            self.stop(StopReason::Walltime, self.config.grace_ms);
+        }
+        for (number, launch) in &mut self.launches {
+            if let Down::Terminating { kill_at } = launch.down
+                && kill_at <= now
+            {
+                self.work.signal_launch(*number, &launch.pids(), libc::SIGKILL);
+                launch.down = Down::Killed;
+            }
+        }
+        match &mut self.ending {
+            Ending::Terminating { why, kill_at } if *kill_at <= now => {
+                self.ending = Ending::Killing { why: *why, again_at: now + KILL_AGAIN_MS };
+                self.work.kill_all();
+            }
+            Ending::Killing { again_at, .. } | Ending::Quitting { again_at, .. } if *again_at <= now => {
+                *again_at = now + KILL_AGAIN_MS;
+                self.work.kill_all();
+            }
+            Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {}
+        }
+        self.check_stopped();
+    }
+
+    /// Wakes us for the next deadline, if there is one.
+    pub(super) fn set_timer(&self) -> anyhow::Result<()> {
+        let walltime = match self.walltime {
+            Walltime::Until(end) => Some(end),
+            Walltime::NotYet | Walltime::Over => None,
+        };
+        let ending = match self.ending {
+            Ending::Terminating { kill_at, .. } => Some(kill_at),
+            Ending::Killing { again_at, .. } | Ending::Quitting { again_at, .. } => Some(again_at),
+            Ending::No | Ending::Stopped { .. } => None,
+        };
+        let launches = self.launches.values().filter_map(|launch| match launch.down {
+            Down::Terminating { kill_at } => Some(kill_at),
+            Down::No | Down::Killed => None,
+        });
+        match walltime.into_iter().chain(ending).chain(launches).min() {
+            // All zeros would mean "never".
+            Some(at) => {
+                let at = TimeSpec::from_duration(Duration::from_millis(at.clamp(1, TIMER_MS_MAX)));
+                self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME).context("setting the timer")
+            }
+            None => self.timer.unset().context("unsetting the timer"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What an agent is told after each connect: all that we know.
+
+use super::{Ending, REFUSED_CODE, Script, Shim, Walltime};
+use crate::launch::Happening;
+use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR};
+
+impl Shim {
+    /// Tells an agent that has just come all that we know.
+    pub(super) fn replay(&mut self) {
+        let (allocation, epoch) = (self.config.allocation, self.config.epoch);
+        let agent = &mut self.agent;
+        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id() });
+        agent.tell(&FromShim::Ready { failed: self.failed.clone() });
+        if !matches!(self.walltime, Walltime::NotYet) {
+            agent.tell(&FromShim::Going);
+        }
+        match self.script {
+            Script::None => {}
+            Script::Running(_) => agent.tell(&FromShim::ScriptStarted),
+            Script::Ended(outcome) => {
+                agent.tell(&FromShim::ScriptStarted);
+                agent.tell(&FromShim::ScriptEnded { outcome });
+            }
+        }
+        for launch in self.launches.values() {
+            let id = launch.id();
+            agent.tell(&FromShim::LaunchStarted { launch: launch.spec.clone() });
+            for happening in launch.replay() {
+                if let Happening::Fence { number, blob } = happening {
+                    agent.tell(&FromShim::Fence { launch: id, number, blob });
+                }
+            }
+            if let Some((code, why)) = launch.aborted.clone() {
+                agent.tell(&FromShim::Aborted { launch: id, code, why });
+            }
+            for (local, outcome) in launch.outcomes() {
+                agent.tell(&FromShim::RankEnded { launch: id, rank: launch.rank(local), outcome });
+            }
+        }
+        for (launch, why) in &self.refused {
+            agent.tell(&FromShim::Aborted { launch: *launch, code: REFUSED_CODE, why: why.clone() });
+        }
+        if let Ending::Stopped { why } = self.ending {
+            agent.tell(&FromShim::Stopped { why });
+        }
+        agent.tell(&FromShim::Synced);
+        agent.replayed();
+    }
+}

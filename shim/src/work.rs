@@ -1,0 +1,91 @@
+//! All processes of the allocation on this node: where they are born, and how they are ended.
+
+use lattice_runtime::cgroup::{CgroupError, Scope};
+use lattice_runtime::{identity, process};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+/// How processes are kept together.
+pub enum Work {
+    /// By the scope's cgroups: nothing escapes.
+    Scope(Scope),
+    /// This machine has no cgroup v2 tree: by being our descendants (we are their subreaper), a launch's by its ranks' sessions.
+    Tree,
+}
+
+impl Work {
+    /// Makes a launch's cgroup, to start processes in.
+    pub fn launch_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
+        match self {
+            Self::Scope(scope) => {
+                scope.launch(number).create()?;
+                scope.launch(number).open_dir().map(Some)
+            }
+            Self::Tree => Ok(None),
+        }
+    }
+
+    /// Sends a signal to all work.
+    pub fn signal_all(&self, signal: i32) {
+        match self {
+            Self::Scope(scope) => scope.work().signal(signal),
+            Self::Tree => drop(process::signal_descendants(own_pid(), signal, |_| true)),
+        }
+    }
+
+    /// Kills all work. Something may survive where there is no scope, or a kernel without `cgroup.kill`: repeat until [`Self::is_empty`].
+    pub fn kill_all(&self) {
+        match self {
+            Self::Scope(scope) => {
+                if let Err(error) = scope.work().kill() {
+                    crate::say(&format!("{error}: {}", std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()));
+                    scope.work().signal(libc::SIGKILL);
+                }
+            }
+            Self::Tree => self.signal_all(libc::SIGKILL),
+        }
+    }
+
+    /// Sends a signal to all processes of one launch; `ranks` are the pids of those that live.
+    pub fn signal_launch(&self, number: u32, ranks: &[i32], signal: i32) {
+        match self {
+            Self::Scope(scope) if signal == libc::SIGKILL && scope.launch(number).kill().is_ok() => {}
+            Self::Scope(scope) => scope.launch(number).signal(signal),
+            Self::Tree => drop(process::signal_descendants(own_pid(), signal, |stat| ranks.contains(&stat.session))),
+        }
+    }
+
+    /// Whether no process is left (zombies aside).
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Scope(scope) => matches!(scope.work().is_populated(), Ok(false)),
+            Self::Tree => identity::descendants(own_pid()).is_empty(),
+        }
+    }
+
+    /// What tells that a scope may have become empty.
+    pub fn events(&self) -> Option<File> {
+        match self {
+            Self::Scope(scope) => scope.work().events().ok(),
+            Self::Tree => None,
+        }
+    }
+
+    /// Removes a launch's cgroup where nothing lives in it any more. What ranks left running keeps it.
+    pub fn remove_launch(&self, number: u32) {
+        if let Self::Scope(scope) = self {
+            let _ = scope.launch(number).remove();
+        }
+    }
+
+    /// Removes the cgroups below `work`, at the end.
+    pub fn remove_all(&self) {
+        if let Self::Scope(scope) = self {
+            let _ = scope.work().remove();
+        }
+    }
+}
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}

@@ -1,0 +1,276 @@
+//! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
+
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_runtime::cgroup::{Scope, Slice};
+use lattice_runtime::identity;
+use lattice_runtime::mounts::loops_of;
+use lattice_runtime::process;
+use lattice_runtime::shim::{
+    Decoder, FromShim, LogStream, PROTOCOL_MAJOR, ShimConfig, ShimDir, StartedShim, StopReason, ToShim, connect_shim, encode, start_shim,
+};
+use std::fs::{self, DirBuilder};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, also on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The rest of a test's world.
+pub struct Bed {
+    pub dir: ShimDir,
+    pub scratch: PathBuf,
+    pub config: ShimConfig,
+    pub pid: i32,
+    pidfd: Option<OwnedFd>,
+    slice: Option<Slice>,
+    pub agent: Agent,
+}
+
+/// What differs between tests.
+#[derive(Clone, Default)]
+pub struct Setting {
+    /// No scope: by process tree alone.
+    pub without_scope: bool,
+    /// Contents of `/hello` in an image that is mounted at `<scratch>/ue`.
+    pub image: Option<&'static str>,
+    /// The image is this file instead.
+    pub image_file: Option<PathBuf>,
+    /// Put before the allocation's directory.
+    pub deep: String,
+}
+
+/// The connection that a test holds as the agent.
+pub struct Agent {
+    stream: UnixStream,
+    decoder: Decoder<FromShim>,
+}
+
+pub fn nobody() -> Principal {
+    if nix::unistd::geteuid().is_root() {
+        return Principal { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534] };
+    }
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap();
+    Principal { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), groups: vec![] }
+}
+
+impl Bed {
+    pub fn new(setting: Setting) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lattice-shim-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let scratch = std::env::temp_dir().join(&name);
+        DirBuilder::new().mode(0o755).create(&scratch).unwrap();
+        let slice = (!setting.without_scope).then(|| Slice::find(Path::new(&format!("{name}.slice"))).unwrap());
+        let allocation = AllocationId(uuid::Uuid::new_v4());
+        let image = setting.image_file.or_else(|| setting.image.map(|hello| make_image(&scratch, hello)));
+        let config = ShimConfig {
+            protocol: PROTOCOL_MAJOR,
+            allocation,
+            epoch: Epoch(7),
+            owner: nobody(),
+            image: image.map(|image| (image, scratch.join("ue"))),
+            scope: slice.as_ref().map(|s| s.create_scope(allocation).unwrap().path().to_owned()),
+            grace_ms: 300,
+            node: "n1".into(),
+        };
+        let dir = ShimDir::of(&scratch.join(setting.deep), allocation, Epoch(7));
+        let started = start_shim(Path::new(env!("CARGO_BIN_EXE_lattice-shim")), &dir, &config).unwrap();
+        let StartedShim { pid, pidfd, stream } = started;
+        Self { dir, scratch, config, pid, pidfd: Some(pidfd), slice, agent: Agent::greet(stream) }
+    }
+
+    /// One that has said that it is ready.
+    pub fn ready(setting: Setting) -> Self {
+        let mut bed = Self::new(setting);
+        assert_eq!(bed.agent.synced()[1], FromShim::Ready { failed: None });
+        bed
+    }
+
+    /// A launch of `ranks` ranks here, not started yet.
+    pub fn launch(&self, number: u32, ranks: u32, argv: &[&str]) -> LaunchSpec {
+        LaunchSpec {
+            id: LaunchId(uuid::Uuid::new_v4()),
+            number,
+            allocation: self.config.allocation,
+            epoch: self.config.epoch,
+            argv: argv.iter().map(|a| (*a).to_owned()).collect(),
+            env: [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())].into(),
+            working_dir: "/tmp".into(),
+            nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count: ranks }],
+        }
+    }
+
+    /// Starts a launch of a shell script.
+    pub fn start_sh(&mut self, number: u32, ranks: u32, script: &str) -> LaunchSpec {
+        let launch = self.launch(number, ranks, &["sh", "-c", script]);
+        self.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+        launch
+    }
+
+    /// The agent is gone without a word, and another comes.
+    pub fn reconnect(&mut self) {
+        self.agent = Agent::greet(connect_shim(&self.dir).unwrap());
+    }
+
+    /// What a rank wrote.
+    pub fn log(&self, number: u32, rank: u32, stream: LogStream) -> String {
+        fs::read_to_string(self.dir.log(number, rank, stream)).unwrap_or_default()
+    }
+
+    /// Waits until a rank has written `text`: it has come so far.
+    pub fn wait_log(&self, number: u32, rank: u32, text: &str) {
+        eventually(&format!("rank {rank} of launch {number} to write {text:?}"), || self.log(number, rank, LogStream::Out).contains(text));
+    }
+
+    pub fn scope(&self) -> Scope {
+        Scope::at(self.config.scope.clone().unwrap())
+    }
+
+    /// Stop, Quit, and then truly nothing is there.
+    pub fn end(mut self) {
+        self.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 200 });
+        self.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
+        self.quit();
+    }
+
+    /// Quit, and then truly nothing is there.
+    pub fn quit(mut self) {
+        self.agent.send(&ToShim::Quit);
+        assert_eq!(self.wait_shim(), RankOutcome::Exited { code: 0 }, "{}", fs::read_to_string(self.dir.shim_log()).unwrap());
+        assert!(!self.dir.socket().exists());
+        assert_eq!(fs::read_to_string(self.dir.shim_log()).unwrap_or_default().matches("panicked").count(), 0);
+        if self.slice.is_some() {
+            assert_eq!(self.scope().whole().processes(), Vec::<i32>::new());
+            self.scope().whole().remove().unwrap();
+        }
+        if let Some((image, at)) = &self.config.image {
+            eventually("the loop device to free itself", || loops_of(image).unwrap().is_empty());
+            assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(at.to_str().unwrap()));
+        }
+    }
+
+    /// How the shim ended.
+    pub fn wait_shim(&mut self) -> RankOutcome {
+        let mut outcome = None;
+        eventually("the shim to end", || {
+            outcome = process::reap(self.pid).unwrap();
+            outcome.is_some()
+        });
+        self.pidfd = None;
+        outcome.unwrap()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // All that is below the shim, before it: orphans would be anybody's.
+        if let Some(slice) = &self.slice {
+            let _ = self.scope().whole().kill();
+            let _ = self.scope().whole().wait_empty(PATIENCE);
+            if self.pidfd.take().is_some() {
+                let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+            }
+            let _ = self.scope().whole().remove();
+            let _ = slice.remove();
+        } else if self.pidfd.is_some() {
+            while process::signal_descendants(self.pid, libc::SIGKILL, |_| true) > 0 {}
+            if let Some(pidfd) = self.pidfd.take() {
+                let _ = identity::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+                let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+            }
+        }
+        if std::thread::panicking() {
+            eprintln!("shim.log: {}", fs::read_to_string(self.dir.shim_log()).unwrap_or_default());
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+impl Agent {
+    fn greet(stream: UnixStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut agent = Self { stream, decoder: Decoder::default() };
+        agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR });
+        agent
+    }
+
+    pub fn send(&mut self, message: &ToShim) {
+        self.send_bytes(&encode(message).unwrap());
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next message; `None` when the shim closed the connection.
+    pub fn next(&mut self) -> Option<FromShim> {
+        loop {
+            if let Some(message) = self.decoder.next().unwrap() {
+                return Some(message);
+            }
+            let mut chunk = [0; 65536];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(n) => self.decoder.push(&chunk[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("no word of the shim: {e}"),
+            }
+        }
+    }
+
+    /// All messages up to the one that is waited for, which is the last.
+    pub fn until(&mut self, what: &str, wanted: impl Fn(&FromShim) -> bool) -> Vec<FromShim> {
+        let mut seen = Vec::new();
+        loop {
+            let message = self.next().unwrap_or_else(|| panic!("the shim went away before {what}, after {seen:?}"));
+            seen.push(message);
+            if wanted(&seen[seen.len() - 1]) {
+                return seen;
+            }
+        }
+    }
+
+    /// All that a connect is told.
+    pub fn synced(&mut self) -> Vec<FromShim> {
+        self.until("Synced", |m| *m == FromShim::Synced)
+    }
+
+    /// How every rank of a launch ended, by rank; and all that was told until then.
+    pub fn outcomes(&mut self, launch: &LaunchSpec) -> (Vec<RankOutcome>, Vec<FromShim>) {
+        let mut outcomes = std::collections::BTreeMap::new();
+        let mut seen = Vec::new();
+        while outcomes.len() < launch.nodes.iter().find(|n| n.node.as_str() == "n1").unwrap().count as usize {
+            let message = self.next().expect("the shim went away");
+            if let FromShim::RankEnded { launch: id, rank, outcome } = &message
+                && *id == launch.id
+            {
+                outcomes.insert(*rank, *outcome);
+            }
+            seen.push(message);
+        }
+        (outcomes.into_values().collect(), seen)
+    }
+}
+
+/// Waits for what no descriptor tells; looks often and gives up late.
+pub fn eventually(what: &str, mut there: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !there() {
+        assert!(Instant::now() < until, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn make_image(scratch: &Path, hello: &str) -> PathBuf {
+    let (tree, image) = (scratch.join("tree"), scratch.join("image.sqfs"));
+    DirBuilder::new().mode(0o755).create(&tree).unwrap();
+    fs::write(tree.join("hello"), hello).unwrap();
+    let made = Command::new("mksquashfs").args([&tree, &image]).args(["-quiet", "-no-progress"]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    image
+}

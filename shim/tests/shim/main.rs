@@ -1,0 +1,67 @@
+//! The real shim, with a test in its agent's place. What a machine lacks for a test counts as ignored, with the
+//! reason, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
+
+mod bed;
+mod mpi;
+mod survival;
+mod work;
+
+use lattice_runtime::cgroup::Slice;
+use libtest_mimic::{Arguments, Trial};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let root = (!nix::unistd::geteuid().is_root()).then_some("needs root");
+    let tree = root.or_else(|| Slice::find(Path::new("x")).is_err().then_some("needs a cgroup v2 tree"));
+    let image = tree.or_else(|| missing("mksquashfs").then_some("needs mksquashfs"));
+    let mpich = tree.or_else(|| missing("mpicc.mpich").then_some("needs mpicc.mpich"));
+    let trials = vec![
+        trial("exit_codes_and_signals_are_told", tree, work::exit_codes),
+        trial("what_cannot_start_is_127_or_126_and_says_why", tree, work::not_started),
+        trial("rank_environment_and_logs_are_the_users", tree, work::environment_and_logs),
+        trial("script_runs_as_its_owner", tree, work::script),
+        trial("script_is_started_once", tree, work::script_once),
+        trial("launch_is_started_once_and_forgotten_on_request", tree, work::launch_once),
+        trial("launch_that_cannot_be_is_refused", tree, work::refused),
+        trial("signal_reaches_every_rank", tree, work::signal),
+        trial("walltime_ends_what_ignores_sigterm", tree, work::walltime),
+        trial("walltime_without_scope", None, work::walltime_without_scope),
+        trial("stop_leaves_nothing_not_even_daemons", tree, work::daemons),
+        trial("stop_without_scope_leaves_nothing", None, work::daemons_without_scope),
+        trial("image_is_mounted_and_goes", image, work::image),
+        trial("image_that_is_damaged_is_said", tree, work::damaged_image),
+        trial("sixteen_images_at_once", image, work::sixteen_images),
+        trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
+        trial("agent_away_during_walltime", tree, survival::away_during_walltime),
+        trial("agent_that_speaks_garbage_loses_its_connection_alone", tree, survival::hostile_agent),
+        trial("newer_agent_replaces_the_older", tree, survival::newer_agent),
+        trial("shim_killed_leaves_exits_and_a_scope_to_sweep", tree, survival::killed_shim),
+        trial("shim_is_started_once_and_in_any_depth", tree, survival::deep_directory),
+        trial("shim_is_small", tree, survival::small),
+        trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),
+        trial("rank_that_dies_after_init_brings_its_launch_down", tree, mpi::dead_rank),
+        trial("rank_that_finalizes_and_ends_at_once_is_no_dead_one", tree, mpi::finalize_and_exit),
+        trial("child_that_holds_the_pmi_socket_does_not_hold_the_end", tree, mpi::held_socket),
+        trial("fence_outlives_its_agent", tree, mpi::fence),
+        trial("abort_from_elsewhere_is_not_told_back", tree, mpi::abort_elsewhere),
+        trial("mpich_program_of_four_ranks", mpich, mpi::mpich),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn trial(name: &str, lacks: Option<&'static str>, test: fn()) -> Trial {
+    match lacks {
+        None => Trial::test(name, move || {
+            test();
+            Ok(())
+        }),
+        Some(why) if std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_some() => Trial::test(name, move || Err(why.into())),
+        Some(why) => Trial::test(name, || Ok(())).with_kind(why).with_ignored_flag(true),
+    }
+}
+
+fn missing(program: &str) -> bool {
+    Command::new(program).arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
+}

@@ -1,0 +1,193 @@
+//! PMI: by hand in a shell, and with a real MPICH.
+
+use crate::bed::{Bed, Setting};
+use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
+use lattice_runtime::exits::{self, ExitRecord};
+use lattice_runtime::shim::{FromShim, LogStream, ToShim};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// One question and its answer, as a shell rank speaks PMI-1.
+const ASK: &str = "ask() { echo \"$*\" >&3; read -r answer <&3; }; ask cmd=init pmi_version=1 pmi_subversion=1; ";
+
+fn aborted(seen: &[FromShim], launch: &LaunchSpec) -> Option<(i32, String)> {
+    seen.iter().find_map(|m| match m {
+        FromShim::Aborted { launch: id, code, why } if *id == launch.id => Some((*code, why.clone())),
+        _ => None,
+    })
+}
+
+const TERMINATED: RankOutcome = RankOutcome::Signalled { signal: 15 };
+
+pub fn garbage() {
+    let mut bed = Bed::ready(Setting::default());
+    let other = bed.start_sh(1, 2, &format!("{ASK} echo up; sleep 1000"));
+    (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
+    for (number, garbage) in
+        (2..).zip(["echo GET / HTTP >&3", "head -c 100000 /dev/zero >&3", "echo cmd=init pmi_version=2 pmi_subversion=0 >&3"])
+    {
+        // Rank 1 waits without a word; rank 0 waits for its end.
+        let launch = bed.start_sh(number, 2, &format!("[ $PMI_RANK = 0 ] && {{ {garbage}; }}; exec sleep 1000"));
+        let (outcomes, seen) = bed.agent.outcomes(&launch);
+        assert_eq!(outcomes, [TERMINATED; 2], "{garbage}");
+        let (code, why) = aborted(&seen, &launch).unwrap_or_else(|| panic!("{garbage}: {seen:?}"));
+        assert!(code == 1 && why.contains("rank 0"), "{why}");
+        let record = ExitRecord::Aborted { launch: launch.id, code, why };
+        assert!(exits::read(&bed.dir).unwrap().contains(&record));
+    }
+    assert_eq!(bed.scope().launch(1).processes().len(), 4, "two shells and two sleeps: the other launch lives");
+    bed.reconnect();
+    let replay = bed.agent.synced();
+    assert_eq!((replay.iter().filter(|m| matches!(m, FromShim::Aborted { .. })).count(), aborted(&replay, &other)), (3, None));
+    bed.end();
+}
+
+pub fn dead_rank() {
+    let mut bed = Bed::ready(Setting::default());
+    // The other one would ignore SIGTERM for ever, once it has come so far.
+    let script = format!(
+        "trap '' TERM; {ASK} echo up; [ $PMI_RANK = 0 ] && {{ while [ ! -e $GO ]; do sleep 0.01; done; exit 3; }}; sleep 1000; sleep 1000"
+    );
+    let mut launch = bed.launch(1, 2, &["sh", "-c", &script]);
+    let go = bed.scratch.join("go");
+    launch.env.insert("GO".into(), go.display().to_string());
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
+    std::fs::write(go, "").unwrap();
+    let begin = Instant::now();
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    assert_eq!(outcomes, [RankOutcome::Exited { code: 3 }, RankOutcome::Signalled { signal: 9 }]);
+    assert!(aborted(&seen, &launch).is_some_and(|(_, why)| why.contains("rank 0")), "{seen:?}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    // An abort by its own wish keeps its code.
+    let launch = bed.start_sh(2, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && {{ echo cmd=abort exitcode=7 >&3; exit 7; }}; exec sleep 1000"));
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    assert_eq!(outcomes[0], TERMINATED);
+    assert_eq!(aborted(&seen, &launch).map(|a| a.0), Some(7));
+    // One that never spoke is an ordinary program: its end is its own.
+    let launch = bed.start_sh(3, 2, "exit $PMI_RANK");
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }, RankOutcome::Exited { code: 1 }]);
+    assert_eq!(aborted(&seen, &launch), None);
+    bed.end();
+}
+
+pub fn finalize_and_exit() {
+    let mut bed = Bed::ready(Setting::default());
+    for number in 1..=20 {
+        // It does not even wait for the answer.
+        let launch = bed.start_sh(number, 4, &format!("{ASK} echo cmd=finalize >&3; exit 0"));
+        let (outcomes, seen) = bed.agent.outcomes(&launch);
+        assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }; 4], "{seen:?}");
+        assert_eq!(aborted(&seen, &launch), None);
+    }
+    bed.end();
+}
+
+pub fn held_socket() {
+    let mut bed = Bed::ready(Setting::default());
+    let launch = bed.start_sh(1, 1, &format!("sleep 1000 & {ASK} ask cmd=finalize; exit 0"));
+    assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Exited { code: 0 }]);
+    let launch = bed.start_sh(2, 1, &format!("sleep 1000 & {ASK} exit 0"));
+    let seen = bed.agent.until("Aborted", |m| matches!(m, FromShim::Aborted { .. }));
+    assert!(aborted(&seen, &launch).is_some());
+    bed.end();
+}
+
+pub fn fence() {
+    let mut bed = Bed::ready(Setting::default());
+    let script = format!(
+        "{ASK} ask cmd=get_my_kvsname; kvs=${{answer##*kvsname=}}; ask cmd=put kvsname=$kvs key=mine$PMI_RANK value=v$PMI_RANK; \
+         ask cmd=barrier_in; ask cmd=get kvsname=$kvs key=mine2; echo \"$answer\"; ask cmd=finalize"
+    );
+    let mut launch = bed.launch(1, 2, &["sh", "-c", &script]);
+    launch.nodes.push(NodeRanks { node: "n2".parse().unwrap(), first: 2, count: 1 });
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    let is_fence = |m: &FromShim| matches!(m, FromShim::Fence { number: 1, .. });
+    let seen = bed.agent.until("a fence", is_fence);
+    let Some(FromShim::Fence { blob, .. }) = seen.last().cloned() else { unreachable!("waited for") };
+    // The agent dies in the middle of it; its successor is told again.
+    bed.reconnect();
+    let replay = bed.agent.synced();
+    assert!(replay.contains(&FromShim::Fence { launch: launch.id, number: 1, blob: blob.clone() }), "{replay:?}");
+    // The other node's part is made by its own server.
+    let job = lattice_pmi::Job { number: 1, kvsname: "k".into(), size: 3, first: 2, count: 1, mapping: "(vector,(0,1,2),(1,1,1))".into() };
+    let mut server = lattice_pmi::Server::new(job);
+    let mut actions = Vec::new();
+    let said = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=put kvsname=k key=mine2 value=v2\ncmd=barrier_in\n";
+    server.handle(lattice_pmi::Event::Bytes { local: 0, data: said }, &mut actions);
+    let theirs = actions.into_iter().find_map(|a| match a {
+        lattice_pmi::Action::Fence { number: 1, blob } => Some(blob),
+        _ => None,
+    });
+    let merged = [blob, theirs.expect("the other node's part")].concat();
+    bed.agent.send(&ToShim::FenceDone { launch: launch.id, number: 1, blob: merged });
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }; 2], "{seen:?}");
+    for rank in 0..2 {
+        assert!(bed.log(1, rank, LogStream::Out).contains("value=v2"));
+    }
+    bed.end();
+}
+
+pub fn abort_elsewhere() {
+    let mut bed = Bed::ready(Setting::default());
+    let launch = bed.start_sh(1, 2, &format!("{ASK} echo up; exec sleep 1000"));
+    (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
+    bed.agent.send(&ToShim::Abort { launch: launch.id, code: 3, why: "rank 9 died".into() });
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    assert_eq!((outcomes, aborted(&seen, &launch)), (vec![TERMINATED; 2], None));
+    // Neither is a stop: ranks that we end die after init, and that is no abort.
+    let launch = bed.start_sh(2, 2, &format!("{ASK} echo up; exec sleep 1000"));
+    (0..2).for_each(|rank| bed.wait_log(2, rank, "up"));
+    bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Asked, grace_ms: 10_000 });
+    let seen = bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
+    assert_eq!(aborted(&seen, &launch), None);
+    bed.quit();
+}
+
+const PROGRAM: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    int rank, size, local, sum, token;
+    MPI_Comm node;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_size(node, &local);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    token = rank;
+    MPI_Sendrecv_replace(&token, 1, MPI_INT, (rank + 1) % size, 0, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (argc > 1 && rank == 1) MPI_Abort(MPI_COMM_WORLD, atoi(argv[1]));
+    if (argc > 1) MPI_Barrier(MPI_COMM_WORLD);
+    printf("%d of %d, %d here, sum %d, from %d\n", rank, size, local, sum, token);
+    MPI_Finalize();
+    return rank == 3 ? 9 : 0;
+}
+"#;
+
+pub fn mpich() {
+    let mut bed = Bed::ready(Setting::default());
+    let (source, program) = (bed.scratch.join("ring.c"), bed.scratch.join("ring"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let made = Command::new("mpicc.mpich").arg(&source).arg("-o").arg(&program).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let launch = bed.launch(1, 4, &[program.to_str().unwrap()]);
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    let zero = RankOutcome::Exited { code: 0 };
+    let logs = || (0..4).map(|r| bed.log(1, r, LogStream::Err)).collect::<String>();
+    assert_eq!(outcomes, [zero, zero, zero, RankOutcome::Exited { code: 9 }], "{seen:?} {}", logs());
+    for rank in 0..4 {
+        let from = (rank + 3) % 4;
+        assert_eq!(bed.log(1, rank, LogStream::Out), format!("{rank} of 4, 4 here, sum 6, from {from}\n"));
+    }
+    let launch = bed.launch(2, 4, &[program.to_str().unwrap(), "7"]);
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    let (_, seen) = bed.agent.outcomes(&launch);
+    assert_eq!(aborted(&seen, &launch).map(|a| a.0), Some(7), "{seen:?}");
+    bed.end();
+}
