@@ -89,8 +89,16 @@ impl Core {
     }
 
     pub(super) fn answer(&mut self, pull: &Pull) {
-        // One that does not know who we are now, or whom we do not know, hears so from foca.
-        if pull.to != self.me || !self.view.is_active(&pull.from) {
+        // One that does not know who we are now hears so from foca.
+        if pull.to != self.me {
+            return;
+        }
+        // Who asks is there: among many that start together, most do not know each other yet. Only encoding could fail.
+        if !self.view.is_active(&pull.from) {
+            let _ = self.foca.apply_many([foca::Member::alive(pull.from.clone())].into_iter(), true, &mut self.wishes);
+        }
+        // Unless we hold that very identity for Down, or know a later one.
+        if !others(&self.foca, self.me.key).any(|member| *member.id() == pull.from && member.state() != State::Down) {
             return;
         }
         let have: BTreeSet<u64> = pull.tags.iter().copied().collect();
