@@ -35,19 +35,23 @@ pub enum ExitRecord {
 #[derive(Debug)]
 pub struct Writer {
     file: File,
+    /// Bytes of whole records.
+    length: u64,
     dirty: bool,
 }
 
 impl Writer {
-    /// Opens or makes the file of `dir` (mode 0600).
+    /// Opens or makes the file of `dir` (mode 0600). A torn tail goes: nothing behind it would be read.
     pub fn open(dir: &ShimDir) -> io::Result<Self> {
+        let length = read_whole(dir)?.1;
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.exits())?;
+        file.set_len(length)?;
         // Not every file system can reserve; the record is then written when there is room, as everywhere.
         let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES);
-        Ok(Self { file, dirty: false })
+        Ok(Self { file, length, dirty: false })
     }
 
-    /// Appends one record.
+    /// Appends one record. One that does not fit on the disk is taken out again, so that later ones can be read.
     pub fn append(&mut self, record: &ExitRecord) -> io::Result<()> {
         let body = rmp_serde::to_vec_named(record).map_err(io::Error::other)?;
         let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= RECORD_BYTES_MAX);
@@ -57,7 +61,16 @@ impl Writer {
         bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         bytes.extend_from_slice(&body);
         self.dirty = true;
-        self.file.write_all(&bytes)
+        match self.file.write_all(&bytes) {
+            Ok(()) => {
+                self.length += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.file.set_len(self.length)?;
+                Err(error)
+            }
+        }
     }
 
     /// Returns once everything appended is on disk; at once where there is nothing new.
@@ -72,6 +85,11 @@ impl Writer {
 
 /// All whole records of `dir`, oldest first; none where the shim never wrote any.
 pub fn read(dir: &ShimDir) -> io::Result<Vec<ExitRecord>> {
+    read_whole(dir).map(|(records, _)| records)
+}
+
+/// All whole records, and how many bytes they are.
+fn read_whole(dir: &ShimDir) -> io::Result<(Vec<ExitRecord>, u64)> {
     let mut bytes = Vec::new();
     match File::open(dir.exits()) {
         Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?,
@@ -79,12 +97,12 @@ pub fn read(dir: &ShimDir) -> io::Result<Vec<ExitRecord>> {
         Err(error) => return Err(error),
     };
     let mut rest = bytes.as_slice();
-    Ok(std::iter::from_fn(|| {
-        let (record, after) = split_record(rest)?;
+    let mut records = Vec::new();
+    while let Some((record, after)) = split_record(rest) {
+        records.push(record);
         rest = after;
-        Some(record)
-    })
-    .collect())
+    }
+    Ok((records, (bytes.len() - rest.len()) as u64))
 }
 
 fn split_record(bytes: &[u8]) -> Option<(ExitRecord, &[u8])> {
@@ -129,6 +147,9 @@ mod tests {
             std::fs::write(dir.exits(), &whole[..cut]).unwrap();
             let got = read(&dir).unwrap();
             assert!(got.len() < records().len() && records().starts_with(&got), "cut at {cut}");
+            let mut again = Writer::open(&dir).unwrap();
+            again.append(&records()[0]).unwrap();
+            assert_eq!(read(&dir).unwrap().last(), records().first(), "appended behind what was cut at {cut}");
         }
         for at in 0..whole.len() {
             let mut bad = whole.clone();

@@ -290,7 +290,8 @@ fn become_program(plan: &ChildPlan<'_>) -> ! {
     }
 }
 
-/// Which child ended, and how: one that waits to be reaped, without waiting. `None` where there is none now.
+/// Which child ended, and how: one that waits to be reaped, without waiting. `None` where there is none now. Only for a
+/// process that starts all its children itself: it takes everybody's.
 pub fn reap_any() -> Option<(i32, RankOutcome)> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

@@ -180,6 +180,8 @@ pub enum FromShim {
     },
     /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },
+    /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
+    Stopping { why: StopReason },
     /// All work was ended, and nothing of it is left.
     Stopped { why: StopReason },
     /// The replay after a connect is over; what follows is new.

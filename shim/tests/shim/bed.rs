@@ -41,6 +41,8 @@ pub struct Setting {
     pub image: Option<&'static str>,
     /// The image is this file instead.
     pub image_file: Option<PathBuf>,
+    /// The state directory is a file system of this many kilobytes.
+    pub disk_kib: Option<u32>,
     /// Put before the allocation's directory.
     pub deep: String,
 }
@@ -55,8 +57,8 @@ pub fn nobody() -> Principal {
     if nix::unistd::geteuid().is_root() {
         return Principal { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534] };
     }
-    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap();
-    Principal { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), groups: vec![] }
+    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    Principal { name: "me".into(), uid: uid.as_raw(), gid: gid.as_raw(), groups: vec![] }
 }
 
 impl Bed {
@@ -78,7 +80,13 @@ impl Bed {
             grace_ms: 300,
             node: "n1".into(),
         };
-        let dir = ShimDir::of(&scratch.join(setting.deep), allocation, Epoch(7));
+        let state = scratch.join(setting.deep);
+        if let Some(kib) = setting.disk_kib {
+            let size = format!("size={kib}k");
+            fs::create_dir_all(&state).unwrap();
+            nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), Some(size.as_str())).unwrap();
+        }
+        let dir = ShimDir::of(&state, allocation, Epoch(7));
         let started = start_shim(Path::new(env!("CARGO_BIN_EXE_lattice-shim")), &dir, &config).unwrap();
         let StartedShim { pid, pidfd, stream } = started;
         Self { dir, scratch, config, pid, pidfd: Some(pidfd), slice, agent: Agent::greet(stream) }
@@ -187,6 +195,7 @@ impl Drop for Bed {
         if std::thread::panicking() {
             eprintln!("shim.log: {}", fs::read_to_string(self.dir.shim_log()).unwrap_or_default());
         }
+        let _ = nix::mount::umount2(&self.scratch.join("small"), nix::mount::MntFlags::MNT_DETACH);
         let _ = fs::remove_dir_all(&self.scratch);
     }
 }

@@ -39,6 +39,7 @@ fn main() {
         trial("newer_agent_replaces_the_older", tree, survival::newer_agent),
         trial("shim_killed_leaves_exits_and_a_scope_to_sweep", tree, survival::killed_shim),
         trial("shim_is_started_once_and_in_any_depth", tree, survival::deep_directory),
+        trial("full_disk_does_not_keep_work_from_ending", tree, survival::full_disk),
         trial("shim_is_small", tree, survival::small),
         trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),
         trial("rank_that_dies_after_init_brings_its_launch_down", tree, mpi::dead_rank),

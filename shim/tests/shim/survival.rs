@@ -154,6 +154,26 @@ pub fn deep_directory() {
     assert!(!bed.dir.socket().exists());
 }
 
+pub fn full_disk() {
+    let mut bed = Bed::ready(Setting { deep: "small".into(), disk_kib: Some(512), ..Setting::default() });
+    let script = "head -c 2000000 /dev/zero; head -c 2000000 /dev/zero >&2; touch $UP; trap '' TERM; sleep 1000; sleep 1000";
+    let mut launch = bed.launch(1, 2, &["sh", "-c", script]);
+    let up = bed.scratch.join("up");
+    std::fs::set_permissions(&bed.scratch, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    launch.env.insert("UP".into(), up.display().to_string());
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    eventually("the disk to be full", || up.exists());
+    let late = bed.start_sh(2, 1, "echo lost; exit 3");
+    assert_eq!(bed.agent.outcomes(&late).0, [RankOutcome::Exited { code: 3 }]);
+    bed.agent.send(&ToShim::Go { walltime_ms: 50 });
+    bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Walltime });
+    let killed = |rank| ExitRecord::Rank { launch: launch.id, rank, outcome: RankOutcome::Signalled { signal: 9 } };
+    let records = exits::read(&bed.dir).unwrap();
+    assert_eq!(records.len(), 4, "what was reserved is there for all of them: {records:?}");
+    assert!(records.contains(&killed(0)) && records.contains(&killed(1)));
+    bed.quit();
+}
+
 pub fn small() {
     let mut bed = Bed::ready(Setting::default());
     let launch = bed.start_sh(1, 64, "read x <&3");
