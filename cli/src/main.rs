@@ -1,1 +1,59 @@
-fn main() {}
+//! `lattice`: what users type. Depends on the API and the model alone.
+//!
+//! ```text
+//!   args ─▶ command/* ─▶ lattice_api::client ─▶ any agent
+//!             │  ▲
+//!   directives┘  └ settings (flags > environment > ~/.config/lattice/config.yaml)
+//! ```
+//!
+//! Data goes to stdout, talk to stderr; the exit codes are in [`failure::Exit`].
+
+mod args;
+mod command;
+mod directives;
+mod failure;
+mod flags;
+mod follow;
+mod handover;
+mod label;
+mod last;
+mod output;
+mod received;
+mod request;
+mod session;
+mod settings;
+mod shape;
+mod shown;
+mod table;
+mod unbuilt;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use session::Session;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // These two are the agent's own; it needs no connection and reads its own configuration.
+    let done = match &cli.command {
+        Command::Dev(rest) => Err(handover::exec("dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec("doctor", &rest.args)),
+        _ => talk_to_agent(cli),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.tell(),
+    }
+}
+
+fn talk_to_agent(cli: Cli) -> Result<u8, Failure> {
+    let follows = cli.command.gives_the_programs_code();
+    let done = Session::new(&cli.global).and_then(|session| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
+        runtime.block_on(command::run(&session, cli.command))
+    });
+    // The program's own code is what such a form gives, so our failures keep out of its range.
+    done.map_err(|failure| if follows { failure.beside_a_program() } else { failure })
+}

@@ -1,0 +1,345 @@
+//! The command line.
+
+use crate::flags::SubmitFlags;
+use crate::output::Format;
+use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
+use lattice_api::allocation::state_from_name;
+use lattice_model::AllocationState;
+use std::ffi::OsString;
+
+/// Runs work on the machines of a cluster
+///
+/// Every command asks the agent of this machine (or the one that --endpoint names). An allocation is named by its id, by the
+/// beginning of its id where that is unique, or by @last for the one submitted last.
+#[derive(Parser)]
+#[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no quorum answers.
+launch and logs -f give the program's own code (128 + signal), 125 when Lattice failed, 126 and 127 as a shell does.
+
+Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output); LATTICE_ENDPOINT, LATTICE_TENANT and
+LATTICE_VCLUSTER win over it.";
+
+#[derive(Args)]
+pub struct Global {
+    /// How to show the answer (logs and launch always give the program's own bytes)
+    #[arg(short = 'o', long, global = true, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// The agent to ask: unix:/path/of/agent.sock or http://host:port
+    #[arg(long, global = true, value_name = "ENDPOINT")]
+    pub endpoint: Option<String>,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Accepted; nothing is ever coloured
+    #[arg(long, global = true, hide = true)]
+    pub no_color: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Put a script or a command into the queue
+    Submit(Submit),
+    /// List your allocations, or show one
+    Status(Status),
+    /// Why an allocation stands where it stands
+    Explain(Key),
+    /// End allocations
+    Cancel(Cancel),
+    /// Show what an allocation's program wrote
+    Logs(Logs),
+    /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
+    Launch(Launch),
+    /// List the nodes, or show one
+    Nodes(Nodes),
+    /// What this machine's agent knows of its own node, even without a quorum
+    Node(Node),
+    /// The quorum's members
+    Quorum(Quorum),
+    /// The audit log
+    Audit(Audit),
+    /// The gossip between the agents
+    Gossip(Gossip),
+    /// Run a whole cluster of one machine in one process, to try things out
+    #[command(disable_help_flag = true)]
+    Dev(Rest),
+    /// Look at this machine and say what is missing, and what to do about it
+    #[command(disable_help_flag = true)]
+    Doctor(Rest),
+    #[command(hide = true)]
+    Admin(Admin),
+}
+
+impl Command {
+    /// Whether a good end gives the exit code of somebody's program rather than ours.
+    pub fn gives_the_programs_code(&self) -> bool {
+        match self {
+            Self::Launch(_) => true,
+            Self::Logs(logs) => logs.follow,
+            _ => false,
+        }
+    }
+}
+
+const SUBMIT_EXAMPLES: &str = "Examples:
+  lattice submit job.sh                            a script; its #LATTICE (or #SBATCH) lines say what it needs
+  lattice submit --nodes=4 --walltime=2h job.sh    the command line wins over the script's lines
+  lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate input.nml
+                                                   16 ranks of one MPI program on 2 nodes
+
+A script's lines, before its first command:
+  #!/bin/bash
+  #LATTICE --nodes=4 --walltime=2h
+  #LATTICE name=simulation
+  lattice launch ./simulate input.nml";
+
+#[derive(Args)]
+#[command(after_help = SUBMIT_EXAMPLES, override_usage = "lattice submit [OPTIONS] SCRIPT [-- ARGS...]\n       lattice submit [OPTIONS] -- COMMAND [ARGS...]")]
+pub struct Submit {
+    #[command(flatten)]
+    pub flags: SubmitFlags,
+    /// The script to run on the first node; it starts ranks with `lattice launch`
+    pub script: Option<OsString>,
+    /// The script's arguments (those that begin with a dash go after --)
+    pub args: Vec<String>,
+    /// Without a script: the program to run as nodes × tasks-per-node ranks, and its arguments
+    #[arg(last = true)]
+    pub rest: Vec<String>,
+}
+
+const LAUNCH_EXAMPLES: &str = "Examples:
+  lattice launch ./simulate                 in a script: the allocation's tasks-per-node on each of its nodes
+  lattice launch -n 4 --label hostname      in a script: 4 ranks, each line with its rank
+  lattice launch --alloc 1f0c9a4e hostname  from outside, in an allocation that runs
+  lattice launch -N 2 -n 16 ./simulate      elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
+
+#[derive(Args)]
+#[command(after_help = LAUNCH_EXAMPLES)]
+pub struct Launch {
+    /// Ranks in all
+    #[arg(short = 'n', long = "ntasks", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
+    /// Begin each line with its rank
+    #[arg(short, long)]
+    pub label: bool,
+    /// The allocation to run in; by default the one this process runs in
+    #[arg(long, value_name = "ID")]
+    pub alloc: Option<String>,
+    #[command(flatten)]
+    pub flags: SubmitFlags,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct Key {
+    /// The allocation: its id, the beginning of it, or @last
+    pub id: String,
+}
+
+#[derive(Args)]
+pub struct Status {
+    /// One allocation: its id, the beginning of it, or @last
+    #[arg(conflicts_with_all = ["all", "state", "limit"])]
+    pub id: Option<String>,
+    /// Everybody's, not only your own
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only those in these states (pending, staging, running, completed, failed, cancelled)
+    #[arg(long, value_delimiter = ',', value_parser = state)]
+    pub state: Vec<AllocationState>,
+    /// At most this many, the newest
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+#[derive(Args)]
+pub struct Cancel {
+    /// The allocations
+    #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
+    pub ids: Vec<String>,
+    /// All of your own that have not ended
+    #[arg(long)]
+    pub all_mine: bool,
+    /// With --all-mine: only those in these states
+    #[arg(long, value_delimiter = ',', value_parser = state, requires = "all_mine")]
+    pub state: Vec<AllocationState>,
+}
+
+#[derive(Args)]
+pub struct Logs {
+    /// The allocation
+    pub id: String,
+    /// Follow until it has ended, then give its program's exit code
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only this rank
+    #[arg(long)]
+    pub rank: Option<u32>,
+    /// Only stdout
+    #[arg(long, conflicts_with = "stderr")]
+    pub stdout: bool,
+    /// Only stderr
+    #[arg(long)]
+    pub stderr: bool,
+    /// Only the ranks of this node
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Begin each line with its rank
+    #[arg(short, long)]
+    pub label: bool,
+}
+
+#[derive(Args)]
+pub struct Nodes {
+    /// One node
+    pub node: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Node {
+    #[command(subcommand)]
+    pub what: NodeCommand,
+}
+
+#[derive(Subcommand)]
+pub enum NodeCommand {
+    /// What the agent knows of its own node; for another node, what the quorum has
+    Status(Nodes),
+    #[command(hide = true)]
+    List(Nodes),
+}
+
+#[derive(Args)]
+pub struct Quorum {
+    #[command(subcommand)]
+    pub what: QuorumCommand,
+}
+
+#[derive(Subcommand)]
+pub enum QuorumCommand {
+    /// Who leads, who follows, how far each is
+    Status,
+}
+
+#[derive(Args)]
+pub struct Audit {
+    #[command(subcommand)]
+    pub what: AuditCommand,
+}
+
+#[derive(Subcommand)]
+pub enum AuditCommand {
+    /// Walk the whole hash chain and say whether it holds
+    Verify,
+}
+
+#[derive(Args)]
+pub struct Gossip {
+    #[command(subcommand)]
+    pub what: GossipCommand,
+}
+
+#[derive(Subcommand)]
+pub enum GossipCommand {
+    /// Every member that this agent's gossip knows
+    Members,
+}
+
+#[derive(Args)]
+pub struct Admin {
+    #[command(subcommand)]
+    pub what: AdminCommand,
+}
+
+#[derive(Subcommand)]
+pub enum AdminCommand {
+    Raft(Quorum),
+}
+
+#[derive(Args)]
+pub struct Rest {
+    /// Handed to lattice-agent as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
+    pub args: Vec<OsString>,
+}
+
+fn state(text: &str) -> Result<AllocationState, String> {
+    state_from_name(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_documents_write_is_understood() {
+        for line in [
+            "submit script.sh",
+            "submit script.sh --nodes=4",
+            "submit script.sh -- --epochs 3",
+            "submit --nodes=64 --walltime=72h --uenv=/prgenv-gnu.sqfs -- torchrun train.py",
+            "submit --task-group=0-99%20 script.sh",
+            "submit --depends-on=12345:success script.sh",
+            "submit -N 2 --requeue script.sh",
+            "submit --requeue=always -o name -- true",
+            "status",
+            "status 12345 -o json",
+            "status --state=running,pending --all",
+            "cancel 1 2 3",
+            "cancel --state=pending --all-mine",
+            "launch --alloc=12345 hostname",
+            "launch --alloc=12345 -n 4 ./my_program --its=own -n 7",
+            "launch -n4 -- true",
+            "logs 12345 --follow",
+            "logs 12345 --stderr --node=x1000c0s0b0n3",
+            "nodes x1000c0s0b0n0",
+            "node list",
+            "node status",
+            "quorum status",
+            "admin raft status",
+            "doctor --config f --help",
+            "dev",
+        ] {
+            if let Err(error) = Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_what_was_meant() {
+        for (line, meant) in [
+            ("submit --noodes=4 x", "--nodes"),
+            ("statsu", "status"),
+            ("status --state=runing", "Running"),
+            ("submit --nodes=0 x", "at least 1"),
+            ("submit --walltime=soon x", "24h"),
+            ("submit --env=A x", "NAME=VALUE"),
+            ("cancel", "required"),
+            ("cancel 1 --all-mine", "cannot be used"),
+            ("launch", "required"),
+        ] {
+            match Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))) {
+                Ok(_) => panic!("{line} was taken"),
+                Err(error) => {
+                    assert_eq!(error.exit_code(), 2, "{line}");
+                    assert!(error.to_string().contains(meant), "{line}: {error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The commands, one file each.
+
+mod audit;
+mod cancel;
+mod explain;
+mod gossip;
+mod launch;
+mod logs;
+mod node_status;
+mod nodes;
+mod quorum;
+mod status;
+mod submit;
+
+use crate::args::{AdminCommand, AuditCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
+use crate::failure::Failure;
+use crate::handover;
+use crate::session::Session;
+
+/// Runs one command and gives its exit code.
+pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
+    let well = |()| 0;
+    match command {
+        Command::Submit(args) => submit::run(session, args).await.map(well),
+        Command::Status(args) => status::run(session, args).await.map(well),
+        Command::Explain(args) => explain::run(session, args).await.map(well),
+        Command::Cancel(args) => cancel::run(session, args).await,
+        Command::Logs(args) => logs::run(session, args).await,
+        Command::Launch(args) => Box::pin(launch::run(session, args)).await,
+        Command::Nodes(args) => nodes::run(session, args).await.map(well),
+        Command::Node(args) => match args.what {
+            NodeCommand::Status(args) => node_status::run(session, args).await.map(well),
+            NodeCommand::List(args) => nodes::run(session, args).await.map(well),
+        },
+        Command::Quorum(args) | Command::Admin(crate::args::Admin { what: AdminCommand::Raft(args) }) => match args.what {
+            QuorumCommand::Status => quorum::run(session).await.map(well),
+        },
+        Command::Audit(args) => match args.what {
+            AuditCommand::Verify => audit::run(session).await.map(well),
+        },
+        Command::Gossip(args) => match args.what {
+            GossipCommand::Members => gossip::run(session).await.map(well),
+        },
+        Command::Dev(rest) => Err(handover::exec("dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec("doctor", &rest.args)),
+    }
+}

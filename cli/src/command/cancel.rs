@@ -1,0 +1,63 @@
+//! `lattice cancel`.
+
+use crate::args::Cancel;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::AllocationState;
+
+/// What has not ended.
+const ALIVE: [AllocationState; 3] = [AllocationState::Pending, AllocationState::Staging, AllocationState::Running];
+/// More than a user has at once.
+const LIST_MAX: u32 = 1_000_000;
+
+/// Goes on after a failure; the exit code is the first one's.
+pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let keys = if args.all_mine { own(&client, &args.state).await? } else { args.ids };
+    let mut cancelled = Vec::new();
+    let mut exit = 0;
+    for typed in keys {
+        let done = match session.key(&typed) {
+            Ok(key) => answer(client.allocations().cancel(v1::CancelRequest { key })).await,
+            Err(failure) => Err(failure),
+        };
+        match done {
+            Ok(response) => cancelled.push(response),
+            Err(failure) => {
+                let told = failure.exit();
+                failure.tell();
+                exit = if exit == 0 { told } else { exit };
+            }
+        }
+    }
+    match session.format() {
+        Format::Table => print(&cancelled.iter().map(line).collect::<String>())?,
+        Format::Name => print_names(cancelled.iter().map(|c| c.id.as_str()))?,
+        Format::Json => {
+            let list = cancelled.iter().map(|c| serde_json::json!({ "id": c.id, "state": c.state }));
+            print_json(&list.collect::<Vec<_>>())?;
+        }
+    }
+    Ok(exit)
+}
+
+async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
+    let states = if states.is_empty() { &ALIVE } else { states };
+    let request =
+        v1::ListAllocationsRequest { all_users: false, states: states.iter().map(ToString::to_string).collect(), limit: LIST_MAX };
+    Ok(answer(client.allocations().list(request)).await?.allocations.into_iter().map(|a| a.id).collect())
+}
+
+/// The state is the one it has now: work that runs is given its grace first.
+fn line(cancelled: &v1::CancelResponse) -> String {
+    let id = short(&cancelled.id);
+    if cancelled.state == AllocationState::Cancelled.to_string() {
+        format!("Cancelled allocation {id}\n")
+    } else {
+        format!("Cancelling allocation {id}, {} so far\n", cancelled.state)
+    }
+}

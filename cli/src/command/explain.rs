@@ -1,0 +1,66 @@
+//! `lattice explain`.
+
+use crate::args::Key;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::{AllocationJson, short};
+use crate::table::Table;
+use lattice_api::v1;
+
+pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
+    let key = session.key(&args.id)?;
+    let client = session.connect().await?;
+    let explained = answer(client.allocations().explain(v1::ExplainRequest { key })).await?;
+    let allocation = explained.allocation.clone().unwrap_or_default();
+    match session.format() {
+        Format::Table => print(&text(&allocation, &explained)),
+        Format::Json => {
+            let nodes = explained.nodes.iter().map(|n| serde_json::json!({ "node": n.node, "reason": n.reason }));
+            print_json(&serde_json::json!({
+                "allocation": AllocationJson::from(&allocation),
+                "summary": explained.summary,
+                "nodes": nodes.collect::<Vec<_>>(),
+            }))
+        }
+        Format::Name => print_names([allocation.id.as_str()]),
+    }
+}
+
+fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
+    let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
+    if !explained.nodes.is_empty() {
+        let mut table = Table::new(&["NODE", "REASON"]);
+        for node in &explained.nodes {
+            table.row(vec![node.node.clone(), node.reason.clone()]);
+        }
+        text.push('\n');
+        text.push_str(&table.text(&[]));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_says_what_it_lacks() {
+        let allocation = v1::Allocation { id: "1f0c9a4e-5b7d".into(), name: "sim".into(), state: "Pending".into(), ..Default::default() };
+        let reason = |node: &str, reason: &str| v1::explain_response::NodeReason { node: node.into(), reason: reason.into() };
+        let explained = v1::ExplainResponse {
+            allocation: None,
+            summary: "4 nodes are wanted, the cluster has 2".into(),
+            nodes: vec![reason("n1", "is Down"), reason("n10", "held by 2f0c9a4e")],
+        };
+        let want = "\
+1f0c9a4e sim is Pending
+4 nodes are wanted, the cluster has 2
+
+NODE  REASON
+n1    is Down
+n10   held by 2f0c9a4e
+";
+        assert_eq!(text(&allocation, &explained), want);
+    }
+}

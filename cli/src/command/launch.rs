@@ -1,0 +1,140 @@
+//! `lattice launch`: ranks inside an allocation, or a job of its own that is waited for.
+
+use crate::args::Launch;
+use crate::failure::{Exit, Failure};
+use crate::flags::{Nodes, SubmitFlags};
+use crate::follow::{Interrupt, Screen, connect_again, exit_of, follow, program_code};
+use crate::request::{self, Program, Surroundings};
+use crate::session::{Session, answer};
+use crate::shape::shape;
+use crate::shown::short;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_api::v1::launch_event::What;
+
+/// The allocation that this process runs in, as its agent told it.
+const ALLOCATION_VARIABLE: &str = "LATTICE_ALLOC_ID";
+
+pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
+    // `launch -- cmd`: with trailing arguments, the separator is clap's; a second one would be the program's own.
+    if args.command.first().is_some_and(|first| first == "--") {
+        args.command.remove(0);
+    }
+    let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
+    match inside {
+        Some(typed) => within(session, &typed, args).await,
+        None => job(session, args).await,
+    }
+}
+
+async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
+    let flags = job_flags(args.flags, args.ranks)?;
+    let around = Surroundings::look(flags.export)?;
+    let spec = request::specification(&flags, Program::Command(args.command), &session.settings, around)?;
+    let client = session.connect().await?;
+    let id = super::submit::submit(session, &client, spec).await?;
+    let request = v1::LogsRequest { key: id, follow: true, ..Default::default() };
+    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Interrupt::CancelsIt).await?;
+    exit_of(&end, cancelled)
+}
+
+/// The job's options with `-n` worked into nodes and ranks a node.
+fn job_flags(mut flags: SubmitFlags, ranks: Option<u32>) -> Result<SubmitFlags, Failure> {
+    let fits = shape(ranks, flags.nodes.map(|n| n.least), flags.tasks_per_node).map_err(Failure::usage)?;
+    // A range is left as it is for the server to refuse by name.
+    flags.nodes.get_or_insert(Nodes { least: fits.nodes, most: None });
+    flags.tasks_per_node = Some(fits.tasks_per_node);
+    Ok(flags)
+}
+
+async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
+    if let Some(flag) = args.flags.of_an_allocation() {
+        return Err(Failure::usage(format!("{flag} is of an allocation: it cannot be given to a launch inside one"))
+            .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
+    }
+    let around = Surroundings::look(args.flags.export)?;
+    let mut env = around.env;
+    env.extend(args.flags.env.iter().cloned());
+    let client = session.connect().await?;
+    let allocation = session.key(typed)?;
+    let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, args.ranks).await?;
+    let request = v1::LaunchRequest {
+        id: uuid::Uuid::new_v4().to_string(),
+        allocation,
+        argv: args.command,
+        ranks,
+        tasks_per_node,
+        working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
+        env,
+        received: Vec::new(),
+    };
+    follow_launch(session, client, &request, Screen::new(args.label)).await
+}
+
+/// Ranks in all and on each node, 0 where the allocation's own numbers hold.
+async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Option<u32>) -> Result<(u32, u32), Failure> {
+    let Some(nodes) = flags.nodes else { return Ok((ranks.unwrap_or(0), flags.tasks_per_node.unwrap_or(0))) };
+    if nodes.most.is_some() {
+        return Err(Failure::usage("a launch takes a number of nodes, not a range"));
+    }
+    let tasks_per_node = match (ranks, flags.tasks_per_node) {
+        (None, None) => {
+            let request = v1::GetAllocationRequest { key: allocation.to_owned() };
+            Some(answer(client.allocations().get(request)).await?.tasks_per_node)
+        }
+        (_, given) => given,
+    };
+    let fits = shape(ranks, Some(nodes.least), tasks_per_node).map_err(Failure::usage)?;
+    let all = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))?;
+    Ok((all, fits.tasks_per_node))
+}
+
+/// The request's id makes it safe to say again after a broken connection.
+async fn follow_launch(session: &Session, mut client: Client, request: &v1::LaunchRequest, mut screen: Screen) -> Result<u8, Failure> {
+    loop {
+        match launch_once(session, &client, request, &mut screen).await {
+            Err(failure) if failure.is_lost_connection() => {
+                client = connect_again(session, failure).await?;
+            }
+            done => {
+                screen.finish()?;
+                return done;
+            }
+        }
+    }
+}
+
+async fn launch_once(session: &Session, client: &Client, request: &v1::LaunchRequest, screen: &mut Screen) -> Result<u8, Failure> {
+    let request = v1::LaunchRequest { received: screen.so_far(), ..request.clone() };
+    let id = request.id.clone();
+    let mut events = client.allocations().launch(request).await?.into_inner();
+    while let Some(event) = events.message().await? {
+        match event.what {
+            Some(What::Output(chunk)) => screen.show(session, &chunk)?,
+            Some(What::Ended(ended)) => {
+                if !ended.aborted.is_empty() {
+                    eprintln!("lattice: the launch was brought down: {}", ended.aborted);
+                }
+                return Ok(program_code(ended.code));
+            }
+            Some(What::Started(_)) | None => {}
+        }
+    }
+    Err(Failure::new(Exit::Other, format!("the agent stopped following launch {} before it ended", short(&id))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jobs_shape_comes_from_what_was_given() {
+        let nodes = |least| Some(Nodes { least, most: None });
+        let flags = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(6)).unwrap();
+        assert_eq!((flags.nodes, flags.tasks_per_node), (nodes(3), Some(2)));
+        let flags = job_flags(SubmitFlags::default(), Some(4)).unwrap();
+        assert_eq!((flags.nodes, flags.tasks_per_node), (nodes(1), Some(4)));
+        let refused = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(7)).unwrap_err();
+        assert_eq!(refused.exit(), 2);
+    }
+}

@@ -1,0 +1,37 @@
+//! `lattice logs`.
+
+use crate::args::Logs;
+use crate::failure::Failure;
+use crate::follow::{Interrupt, Screen, exit_of, follow};
+use crate::session::Session;
+use lattice_api::v1;
+
+pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
+    let stream = if args.stdout {
+        "stdout"
+    } else if args.stderr {
+        "stderr"
+    } else {
+        ""
+    };
+    let request = v1::LogsRequest {
+        key: session.key(&args.id)?,
+        follow: args.follow,
+        stream: stream.to_owned(),
+        rank: args.rank,
+        node: args.node.unwrap_or_default(),
+        received: Vec::new(),
+    };
+    let client = session.connect().await?;
+    let mut screen = Screen::new(args.label);
+    if args.follow {
+        let (end, cancelled) = follow(session, client, &request, screen, Interrupt::LeavesIt).await?;
+        return exit_of(&end, cancelled);
+    }
+    let mut stream = client.allocations().logs(request).await?.into_inner();
+    while let Some(chunk) = stream.message().await? {
+        screen.show(session, &chunk)?;
+    }
+    screen.finish()?;
+    Ok(0)
+}

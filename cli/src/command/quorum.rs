@@ -1,0 +1,109 @@
+//! `lattice quorum status`.
+
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::table::{Table, block};
+use lattice_api::v1;
+use lattice_api::v1::quorum_status_response::Count;
+
+pub async fn run(session: &Session) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest {})).await?;
+    match session.format() {
+        Format::Table => print(&text(&status)),
+        Format::Json => print_json(&json(&status)),
+        Format::Name => {
+            let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
+            print_names(ids.iter().map(String::as_str))
+        }
+    }
+}
+
+fn text(status: &v1::QuorumStatusResponse) -> String {
+    let leader = status.leader.map_or("none is known".to_owned(), |id| format!("member {id} in term {}", status.term));
+    let mut text = block(&[
+        ("Cluster", status.cluster.clone()),
+        ("Leader", leader),
+        ("Answered by", format!("member {}", status.answered_by)),
+        ("Revision", format!("{} (generation {})", status.revision, status.generation)),
+        ("Audit", format!("{} records", status.audit_records)),
+        ("Nodes", counts(&status.nodes)),
+        ("Allocations", counts(&status.allocations)),
+    ]);
+    let mut table = Table::new(&["MEMBER", "STANDING", "MATCHED", "SERVICE", "RAFT"]);
+    for m in &status.members {
+        let matched = m.matched.map(|index| index.to_string()).unwrap_or_default();
+        table.row(vec![m.id.to_string(), m.standing.clone(), matched, m.service.clone(), m.raft.clone()]);
+    }
+    text.push('\n');
+    text.push_str(&table.text(&[]));
+    text
+}
+
+fn counts(counts: &[Count]) -> String {
+    let counts: Vec<String> = counts.iter().filter(|c| c.count > 0).map(|c| format!("{} {}", c.count, c.state)).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+}
+
+fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
+    let count = |counts: &[Count]| counts.iter().map(|c| (c.state.clone(), c.count.into())).collect::<serde_json::Map<_, _>>();
+    let members = status
+        .members
+        .iter()
+        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "matched": m.matched, "service": m.service, "raft": m.raft }));
+    serde_json::json!({
+        "cluster": status.cluster,
+        "answered_by": status.answered_by,
+        "leader": status.leader,
+        "term": status.term,
+        "revision": status.revision,
+        "generation": status.generation,
+        "audit_records": status.audit_records,
+        "members": members.collect::<Vec<_>>(),
+        "nodes": count(&status.nodes),
+        "allocations": count(&status.allocations),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_and_who_leads() {
+        let member = |id, standing: &str, matched| v1::quorum_status_response::Member {
+            id,
+            service: format!("h{id}:50051"),
+            raft: format!("h{id}:9000"),
+            standing: standing.into(),
+            matched,
+        };
+        let status = v1::QuorumStatusResponse {
+            cluster: "lattice".into(),
+            answered_by: 1,
+            leader: Some(2),
+            term: 5,
+            revision: 120,
+            generation: 1,
+            members: vec![member(1, "follower", None), member(2, "leader", Some(120))],
+            audit_records: 40,
+            nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
+            allocations: vec![],
+        };
+        let want = "\
+Cluster:      lattice
+Leader:       member 2 in term 5
+Answered by:  member 1
+Revision:     120 (generation 1)
+Audit:        40 records
+Nodes:        3 Ready
+Allocations:  none
+
+MEMBER  STANDING  MATCHED  SERVICE   RAFT
+1       follower  —        h1:50051  h1:9000
+2       leader    120      h2:50051  h2:9000
+";
+        assert_eq!(text(&status), want);
+    }
+}

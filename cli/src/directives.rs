@@ -1,0 +1,98 @@
+//! What a script asks for in its `#LATTICE` and `#SBATCH` lines.
+//!
+//! They count until the first line that is neither a comment nor blank. `#LATTICE` lines take the options of `lattice submit`,
+//! as `--nodes=4`, `nodes=4` or `-N 4`; what is unknown is an error. `#SBATCH` lines are translated; what is unknown is warned
+//! about and left out. Where both speak, `#LATTICE` wins.
+
+mod sbatch;
+mod words;
+
+use crate::failure::Failure;
+use crate::flags::SubmitFlags;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ColorChoice, Parser};
+use words::words;
+
+/// What a script's lines say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Directives {
+    /// The options.
+    pub flags: SubmitFlags,
+    /// What was left out, for people.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, color = ColorChoice::Never)]
+struct Line {
+    #[command(flatten)]
+    flags: SubmitFlags,
+}
+
+/// Reads the lines of the script `name`.
+///
+/// # Errors
+/// An unknown `#LATTICE` option or a bad value, with its line and what was probably meant.
+pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
+    let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
+    let mut warnings = Vec::new();
+    for (index, line) in script.lines().enumerate() {
+        let place = format!("{name} line {}", index + 1);
+        let line = line.trim_end();
+        if !(line.trim_start().is_empty() || line.trim_start().starts_with('#')) {
+            break;
+        }
+        if let Some(rest) = after(line, "#LATTICE") {
+            let given = words(rest).map_err(|why| Failure::usage(format!("{place}: #LATTICE: {why}")))?;
+            lattice = parse(&place, "#LATTICE", dashed(given))?.over(lattice);
+        } else if let Some(rest) = after(line, "#SBATCH") {
+            let given = words(rest).map_err(|why| Failure::usage(format!("{place}: #SBATCH: {why}")))?;
+            let translated = sbatch::translate(&given);
+            warnings.extend(translated.unknown.iter().map(|option| format!("{place}: #SBATCH {option} is not known here and left out")));
+            slurm =
+                parse(&place, "#SBATCH", translated.words.map_err(|why| Failure::usage(format!("{place}: #SBATCH {why}")))?)?.over(slurm);
+        }
+    }
+    Ok(Directives { flags: lattice.over(slurm), warnings })
+}
+
+/// The rest of a line that begins with this marker as a word of its own.
+fn after<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
+    line.strip_prefix(marker).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
+/// `nodes=4 name=x` is `--nodes=4 --name=x`; a line that begins with a dash stays as it is.
+fn dashed(mut words: Vec<String>) -> Vec<String> {
+    let Some(first) = words.first().filter(|first| !first.starts_with('-')) else { return words };
+    let pairs = first.contains('=');
+    for (index, word) in words.iter_mut().enumerate() {
+        if index == 0 || (pairs && word.contains('=') && !word.starts_with('-')) {
+            word.insert_str(0, "--");
+        }
+    }
+    words
+}
+
+fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, Failure> {
+    Line::try_parse_from(&words).map(|line| line.flags).map_err(|error| {
+        let context = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.clone()),
+            Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+            _ => None,
+        };
+        if error.kind() == ErrorKind::UnknownArgument {
+            let option = context(ContextKind::InvalidArg).unwrap_or_default();
+            let failure = Failure::usage(format!("{place}: {marker} {option}: there is no such option"));
+            return match context(ContextKind::SuggestedArg) {
+                Some(meant) => failure.hint(format!("did you mean {meant}?")),
+                None => failure.hint("`lattice submit --help` lists the options"),
+            };
+        }
+        let text = error.to_string();
+        let told = text.lines().next().unwrap_or_default();
+        Failure::usage(format!("{place}: {marker}: {}", told.strip_prefix("error: ").unwrap_or(told)))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! What went wrong, what to do, and the exit code it gives.
+
+use lattice_api::client::ConnectError;
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use tonic::{Code, Status};
+
+/// Exit codes. `launch` and `logs -f` give the program's own code instead, and 125 for every failure of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Anything else.
+    Other = 1,
+    /// The command line, a directive, a value is wrong.
+    Usage = 2,
+    /// There is no such allocation or node.
+    NotFound = 3,
+    /// Understood and refused.
+    Refused = 4,
+    /// No agent, no quorum, or no answer in time.
+    Unavailable = 5,
+    /// A failure of ours where the program's code is expected.
+    Beside = 125,
+}
+
+/// A command that did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// Told on stderr.
+    Told {
+        /// The exit code.
+        exit: Exit,
+        /// What happened, and to what.
+        what: String,
+        /// What to do next.
+        hint: Option<String>,
+        /// Whether the connection broke, so that connecting again may help.
+        lost: bool,
+    },
+    /// Nobody reads our output any more (`| head`): the command ends quietly.
+    ReaderGone,
+}
+
+impl Failure {
+    /// A failure with this exit code.
+    pub fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self::Told { exit, what: what.into(), hint: None, lost: false }
+    }
+
+    /// The command line is wrong.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, what)
+    }
+
+    /// Anything else.
+    pub fn other(what: impl Into<String>) -> Self {
+        Self::new(Exit::Other, what)
+    }
+
+    /// Adds what to do next.
+    pub fn hint(self, text: impl Into<String>) -> Self {
+        match self {
+            Self::Told { exit, what, hint: _, lost } => Self::Told { exit, what, hint: Some(text.into()), lost },
+            Self::ReaderGone => Self::ReaderGone,
+        }
+    }
+
+    /// Whether the connection broke under a call that had been under way.
+    pub fn is_lost_connection(&self) -> bool {
+        matches!(self, Self::Told { lost: true, .. })
+    }
+
+    /// The same failure of a command that otherwise gives a program's exit code.
+    pub fn beside_a_program(self) -> Self {
+        match self {
+            // A wrong command line is found before there is any program.
+            Self::Told { exit: Exit::Usage, .. } | Self::ReaderGone => self,
+            Self::Told { exit: _, what, hint, lost } => Self::Told { exit: Exit::Beside, what, hint, lost },
+        }
+    }
+
+    /// Says it on stderr, unless there is nothing to say, and gives the exit code.
+    pub fn tell(&self) -> ExitCode {
+        match self {
+            Self::Told { exit, .. } => {
+                eprint!("{}", self.text());
+                ExitCode::from(*exit as u8)
+            }
+            Self::ReaderGone => ExitCode::SUCCESS,
+        }
+    }
+
+    /// The exit code alone.
+    pub fn exit(&self) -> u8 {
+        match self {
+            Self::Told { exit, .. } => *exit as u8,
+            Self::ReaderGone => 0,
+        }
+    }
+
+    /// The lines for stderr.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Told { what, hint: None, .. } => format!("error: {what}\n"),
+            Self::Told { what, hint: Some(hint), .. } => format!("error: {what}\nhint: {hint}\n"),
+            Self::ReaderGone => String::new(),
+        }
+    }
+}
+
+impl From<Status> for Failure {
+    /// A server's own hint follows its message on a line `hint: …`.
+    fn from(status: Status) -> Self {
+        // A status that the transport made carries the error that made it; one that a server sent does not.
+        let lost = status.source().is_some();
+        let exit = if lost { Exit::Unavailable } else { exit_of(status.code()) };
+        let (what, hint) = match status.message().split_once("\nhint: ") {
+            Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
+            None => (status.message().to_owned(), hint_for(status.code()).map(str::to_owned)),
+        };
+        if lost {
+            let hint = Some("the agent may have been stopped or is starting again: `lattice node status` tells".to_owned());
+            return Self::Told { exit, what: format!("the connection to the agent broke: {what}"), hint, lost };
+        }
+        let what = if what.is_empty() { format!("the agent refused: {:?}", status.code()) } else { what };
+        Self::Told { exit, what, hint, lost }
+    }
+}
+
+/// The exit code of a status that a server sent.
+pub fn exit_of(code: Code) -> Exit {
+    match code {
+        Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::FailedPrecondition
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::AlreadyExists
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::Unimplemented => Exit::Refused,
+        Code::Unavailable | Code::DeadlineExceeded => Exit::Unavailable,
+        Code::Ok | Code::Cancelled | Code::Unknown | Code::Internal | Code::DataLoss => Exit::Other,
+    }
+}
+
+fn hint_for(code: Code) -> Option<&'static str> {
+    match code {
+        Code::NotFound => Some("`lattice status` lists your allocations, `lattice nodes` the nodes"),
+        Code::Unavailable => Some("`lattice node status` tells what this agent knows without the quorum"),
+        _ => None,
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let because = error.source().map(|source| innermost(source).to_string());
+        let exit = match error {
+            ConnectError::Endpoint { .. } => Exit::Usage,
+            ConnectError::NoAgent { .. } | ConnectError::Denied { .. } | ConnectError::Transport { .. } => Exit::Unavailable,
+        };
+        // The texts read "what: what to do".
+        let text = error.to_string();
+        let (what, hint) = match text.split_once(": is ") {
+            Some((what, question)) => (what.to_owned(), Some(format!("is {question}"))),
+            None => (text, None),
+        };
+        let what = match because {
+            Some(because) => format!("{what} ({because})"),
+            None => what,
+        };
+        Self::Told { exit, what, hint, lost: false }
+    }
+}
+
+fn innermost<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+/// What writing our output may meet.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::ReaderGone } else { Self::other(format!("cannot write the output: {error}")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_give_the_documented_codes() {
+        let exit = |code| Failure::from(Status::new(code, "x")).exit();
+        for (want, codes) in [
+            (2, vec![Code::InvalidArgument, Code::OutOfRange]),
+            (3, vec![Code::NotFound]),
+            (4, vec![Code::FailedPrecondition, Code::PermissionDenied, Code::AlreadyExists, Code::ResourceExhausted, Code::Unimplemented]),
+            (5, vec![Code::Unavailable, Code::DeadlineExceeded]),
+            (1, vec![Code::Internal, Code::Unknown, Code::DataLoss]),
+        ] {
+            for code in codes {
+                assert_eq!(exit(code), want, "{code:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_servers_hint_has_its_own_line() {
+        let failure = Failure::from(Status::failed_precondition("no\nhint: do that"));
+        assert_eq!(failure.text(), "error: no\nhint: do that\n");
+        assert_eq!(Failure::from(Status::permission_denied("no")).text(), "error: no\n");
+    }
+
+    #[test]
+    fn our_failures_beside_a_program_are_125_and_a_wrong_command_line_stays_2() {
+        assert_eq!(Failure::new(Exit::NotFound, "x").beside_a_program().exit(), 125);
+        assert_eq!(Failure::usage("x").beside_a_program().exit(), 2);
+    }
+
+    #[test]
+    fn a_broken_transport_may_be_tried_again() {
+        let broken = Status::from_error(Box::new(io::Error::other("reset")));
+        let failure = Failure::from(broken);
+        assert!(failure.is_lost_connection());
+        assert_eq!(failure.exit(), 5);
+        assert!(!Failure::from(Status::unavailable("no quorum")).is_lost_connection());
+    }
+}

@@ -1,0 +1,208 @@
+//! What a submission may say: on the command line, and in a script's lines.
+
+use crate::unbuilt::UnbuiltFlags;
+use clap::{Args, ValueEnum};
+use lattice_model::duration::{self, BareNumber};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The options of `submit` and `launch`, each at most once but for `--env`.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubmitFlags {
+    /// Whole nodes [default: 1]
+    #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
+    pub nodes: Option<Nodes>,
+    /// Ranks on each node [default: 1]
+    #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tasks_per_node: Option<u32>,
+    /// How long it may run: 90s, 30m, 24h, 1h30m, HH:MM:SS [default: 1h]
+    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
+    pub walltime: Option<Duration>,
+    /// A SquashFS file to run in, seen at /user-environment: PATH[@sha256:DIGEST]
+    #[arg(long, value_name = "PATH", overrides_with = "uenv")]
+    pub uenv: Option<String>,
+    /// Sets a variable for the program; may be given often
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub env: Vec<(String, String)>,
+    /// How much of this environment the program gets [default: all]
+    #[arg(long, value_name = "WHAT", ignore_case = true, overrides_with = "export")]
+    pub export: Option<Export>,
+    /// A name for people [default: the script's or the program's]
+    #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
+    pub name: Option<String>,
+    /// Put it back into the queue instead of failing it [plain --requeue: on_node_failure; default: never]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on_node_failure",
+        overrides_with = "requeue"
+    )]
+    pub requeue: Option<Requeue>,
+    /// The queue
+    #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
+    pub vcluster: Option<String>,
+    /// Who pays
+    #[arg(long, value_name = "NAME", overrides_with = "tenant")]
+    pub tenant: Option<String>,
+    /// What it is for
+    #[arg(long, value_name = "NAME", overrides_with = "project")]
+    pub project: Option<String>,
+    /// How hard it is to preempt, 0 (first) to 10 [default: 5]
+    #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub preemption_class: Option<u32>,
+    #[command(flatten)]
+    pub unbuilt: UnbuiltFlags,
+}
+
+impl SubmitFlags {
+    /// These, and where they say nothing, what `under` says. Variables of both are set, these last.
+    pub fn over(self, under: Self) -> Self {
+        Self {
+            nodes: self.nodes.or(under.nodes),
+            tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
+            walltime: self.walltime.or(under.walltime),
+            uenv: self.uenv.or(under.uenv),
+            env: [under.env, self.env].concat(),
+            export: self.export.or(under.export),
+            name: self.name.or(under.name),
+            requeue: self.requeue.or(under.requeue),
+            vcluster: self.vcluster.or(under.vcluster),
+            tenant: self.tenant.or(under.tenant),
+            project: self.project.or(under.project),
+            preemption_class: self.preemption_class.or(under.preemption_class),
+            unbuilt: self.unbuilt.over(under.unbuilt),
+        }
+    }
+
+    /// The first option that belongs to an allocation and means nothing to a launch inside one that is there already.
+    pub fn of_an_allocation(&self) -> Option<&'static str> {
+        let given = [
+            ("--walltime", self.walltime.is_some()),
+            ("--uenv", self.uenv.is_some()),
+            ("--name", self.name.is_some()),
+            ("--requeue", self.requeue.is_some()),
+            ("--vcluster", self.vcluster.is_some()),
+            ("--tenant", self.tenant.is_some()),
+            ("--project", self.project.is_some()),
+            ("--preemption-class", self.preemption_class.is_some()),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.unbuilt.first())
+    }
+}
+
+/// `4`, or a range `2-4` (which the server refuses by name while it is not built).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// At least this many.
+    pub least: u32,
+    /// At most this many, where a range was given.
+    pub most: Option<u32>,
+}
+
+impl FromStr for Nodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| part.parse::<u32>().map_err(|_| format!("{text:?} is not a number of nodes such as 4"));
+        let (least, most) = match text.split_once("..").or_else(|| text.split_once('-')) {
+            Some((least, most)) => (number(least)?, Some(number(most)?)),
+            None => (number(text)?, None),
+        };
+        if least == 0 || most.is_some_and(|most| most < least) {
+            return Err("at least 1 node is needed".to_owned());
+        }
+        Ok(Self { least, most })
+    }
+}
+
+/// `--export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Export {
+    /// Every variable but those of a launcher's wire-up
+    All,
+    /// Only those given by --env
+    None,
+}
+
+/// `--requeue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Requeue {
+    /// Never
+    Never,
+    /// When a node is lost
+    #[value(name = "on_node_failure", alias = "on-node-failure")]
+    OnNodeFailure,
+    /// After any failure
+    Always,
+}
+
+impl Requeue {
+    /// As the API has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::OnNodeFailure => "on_node_failure",
+            Self::Always => "always",
+        }
+    }
+}
+
+fn walltime(text: &str) -> Result<Duration, String> {
+    let time = duration::parse(text, BareNumber::Seconds).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("more than 0 is needed".to_owned()) } else { Ok(time) }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: SubmitFlags,
+    }
+
+    fn flags(line: &str) -> SubmitFlags {
+        Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags
+    }
+
+    #[test]
+    fn durations_are_read_in_every_form() {
+        for (text, seconds) in [("90", 90), ("30m", 1800), ("72:00:00", 259_200), ("1h30m", 5400), ("1-0:0:0", 86_400)] {
+            for flag in ["--walltime", "--time", "-t"] {
+                assert_eq!(flags(&format!("{flag} {text}")).walltime, Some(Duration::from_secs(seconds)), "{flag} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_kind_wins_and_variables_add_up() {
+        let given = flags("--nodes=1 --nodes=2 --env A=1 --env A=2 --env B== --requeue");
+        assert_eq!(given.nodes, Some(Nodes { least: 2, most: None }));
+        assert_eq!(given.requeue, Some(Requeue::OnNodeFailure));
+        assert_eq!(given.env, [("A".into(), "1".into()), ("A".into(), "2".into()), ("B".into(), "=".into())]);
+        let both = flags("--nodes=3 --env C=3").over(flags("--nodes=1 --name=n --env C=1 --constraint=gpu"));
+        assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
+        assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
+        assert_eq!(both.of_an_allocation(), Some("--name"));
+    }
+
+    #[test]
+    fn a_number_of_nodes_may_be_a_range() {
+        assert_eq!("2-4".parse(), Ok(Nodes { least: 2, most: Some(4) }));
+        assert_eq!("2..4".parse(), Ok(Nodes { least: 2, most: Some(4) }));
+        for bad in ["0", "-1", "4-2", "x", "", "1-", "99999999999"] {
+            assert!(bad.parse::<Nodes>().is_err(), "{bad}");
+        }
+    }
+}

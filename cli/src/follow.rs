@@ -1,0 +1,243 @@
+//! Following an allocation: its output and its state, side by side, until it has ended.
+//!
+//! ```text
+//!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
+//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, where asked for ─▶ Cancel, and follow on to the end
+//! ```
+
+use crate::failure::{Exit, Failure};
+use crate::label::{Labeller, Source};
+use crate::received::Received;
+use crate::session::{Session, answer};
+use crate::shown::short;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long an agent may stay away before following it is given up.
+const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
+/// Between two tries to connect again.
+const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+/// How long a submission may wait for its nodes before the user is told that it does.
+const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
+
+/// Where ranks' output goes: their stdout to ours, their stderr to ours.
+#[derive(Debug)]
+pub struct Screen {
+    labeller: Option<Labeller>,
+    received: Received,
+}
+
+impl Screen {
+    /// With `label`, each line begins with its rank.
+    pub fn new(label: bool) -> Self {
+        Self { labeller: label.then(Labeller::default), received: Received::default() }
+    }
+
+    /// Shows a chunk.
+    pub fn show(&mut self, session: &Session, chunk: &v1::LogChunk) -> Result<(), Failure> {
+        if !chunk.notice.is_empty() {
+            session.note(&format!("{} rank {}: {}", chunk.node, chunk.rank, chunk.notice));
+        }
+        let source = Source { launch: chunk.launch, rank: chunk.rank, stderr: chunk.stderr };
+        self.received.count(&source, &chunk.data);
+        match &mut self.labeller {
+            Some(labeller) => write(chunk.stderr, &labeller.feed(&source, &chunk.data)),
+            None => write(chunk.stderr, &chunk.data),
+        }
+    }
+
+    /// What was shown already, for a request on a new connection.
+    pub fn so_far(&self) -> Vec<v1::Received> {
+        self.received.so_far()
+    }
+
+    /// Shows the lines that never ended.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        let Some(labeller) = &mut self.labeller else { return Ok(()) };
+        let (stdout, stderr) = labeller.finish();
+        write(false, &stdout)?;
+        write(true, &stderr)
+    }
+}
+
+fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    if stderr {
+        return Ok(std::io::stderr().write_all(bytes)?);
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)?;
+    Ok(out.flush()?)
+}
+
+/// What Ctrl-C does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// Ends this command and leaves the allocation alone.
+    LeavesIt,
+    /// Cancels the allocation; a second one leaves it to end by itself.
+    CancelsIt,
+}
+
+/// How following ended.
+#[derive(Debug)]
+pub enum End {
+    /// The allocation ended; this is its last state.
+    Ended(Box<v1::Allocation>),
+    /// The user pressed Ctrl-C twice.
+    Left,
+}
+
+/// Follows an allocation to its end and shows its output.
+pub async fn follow(
+    session: &Session,
+    mut client: Client,
+    request: &v1::LogsRequest,
+    screen: Screen,
+    interrupt: Interrupt,
+) -> Result<(End, bool), Failure> {
+    let screen = RefCell::new(screen);
+    let mut cancelled = false;
+    loop {
+        match once(session, &client, request, &screen, interrupt, &mut cancelled).await {
+            Ok(end) => {
+                screen.borrow_mut().finish()?;
+                return Ok((end, cancelled));
+            }
+            Err(failure) if failure.is_lost_connection() => {
+                client = connect_again(session, failure).await?;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Follows on one connection.
+async fn once(
+    session: &Session,
+    client: &Client,
+    request: &v1::LogsRequest,
+    screen: &RefCell<Screen>,
+    interrupt: Interrupt,
+    cancelled: &mut bool,
+) -> Result<End, Failure> {
+    let key = &request.key;
+    let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
+    let logs = async {
+        let request = v1::LogsRequest { received: screen.borrow().so_far(), ..request.clone() };
+        let mut stream = client.allocations().logs(request).await?.into_inner();
+        while let Some(chunk) = stream.message().await? {
+            screen.borrow_mut().show(session, &chunk)?;
+        }
+        Ok::<(), Failure>(())
+    };
+    let watch = async {
+        let request = v1::WatchAllocationRequest { key: key.clone() };
+        let mut stream = client.allocations().watch(request).await?.into_inner();
+        while let Some(allocation) = stream.message().await? {
+            last.replace(Some(allocation));
+        }
+        Ok::<(), Failure>(())
+    };
+    let both = async { tokio::try_join!(logs, watch) };
+    tokio::pin!(both);
+    let waiting = sleep(WAITING_TOLD_AFTER);
+    tokio::pin!(waiting);
+    let mut waiting_told = interrupt == Interrupt::LeavesIt;
+    loop {
+        tokio::select! {
+            done = &mut both => {
+                done?;
+                break;
+            }
+            () = &mut waiting, if !waiting_told => {
+                waiting_told = true;
+                if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
+                    session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
+                }
+            }
+            pressed = tokio::signal::ctrl_c(), if interrupt == Interrupt::CancelsIt => {
+                pressed.map_err(|error| Failure::other(format!("cannot wait for Ctrl-C: {error}")))?;
+                if *cancelled {
+                    return Ok(End::Left);
+                }
+                *cancelled = true;
+                eprintln!("lattice: cancelling allocation {}; Ctrl-C again leaves it to end by itself", short(key));
+                answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
+            }
+        }
+    }
+    let seen = last.borrow_mut().take();
+    match seen {
+        Some(allocation) if lattice_api::allocation::state_from_name(&allocation.state).is_ok_and(|s| s.is_terminal()) => {
+            Ok(End::Ended(Box::new(allocation)))
+        }
+        _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
+    }
+}
+
+/// Connects again after `failure`, for as long as an agent may be away.
+pub async fn connect_again(session: &Session, failure: Failure) -> Result<Client, Failure> {
+    session.note("the connection to the agent broke; trying again");
+    let deadline = Instant::now() + AGENT_AWAY_MAX;
+    loop {
+        sleep(CONNECT_AGAIN).await;
+        match timeout_at(deadline, session.connect()).await {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(_)) if Instant::now() < deadline => {}
+            Ok(Err(_)) | Err(_) => return Err(failure),
+        }
+    }
+}
+
+/// What a command that followed an allocation to its end gives back: the program's code where it has one.
+pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
+    let a = match end {
+        End::Ended(allocation) => allocation,
+        End::Left => return Ok(130),
+    };
+    if let Some(code) = a.exit_code {
+        return Ok(program_code(code));
+    }
+    if a.state == "Completed" {
+        return Ok(0);
+    }
+    if a.state == "Cancelled" && cancelled_here {
+        return Ok(130);
+    }
+    Err(Failure::other(format!("allocation {} is {} without an exit code of its program: {}", short(&a.id), a.state, a.reason))
+        .hint(format!("`lattice explain {}` tells more", short(&a.id))))
+}
+
+/// A program's code as an exit code of ours: what does not fit in it stays a failure.
+pub fn program_code(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(255)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(state: &str, exit_code: Option<i32>) -> End {
+        End::Ended(Box::new(v1::Allocation { id: "1f0c9a4e-x".into(), state: state.into(), exit_code, ..Default::default() }))
+    }
+
+    #[test]
+    fn the_programs_code_is_given() {
+        let code = |end: &End, here| exit_of(end, here).map_err(|failure| failure.beside_a_program().exit());
+        assert_eq!(code(&ended("Completed", Some(0)), false), Ok(0));
+        assert_eq!(code(&ended("Failed", Some(7)), false), Ok(7));
+        assert_eq!(code(&ended("Failed", Some(137)), false), Ok(137));
+        assert_eq!(code(&ended("Failed", Some(512)), false), Ok(255));
+        assert_eq!(code(&ended("Failed", None), false), Err(125));
+        assert_eq!(code(&ended("Cancelled", None), true), Ok(130));
+        assert_eq!(code(&ended("Cancelled", None), false), Err(125));
+        assert_eq!(code(&End::Left, true), Ok(130));
+    }
+}

@@ -1,0 +1,38 @@
+//! How things are shown, and writing them.
+
+use crate::failure::Failure;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Aligned columns for people
+    #[default]
+    Table,
+    /// JSON for programs; its fields are documented and stay
+    Json,
+    /// The bare ids or names, one a line
+    Name,
+}
+
+/// Writes text to stdout.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Writes a value as JSON, indented, with a line end.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| Failure::other(format!("cannot write JSON: {error}")))?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Writes one name a line.
+pub fn print_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
+    print(&names.into_iter().map(|name| format!("{name}\n")).collect::<String>())
+}

@@ -1,0 +1,106 @@
+//! What holds for every command: flags, then the environment, then `~/.config/lattice/config.yaml`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::Format;
+use serde::Deserialize;
+use std::env;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Where an agent's socket is by default.
+const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
+
+/// The user's configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    /// `unix:/path` or `http://host:port` of an agent's API. Environment: `LATTICE_ENDPOINT`.
+    endpoint: Option<String>,
+    /// Who pays, where a submission does not say. Environment: `LATTICE_TENANT`.
+    tenant: Option<String>,
+    /// The queue, where a submission does not say. Environment: `LATTICE_VCLUSTER`.
+    vcluster: Option<String>,
+    /// `table`, `json` or `name`, where `-o` does not say.
+    output: Option<Format>,
+}
+
+/// What the commands see.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The agent to ask.
+    pub endpoint: String,
+    /// The tenant of submissions that name none.
+    pub tenant: String,
+    /// The queue of submissions that name none.
+    pub vcluster: String,
+    /// How to show things.
+    pub format: Format,
+}
+
+impl Settings {
+    /// Reads the file and the environment.
+    pub fn read(global: &Global) -> Result<Self, Failure> {
+        let file = match config_path() {
+            Some(path) => read_file(&path)?,
+            None => File::default(),
+        };
+        Ok(Self::merge(global, file, |name| env::var(name).ok().filter(|value| !value.is_empty())))
+    }
+
+    fn merge(global: &Global, file: File, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
+        Self {
+            endpoint: endpoint.unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned()),
+            tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
+            vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
+            format: global.output.or(file.output).unwrap_or_default(),
+        }
+    }
+}
+
+fn config_path() -> Option<PathBuf> {
+    Some(user_dir("XDG_CONFIG_HOME", ".config")?.join("lattice/config.yaml"))
+}
+
+/// `$variable`, or `$HOME/under`; the first only where it is absolute, as the XDG base directory specification wants it.
+pub fn user_dir(variable: &str, under: &str) -> Option<PathBuf> {
+    let named = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| Some(PathBuf::from(env::var_os("HOME").filter(|home| !home.is_empty())?).join(under)))
+}
+
+fn read_file(path: &PathBuf) -> Result<File, Failure> {
+    let shown = path.display();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(File::default()),
+        Err(error) => return Err(Failure::usage(format!("cannot read {shown}: {error}"))),
+    };
+    lattice_model::config::parse(&shown.to_string(), &text).map_err(|error| Failure::usage(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_the_file() {
+        let file = || lattice_model::config::parse::<File>("c", "endpoint: unix:/f\ntenant: f\nvcluster: f\noutput: json\n").unwrap();
+        let none = Global { output: None, endpoint: None, quiet: false, no_color: false };
+        let flags = Global { output: Some(Format::Name), endpoint: Some("unix:/g".into()), ..none };
+        let from_file = Settings::merge(&none, file(), |_| None);
+        assert_eq!((from_file.endpoint.as_str(), from_file.tenant.as_str(), from_file.format), ("unix:/f", "f", Format::Json));
+        let from_env = Settings::merge(&none, file(), |name| Some(name.to_lowercase()));
+        assert_eq!((from_env.endpoint.as_str(), from_env.vcluster.as_str()), ("lattice_endpoint", "lattice_vcluster"));
+        let from_flags = Settings::merge(&flags, file(), |name| Some(name.to_lowercase()));
+        assert_eq!((from_flags.endpoint.as_str(), from_flags.format), ("unix:/g", Format::Name));
+        let nothing = Settings::merge(&none, File::default(), |_| None);
+        assert_eq!((nothing.endpoint.as_str(), nothing.format), (ENDPOINT_DEFAULT, Format::Table));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
+        let error = lattice_model::config::parse::<File>("c.yaml", "endpont: unix:/f\n").unwrap_err().to_string();
+        assert!(error.contains("line 1") && error.contains("`endpont`, expected one of endpoint, tenant"), "{error}");
+    }
+}

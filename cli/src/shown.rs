@@ -1,0 +1,344 @@
+//! Allocations and nodes as JSON and as columns. The JSON's fields are documented and stay.
+
+use crate::table::{NOTHING, Table, block};
+use lattice_api::v1;
+use lattice_model::NodeId;
+use lattice_model::duration::clock_text;
+use lattice_model::hostlist;
+use lattice_model::time::Timestamp;
+use serde::Serialize;
+use std::time::Duration;
+
+/// An allocation as JSON. Times are RFC 3339 in UTC, null where there is none.
+#[derive(Serialize)]
+pub struct AllocationJson<'a> {
+    id: &'a str,
+    name: &'a str,
+    state: &'a str,
+    reason: Option<&'a str>,
+    owner: &'a str,
+    nodes: &'a [String],
+    nodes_wanted: u32,
+    tasks_per_node: u32,
+    exit_code: Option<i32>,
+    requeue_count: u32,
+    walltime_seconds: u64,
+    submitted_at: Option<String>,
+    claimed_at: Option<String>,
+    started_at: Option<String>,
+    ended_at: Option<String>,
+    tenant: &'a str,
+    vcluster: &'a str,
+    uenv: Option<&'a str>,
+    uenv_sha256: Option<&'a str>,
+    epoch: u64,
+}
+
+impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
+    fn from(a: &'a v1::Allocation) -> Self {
+        Self {
+            id: &a.id,
+            name: &a.name,
+            state: &a.state,
+            reason: filled(&a.reason),
+            owner: &a.owner,
+            nodes: &a.nodes,
+            nodes_wanted: a.nodes_wanted,
+            tasks_per_node: a.tasks_per_node,
+            exit_code: a.exit_code,
+            requeue_count: a.requeue_count,
+            walltime_seconds: a.walltime_seconds,
+            submitted_at: time(a.submitted_at_ms),
+            claimed_at: time(a.claimed_at_ms),
+            started_at: time(a.started_at_ms),
+            ended_at: time(a.ended_at_ms),
+            tenant: &a.tenant,
+            vcluster: &a.vcluster,
+            uenv: filled(&a.uenv),
+            uenv_sha256: filled(&a.uenv_sha256),
+            epoch: a.epoch,
+        }
+    }
+}
+
+/// A node as JSON.
+#[derive(Serialize)]
+pub struct NodeJson<'a> {
+    id: &'a str,
+    state: &'a str,
+    reason: Option<&'a str>,
+    state_since: Option<String>,
+    cores: u32,
+    memory_bytes: u64,
+    gpus: u32,
+    allocations: &'a [String],
+    holds: &'a [String],
+    schedulable: bool,
+    gossip: &'a str,
+    mesh_address: &'a str,
+    incarnation: u64,
+}
+
+impl<'a> From<&'a v1::Node> for NodeJson<'a> {
+    fn from(n: &'a v1::Node) -> Self {
+        Self {
+            id: &n.id,
+            state: &n.state,
+            reason: filled(&n.reason),
+            state_since: time(n.state_since_ms),
+            cores: n.cores,
+            memory_bytes: n.memory_bytes,
+            gpus: n.gpus,
+            allocations: &n.allocations,
+            holds: &n.holds,
+            schedulable: n.schedulable,
+            gossip: &n.gossip,
+            mesh_address: &n.mesh_address,
+            incarnation: n.incarnation,
+        }
+    }
+}
+
+/// The listing of allocations, in the order given.
+pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool) -> String {
+    let mut table = Table::new(&["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "VCLUSTER", "REASON"]);
+    for a in allocations {
+        table.row(vec![
+            short(&a.id).to_owned(),
+            a.name.clone(),
+            if owners { a.owner.clone() } else { String::new() },
+            a.state.clone(),
+            a.nodes_wanted.to_string(),
+            clock(a.walltime_seconds),
+            elapsed(a, now).unwrap_or_default(),
+            queue(&a.vcluster).to_owned(),
+            reason(a),
+        ]);
+    }
+    table.text(&["OWNER", "REASON"])
+}
+
+/// Everything about one allocation.
+pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
+    let ranks = u64::from(a.nodes_wanted) * u64::from(a.tasks_per_node);
+    let nodes = if a.nodes.is_empty() { format!("{} wanted", a.nodes_wanted) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
+    let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
+    block(&[
+        ("ID", a.id.clone()),
+        ("Name", a.name.clone()),
+        ("Owner", a.owner.clone()),
+        ("State", a.state.clone()),
+        ("Reason", reason(a)),
+        ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
+        ("Nodes", nodes),
+        ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
+        ("Walltime", clock(a.walltime_seconds)),
+        ("Elapsed", elapsed(a, now).unwrap_or_default()),
+        ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
+        ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
+        ("Started", time(a.started_at_ms).unwrap_or_default()),
+        ("Ended", time(a.ended_at_ms).unwrap_or_default()),
+        ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
+        ("Tenant", a.tenant.clone()),
+        ("vCluster", queue(&a.vcluster).to_owned()),
+        ("uenv", uenv),
+    ])
+}
+
+/// The listing of nodes, in the order given.
+pub fn nodes_table(nodes: &[v1::Node]) -> String {
+    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "ALLOCATIONS", "GOSSIP", "REASON"]);
+    for n in nodes {
+        let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
+        let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
+        table.row(vec![
+            n.id.clone(),
+            n.state.clone(),
+            n.cores.to_string(),
+            memory(n.memory_bytes),
+            n.gpus.to_string(),
+            n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
+            n.gossip.clone(),
+            reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; "),
+        ]);
+    }
+    table.text(&["REASON"])
+}
+
+/// The first 8 digits of an id.
+pub fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
+/// A time as RFC 3339.
+pub fn time(ms: u64) -> Option<String> {
+    (ms != 0).then(|| Timestamp(ms).to_string())
+}
+
+/// Null where there is nothing.
+pub fn filled(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Node names folded; as they are, where one of them is none.
+fn folded(names: &[String]) -> String {
+    match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {
+        Ok(ids) => hostlist::fold(&ids),
+        Err(_) => names.join(","),
+    }
+}
+
+fn queue(vcluster: &str) -> &str {
+    filled(vcluster).unwrap_or("default")
+}
+
+fn clock(seconds: u64) -> String {
+    clock_text(Duration::from_secs(seconds))
+}
+
+fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
+    let end = if a.ended_at_ms == 0 { now } else { Timestamp(a.ended_at_ms) };
+    (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
+}
+
+/// Why; nothing where it only repeats the state.
+fn reason(a: &v1::Allocation) -> String {
+    if a.reason.eq_ignore_ascii_case(&a.state) { String::new() } else { a.reason.clone() }
+}
+
+fn memory(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    match bytes {
+        0 => NOTHING.to_owned(),
+        _ if bytes >= MIB * 1024 => format!("{:.1} GiB", bytes as f64 / (MIB * 1024) as f64),
+        _ => format!("{} MiB", bytes / MIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> v1::Allocation {
+        v1::Allocation {
+            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            name: "training-run".into(),
+            state: "Running".into(),
+            owner: "ada".into(),
+            nodes: (1..=3).map(|n| format!("n{n}")).collect(),
+            nodes_wanted: 3,
+            tasks_per_node: 2,
+            walltime_seconds: 259_200,
+            submitted_at_ms: 1_772_704_800_000,
+            claimed_at_ms: 1_772_704_801_000,
+            started_at_ms: 1_772_704_812_000,
+            vcluster: "ml-training".into(),
+            epoch: 4,
+            ..Default::default()
+        }
+    }
+
+    fn pending() -> v1::Allocation {
+        v1::Allocation {
+            id: "20000000-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            name: "eval".into(),
+            state: "Pending".into(),
+            owner: "bob".into(),
+            nodes_wanted: 4,
+            tasks_per_node: 1,
+            walltime_seconds: 7200,
+            submitted_at_ms: 1_772_704_810_000,
+            ..Default::default()
+        }
+    }
+
+    const NOW: Timestamp = Timestamp(1_772_704_812_000 + 51_781_900);
+
+    #[test]
+    fn allocations_as_the_documents_list_them() {
+        let listed = allocations_table(&[running(), pending()], NOW, false);
+        let want = "\
+ID        NAME          STATE    NODES  WALLTIME  ELAPSED   VCLUSTER
+1f0c9a4e  training-run  Running  3      72:00:00  14:23:01  ml-training
+20000000  eval          Pending  4      02:00:00  —         default
+";
+        assert_eq!(listed, want);
+        let failed =
+            v1::Allocation { state: "Failed".into(), reason: "walltime_exceeded".into(), ended_at_ms: 1_772_704_813_000, ..running() };
+        let completed = v1::Allocation { state: "Completed".into(), reason: "completed".into(), ..failed.clone() };
+        let want = "\
+ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   VCLUSTER     REASON
+1f0c9a4e  training-run  ada    Failed     3      72:00:00  00:00:01  ml-training  walltime_exceeded
+1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  ml-training  —
+";
+        assert_eq!(allocations_table(&[failed, completed], NOW, true), want);
+        assert_eq!(allocations_table(&[], NOW, false), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  VCLUSTER\n");
+    }
+
+    #[test]
+    fn one_allocation_in_full() {
+        let want = "\
+ID:         1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88
+Name:       training-run
+Owner:      ada
+State:      Running
+Nodes:      n[1-3] (3)
+Tasks:      2 on each node, 6 in all
+Walltime:   72:00:00
+Elapsed:    14:23:01
+Submitted:  2026-03-05T10:00:00.000Z
+Claimed:    2026-03-05T10:00:01.000Z
+Started:    2026-03-05T10:00:12.000Z
+vCluster:   ml-training
+";
+        assert_eq!(allocation_block(&running(), NOW), want);
+    }
+
+    #[test]
+    fn json_has_what_is_documented() {
+        let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, ..running() };
+        let json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "id": "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "name": "training-run", "state": "Running", "reason": null,
+                "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
+                "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
+                "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
+                "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
+            })
+        );
+    }
+
+    #[test]
+    fn nodes_with_why_they_take_nothing() {
+        let node = v1::Node {
+            id: "n1".into(),
+            state: "Ready".into(),
+            cores: 64,
+            memory_bytes: 512 << 30,
+            gpus: 4,
+            allocations: vec!["1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into()],
+            schedulable: true,
+            gossip: "alive".into(),
+            ..Default::default()
+        };
+        let login = v1::Node {
+            id: "login".into(),
+            state: "Degraded".into(),
+            reason: "silent for 31 s".into(),
+            cores: 2,
+            memory_bytes: 800 << 20,
+            holds: vec!["cordon by ada since 2026: fan".into()],
+            gossip: "suspect".into(),
+            ..Default::default()
+        };
+        let want = "\
+NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   REASON
+n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —
+login  Degraded  2      800 MiB    0     —            suspect  silent for 31 s; cordon by ada since 2026: fan; takes no work (schedulable: false)
+";
+        assert_eq!(nodes_table(&[node.clone(), login]), want);
+        assert!(!nodes_table(&[node]).contains("REASON"));
+    }
+}

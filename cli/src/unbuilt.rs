@@ -1,0 +1,245 @@
+//! Options that the documents have and this version has not. Those with a place in the specification are sent, and the server
+//! refuses them by name; the rest are refused here in the same words. None is ignored.
+
+use clap::Args;
+use lattice_api::v1;
+use lattice_model::spec::SpecError;
+
+/// See the module. All are hidden from `--help`.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnbuiltFlags {
+    #[arg(long, hide = true)]
+    intent: Option<String>,
+    #[arg(long, hide = true)]
+    view: Option<String>,
+    #[arg(long, hide = true)]
+    image: Option<String>,
+    #[arg(long, short = 'C', hide = true)]
+    constraint: Vec<String>,
+    #[arg(long, hide = true)]
+    topology: Option<String>,
+    #[arg(long, hide = true)]
+    shared: bool,
+    #[arg(long, hide = true)]
+    service: bool,
+    #[arg(long, hide = true)]
+    reactive: bool,
+    #[arg(long, hide = true)]
+    data_mount: Vec<String>,
+    #[arg(long, hide = true)]
+    network_domain: Option<String>,
+    #[arg(long, hide = true)]
+    expose: Vec<String>,
+    #[arg(long, hide = true)]
+    depends_on: Vec<String>,
+    #[arg(long, hide = true)]
+    checkpoint: Option<String>,
+    #[arg(long, hide = true)]
+    telemetry: Option<String>,
+    #[arg(long, hide = true)]
+    liveness_probe: Option<String>,
+    #[arg(long, hide = true)]
+    on_isolation: Option<String>,
+    #[arg(long, hide = true)]
+    task_group: Option<String>,
+    #[arg(long, hide = true)]
+    sensitive: bool,
+    #[arg(long, hide = true)]
+    gpus: Option<String>,
+    #[arg(long, hide = true)]
+    gpus_per_node: Option<String>,
+    #[arg(long, hide = true)]
+    gpus_per_task: Option<String>,
+    #[arg(long, hide = true)]
+    pty: bool,
+}
+
+impl UnbuiltFlags {
+    /// These, and where they say nothing, what `under` says.
+    pub fn over(self, under: Self) -> Self {
+        Self {
+            intent: self.intent.or(under.intent),
+            view: self.view.or(under.view),
+            image: self.image.or(under.image),
+            constraint: [under.constraint, self.constraint].concat(),
+            topology: self.topology.or(under.topology),
+            shared: self.shared || under.shared,
+            service: self.service || under.service,
+            reactive: self.reactive || under.reactive,
+            data_mount: [under.data_mount, self.data_mount].concat(),
+            network_domain: self.network_domain.or(under.network_domain),
+            expose: [under.expose, self.expose].concat(),
+            depends_on: [under.depends_on, self.depends_on].concat(),
+            checkpoint: self.checkpoint.or(under.checkpoint),
+            telemetry: self.telemetry.or(under.telemetry),
+            liveness_probe: self.liveness_probe.or(under.liveness_probe),
+            on_isolation: self.on_isolation.or(under.on_isolation),
+            task_group: self.task_group.or(under.task_group),
+            sensitive: self.sensitive || under.sensitive,
+            gpus: self.gpus.or(under.gpus),
+            gpus_per_node: self.gpus_per_node.or(under.gpus_per_node),
+            gpus_per_task: self.gpus_per_task.or(under.gpus_per_task),
+            pty: self.pty || under.pty,
+        }
+    }
+
+    /// The first of them that was given, if one was.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--intent", self.intent.is_some()),
+            ("--view", self.view.is_some()),
+            ("--image", self.image.is_some()),
+            ("--constraint", !self.constraint.is_empty()),
+            ("--topology", self.topology.is_some()),
+            ("--shared", self.shared),
+            ("--service", self.service),
+            ("--reactive", self.reactive),
+            ("--data-mount", !self.data_mount.is_empty()),
+            ("--network-domain", self.network_domain.is_some()),
+            ("--expose", !self.expose.is_empty()),
+            ("--depends-on", !self.depends_on.is_empty()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--telemetry", self.telemetry.is_some()),
+            ("--liveness-probe", self.liveness_probe.is_some()),
+            ("--on-isolation", self.on_isolation.is_some()),
+            ("--task-group", self.task_group.is_some()),
+            ("--sensitive", self.sensitive),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.without_a_field())
+    }
+
+    /// The first one given that the specification has no place for.
+    fn without_a_field(&self) -> Option<&'static str> {
+        let given = [
+            ("--gpus", self.gpus.is_some()),
+            ("--gpus-per-node", self.gpus_per_node.is_some()),
+            ("--gpus-per-task", self.gpus_per_task.is_some()),
+            ("--pty", self.pty),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+    }
+
+    /// Puts them into the specification.
+    ///
+    /// # Errors
+    /// [`SpecError::NotBuilt`] for those that have no place in it.
+    pub fn apply(&self, spec: &mut v1::AllocationSpec) -> Result<(), SpecError> {
+        if let Some(field) = self.without_a_field() {
+            return Err(SpecError::NotBuilt { field });
+        }
+        spec.intent = self.intent.clone().unwrap_or_default();
+        if self.view.is_some() || self.image.is_some() {
+            let environment = spec.environment.get_or_insert_default();
+            environment.view = self.view.clone().unwrap_or_default();
+            environment.image = self.image.clone().unwrap_or_default();
+        }
+        let resources = spec.resources.get_or_insert_default();
+        resources.constraints = self.constraint.iter().map(|text| halves(text, ':')).collect();
+        resources.topology = self.topology.clone().unwrap_or_default();
+        resources.shared = self.shared;
+        if self.service || self.reactive {
+            let kind = if self.service { "unbounded" } else { "reactive" };
+            spec.lifecycle.get_or_insert_default().r#type = kind.to_owned();
+        }
+        if !self.data_mount.is_empty() {
+            spec.data = Some(v1::Data { mounts: self.data_mount.iter().map(|text| mount(text)).collect() });
+        }
+        if self.network_domain.is_some() || !self.expose.is_empty() {
+            let port = |text: &str| text.parse().unwrap_or_default();
+            let expose = self.expose.iter().map(|text| halves(text, ':'));
+            spec.connectivity = Some(v1::Connectivity {
+                network_domain: self.network_domain.clone().unwrap_or_default(),
+                expose: expose.map(|(name, number)| v1::connectivity::Expose { name, port: port(&number) }).collect(),
+            });
+        }
+        let dependencies = self.depends_on.iter().map(|text| halves(text, ':'));
+        spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
+        spec.checkpoint = self.checkpoint.clone().map(|strategy| v1::Checkpoint { strategy, port: 0 });
+        spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
+        spec.liveness_probe =
+            self.liveness_probe.as_ref().map(|text| v1::LivenessProbe { probe_type: halves(text, ':').0, ..Default::default() });
+        spec.on_isolation = self.on_isolation.clone().unwrap_or_default();
+        spec.task_group = self.task_group.as_deref().map(task_group);
+        spec.sensitive = self.sensitive;
+        Ok(())
+    }
+}
+
+fn halves(text: &str, between: char) -> (String, String) {
+    let (a, b) = text.split_once(between).unwrap_or((text, ""));
+    (a.to_owned(), b.to_owned())
+}
+
+/// `SOURCE:TARGET[:ACCESS]`; the source may be a URL with colons of its own.
+fn mount(text: &str) -> v1::data::Mount {
+    let (rest, access) = match text.rsplit_once(':') {
+        Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
+        _ => (text, ""),
+    };
+    let (source, target) = rest.rsplit_once(':').unwrap_or((rest, ""));
+    v1::data::Mount { source: source.to_owned(), target: target.to_owned(), access: access.to_owned(), tier_hint: String::new() }
+}
+
+/// `START-END[%CONCURRENCY]`; numbers that are none count as 0, for the server to refuse.
+fn task_group(text: &str) -> v1::TaskGroup {
+    let (range, concurrency) = halves(text, '%');
+    let (start, end) = halves(&range, '-');
+    let number = |text: &str| text.parse().unwrap_or_default();
+    v1::TaskGroup { start: number(&start), end: number(if end.is_empty() { &start } else { &end }), concurrency: number(&concurrency) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: UnbuiltFlags,
+    }
+
+    /// Each of them is refused by the server's own conversion under the name that the user typed.
+    #[test]
+    fn each_is_refused_by_the_name_that_was_typed() {
+        for (typed, named) in [
+            ("--intent=train", "--intent"),
+            ("--view=default", "--view"),
+            ("--image=a/b:c", "--image"),
+            ("--constraint=gpu_type:GH200", "--constraint"),
+            ("-Cgpu", "--constraint"),
+            ("--topology=tight", "--topology"),
+            ("--shared", "--shared"),
+            ("--service", "--service"),
+            ("--reactive", "--reactive"),
+            ("--data-mount=s3://a/b:/data:ro", "--data-mount"),
+            ("--network-domain=d", "--network-domain"),
+            ("--expose=metrics:9090", "--expose"),
+            ("--depends-on=123:success", "--depends-on"),
+            ("--checkpoint=auto", "--checkpoint"),
+            ("--telemetry=debug", "--telemetry"),
+            ("--liveness-probe=tcp:80", "--liveness-probe"),
+            ("--on-isolation=stop", "--on-isolation=stop"),
+            ("--task-group=0-99%20", "--task-group"),
+            ("--sensitive", "--sensitive"),
+            ("--gpus=4", "--gpus"),
+            ("--gpus-per-node=4", "--gpus-per-node"),
+            ("--gpus-per-task=1", "--gpus-per-task"),
+            ("--pty", "--pty"),
+        ] {
+            let flags = Line::try_parse_from(["x", typed]).unwrap().flags;
+            let mut spec = v1::AllocationSpec::default();
+            let refused = flags.apply(&mut spec).and_then(|()| lattice_api::spec::to_model(&spec).map(drop));
+            assert_eq!(refused, Err(SpecError::NotBuilt { field: named }), "{typed}");
+            assert!(named.starts_with(flags.first().unwrap()), "{typed}");
+        }
+        assert_eq!(UnbuiltFlags::default().first(), None);
+    }
+
+    #[test]
+    fn their_values_reach_the_specification() {
+        assert_eq!(task_group("0-99%20"), v1::TaskGroup { start: 0, end: 99, concurrency: 20 });
+        let mount = mount("s3://a/b:/data:ro");
+        assert_eq!((mount.source.as_str(), mount.target.as_str(), mount.access.as_str()), ("s3://a/b", "/data", "ro"));
+    }
+}

@@ -1,0 +1,323 @@
+//! The built `lattice` against a small real server on a Unix socket: what it prints, where, and its exit codes.
+
+use lattice_api::v1;
+use lattice_api::v1::allocation_service_server::{AllocationService, AllocationServiceServer};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use tokio::net::UnixListener;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// A folder of its own for one test, gone at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("lattice-cli-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// `lattice` with a home of its own and nothing of this environment's settings.
+fn lattice(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
+    command.args(args).env_clear().env("HOME", dir).env("PATH", "/usr/bin:/bin").current_dir(dir).stdin(Stdio::null());
+    command.env("LATTICE_ENDPOINT", format!("unix:{}", dir.join("agent.sock").display()));
+    command
+}
+
+fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    told(&lattice(dir, args).output().unwrap())
+}
+
+fn told(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// What the server was asked, and how the one allocation it has ended.
+#[derive(Clone, Default)]
+struct Scene {
+    submitted: Arc<Mutex<Vec<v1::SubmitRequest>>>,
+    launched: Arc<Mutex<Vec<v1::LaunchRequest>>>,
+    cancelled: Arc<Mutex<Vec<String>>>,
+    exit_code: Option<i32>,
+    no_quorum: bool,
+}
+
+impl Scene {
+    fn allocation(&self, id: &str) -> v1::Allocation {
+        v1::Allocation {
+            id: id.to_owned(),
+            name: "job".into(),
+            state: if self.exit_code == Some(0) { "Completed" } else { "Failed" }.into(),
+            exit_code: self.exit_code,
+            nodes_wanted: 1,
+            tasks_per_node: 2,
+            ..Default::default()
+        }
+    }
+}
+
+const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
+
+fn chunk(rank: u32, stderr: bool, data: &[u8]) -> v1::LogChunk {
+    v1::LogChunk { node: "n1".into(), launch: 1, rank, stderr, data: data.to_vec(), ..Default::default() }
+}
+
+fn output() -> Vec<v1::LogChunk> {
+    vec![chunk(0, false, b"zero\nhal"), chunk(1, true, b"bad \xff\n"), chunk(0, false, b"f\nopen")]
+}
+
+fn streamed<T: Send + 'static>(items: Vec<T>) -> Response<Streamed<T>> {
+    Response::new(Box::pin(tokio_stream::iter(items.into_iter().map(Ok))))
+}
+
+#[tonic::async_trait]
+impl AllocationService for Scene {
+    type WatchStream = Streamed<v1::Allocation>;
+    type LogsStream = Streamed<v1::LogChunk>;
+    type LaunchStream = Streamed<v1::LaunchEvent>;
+
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        if self.no_quorum {
+            return Err(Status::unavailable("no majority of the quorum answers: nothing was queued"));
+        }
+        let request = request.into_inner();
+        if let Some(spec) = &request.spec {
+            lattice_api::spec::to_model(spec).map_err(|error| lattice_api::spec::status(&error))?;
+        }
+        let id = request.id.clone();
+        self.submitted.lock().unwrap().push(request);
+        Ok(Response::new(v1::SubmitResponse { id }))
+    }
+
+    async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
+        let key = request.into_inner().key;
+        let submitted = self.submitted.lock().unwrap().iter().any(|s| s.id == key);
+        if submitted || (key.len() >= 4 && ID.starts_with(&key)) {
+            return Ok(Response::new(self.allocation(if submitted { &key } else { ID })));
+        }
+        Err(Status::not_found(format!("there is no allocation {key:?}")))
+    }
+
+    async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
+        let asked = request.into_inner();
+        let ids = ["20000000-5b7d-4c39-9a54-0f3c2b1d7e88", "10000000-5b7d-4c39-9a54-0f3c2b1d7e88", "30000000-5b7d-4c39-9a54-0f3c2b1d7e88"];
+        let mut allocations: Vec<_> = ids.iter().map(|id| self.allocation(id)).collect();
+        for (at, allocation) in allocations.iter_mut().enumerate() {
+            allocation.submitted_at_ms = [5, 9, 7][at];
+        }
+        if asked.states == ["Pending"] {
+            allocations.truncate(2);
+        }
+        Ok(Response::new(v1::ListAllocationsResponse { allocations }))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Ok(streamed(vec![self.allocation(&request.into_inner().key)]))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
+        let id = request.into_inner().key;
+        if id == "theirs" {
+            return Err(Status::permission_denied("that is another user's"));
+        }
+        self.cancelled.lock().unwrap().push(id.clone());
+        Ok(Response::new(v1::CancelResponse { id, state: "Cancelled".into() }))
+    }
+
+    async fn explain(&self, _: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        let key = request.into_inner().key;
+        if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
+    }
+
+    async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {
+        use v1::launch_event::{Ended, What};
+        self.launched.lock().unwrap().push(request.into_inner());
+        let event = |what| v1::LaunchEvent { what: Some(what) };
+        let mut events: Vec<_> = output().into_iter().map(|chunk| event(What::Output(chunk))).collect();
+        events.push(event(What::Ended(Ended { code: self.exit_code.unwrap_or(0), aborted: String::new() })));
+        Ok(streamed(events))
+    }
+}
+
+/// Runs `check` while the scene is served in a folder of its own.
+fn served(scene: Scene, check: impl FnOnce(&Path)) {
+    let dir = Dir::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let guard = runtime.enter();
+    // Bound before anybody asks: the listener's queue takes connections at once.
+    let listener = UnixListener::bind(dir.0.join("agent.sock")).unwrap();
+    let server = tonic::transport::Server::builder()
+        .add_service(AllocationServiceServer::new(scene))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    runtime.spawn(server);
+    drop(guard);
+    check(&dir.0);
+    runtime.shutdown_background();
+}
+
+#[test]
+fn without_an_agent_it_says_so_and_what_to_do() {
+    let dir = Dir::new();
+    let (code, stdout, stderr) = run(&dir.0, &["status"]);
+    assert_eq!((code, stdout.as_str()), (Some(5), ""));
+    assert!(stderr.starts_with("error: no agent answers at unix:/") && stderr.contains("\nhint: is lattice-agent running"), "{stderr}");
+    assert!(stderr.contains("lattice doctor"), "{stderr}");
+    // Where the program's own code is expected, ours keeps out of its range.
+    assert_eq!(run(&dir.0, &["launch", "true"]).0, Some(125));
+    assert_eq!(run(&dir.0, &["logs", "-f", "1f0c"]).0, Some(125));
+    assert_eq!(run(&dir.0, &["logs", "1f0c"]).0, Some(5));
+}
+
+#[test]
+fn a_wrong_command_line_is_2_with_what_was_meant() {
+    let dir = Dir::new();
+    for (args, meant) in [
+        (vec!["submit", "--noodes=4", "--", "true"], "--nodes"),
+        (vec!["submit"], "lattice submit SCRIPT"),
+        (vec!["submit", "missing.sh"], "cannot read the script missing.sh"),
+        (vec!["launch", "-N", "2", "-n", "3", "true"], "-n 2 or -n 4"),
+        (vec!["--endpoint", "agent.sock", "status"], "is no endpoint"),
+    ] {
+        let (code, _, stderr) = run(&dir.0, &args);
+        assert_eq!(code, Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(meant), "{args:?}: {stderr}");
+    }
+    std::fs::create_dir_all(dir.0.join(".config/lattice")).unwrap();
+    std::fs::write(dir.0.join(".config/lattice/config.yaml"), "tennant: x\n").unwrap();
+    let (code, _, stderr) = run(&dir.0, &["status"]);
+    assert!(code == Some(2) && stderr.contains("config.yaml: ") && stderr.contains("unknown field `tennant`"), "{stderr}");
+}
+
+#[test]
+fn a_submission_is_sent_remembered_and_found_again() {
+    let scene = Scene { exit_code: Some(0), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --mem=4G\n#LATTICE name=fromscript walltime=2h\ntrue\n";
+        std::fs::write(dir.join("job.sh"), script).unwrap();
+        let mut command = lattice(dir, &["submit", "--nodes=2", "job.sh", "a", "-o", "name", "--", "-b"]);
+        let (code, stdout, stderr) = told(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --mem=4G is not known here and left out\n");
+        let sent = scene.submitted.lock().unwrap().pop().unwrap();
+        assert_eq!(stdout, format!("{}\n", sent.id));
+        let spec = lattice_api::spec::to_model(&sent.spec.unwrap()).unwrap();
+        assert_eq!((spec.nodes, spec.name.as_str(), spec.walltime.as_secs()), (2, "fromscript", 7200));
+        assert_eq!(spec.entrypoint, lattice_model::spec::Entrypoint::Script { text: script.into(), args: vec!["a".into(), "-b".into()] });
+        assert_eq!(spec.env.keys().collect::<Vec<_>>(), ["HOME", "KEPT", "PATH"]);
+        assert_eq!(spec.working_dir, dir.canonicalize().unwrap());
+
+        let (code, stdout, _) = run(dir, &["submit", "--", "true"]);
+        let sent = scene.submitted.lock().unwrap().last().unwrap().id.clone();
+        assert_eq!((code, stdout), (Some(0), format!("Submitted allocation {}\n", &sent[..8])));
+        let (code, stdout, stderr) = run(dir, &["status", "@last", "-o", "json"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((json["id"].as_str(), json["exit_code"].as_i64()), (Some(sent.as_str()), Some(0)));
+    });
+}
+
+#[test]
+fn refusals_have_their_codes() {
+    served(Scene::default(), |dir| {
+        let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:success", "--", "true"]);
+        assert!(code == Some(4) && stderr.starts_with("error: --depends-on is not built yet"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--gpus=4", "--", "true"]);
+        assert!(code == Some(4) && stderr.starts_with("error: --gpus is not built yet"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--env", "PMI_RANK=1", "--", "true"]);
+        assert!(code == Some(2) && stderr.contains("PMI_RANK"), "{code:?} {stderr}");
+        assert_eq!(run(dir, &["status", "nope"]).0, Some(3));
+        assert_eq!(run(dir, &["status", "@last"]).0, Some(3));
+        assert_eq!(run(dir, &["explain", "1f0c"]).0, Some(1));
+        // One refusal does not keep the others from being cancelled.
+        let (code, stdout, _) = run(dir, &["cancel", "theirs", "1f0c9a4e", "-o", "name"]);
+        assert_eq!((code, stdout.as_str()), (Some(4), "1f0c9a4e\n"));
+    });
+    served(Scene { no_quorum: true, ..Default::default() }, |dir| {
+        let (code, _, stderr) = run(dir, &["submit", "--", "true"]);
+        assert!(code == Some(5) && stderr.contains("lattice node status"), "{code:?} {stderr}");
+    });
+}
+
+#[test]
+fn a_listing_is_newest_first() {
+    let scene = Scene { exit_code: Some(0), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let (code, stdout, _) = run(dir, &["status", "-o", "name"]);
+        let first: Vec<&str> = stdout.lines().map(|id| &id[..2]).collect();
+        assert_eq!((code, first), (Some(0), vec!["10", "30", "20"]));
+        let (_, stdout, _) = run(dir, &["status", "-o", "json"]);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout).unwrap().as_array().map(Vec::len), Some(3));
+        assert_eq!(run(dir, &["cancel", "--all-mine", "--state", "pending"]).0, Some(0));
+        assert_eq!(scene.cancelled.lock().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn logs_keep_bytes_streams_and_the_programs_code() {
+    served(Scene { exit_code: Some(7), ..Default::default() }, |dir| {
+        let plain = lattice(dir, &["logs", "1f0c"]).output().unwrap();
+        assert_eq!((plain.status.code(), plain.stdout, plain.stderr), (Some(0), b"zero\nhalf\nopen".to_vec(), b"bad \xff\n".to_vec()));
+        let labelled = lattice(dir, &["logs", "-f", "--label", "1f0c"]).output().unwrap();
+        assert_eq!(labelled.status.code(), Some(7));
+        assert_eq!((labelled.stdout, labelled.stderr), (b"0: zero\n0: half\n0: open\n".to_vec(), b"1: bad \xff\n".to_vec()));
+        assert_eq!(run(dir, &["logs", "-f", "nope"]).0, Some(125));
+        assert_eq!(run(dir, &["logs", "nope"]).0, Some(3));
+    });
+}
+
+#[test]
+fn a_launch_is_a_job_of_its_own_outside_and_ranks_inside() {
+    let scene = Scene { exit_code: Some(143), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let outside = lattice(dir, &["launch", "-N", "2", "-n", "6", "--", "prog", "-n", "9"]).output().unwrap();
+        assert_eq!((outside.status.code(), outside.stdout), (Some(143), b"zero\nhalf\nopen".to_vec()));
+        let spec = scene.submitted.lock().unwrap()[0].spec.clone().unwrap();
+        let spec = lattice_api::spec::to_model(&spec).unwrap();
+        assert_eq!((spec.nodes, spec.tasks_per_node), (2, 3));
+        assert_eq!(spec.entrypoint, lattice_model::spec::Entrypoint::Command { argv: ["prog", "-n", "9"].map(String::from).to_vec() });
+
+        let inside = lattice(dir, &["launch", "-n", "4", "prog"]).env("LATTICE_ALLOC_ID", ID).output().unwrap();
+        assert_eq!(inside.status.code(), Some(143));
+        let (code, _, stderr) = run(dir, &["launch", "--alloc=1f0c9a4e", "-N", "3", "--env", "A=B", "prog"]);
+        assert_eq!(code, Some(143), "{stderr}");
+        let asked = scene.launched.lock().unwrap().clone();
+        let shape = |at: usize| (asked[at].allocation.as_str(), asked[at].ranks, asked[at].tasks_per_node);
+        assert_eq!((shape(0), shape(1)), ((ID, 4, 0), ("1f0c9a4e", 6, 2)));
+        assert_eq!(asked[1].env.get("A").map(String::as_str), Some("B"));
+        assert!(!asked[0].env.keys().any(|name| name.starts_with("LATTICE_")));
+        assert_eq!(scene.submitted.lock().unwrap().len(), 1);
+
+        let (code, _, stderr) = run(dir, &["launch", "--alloc=1f0c9a4e", "--uenv=x", "prog"]);
+        assert!(code == Some(2) && stderr.contains("--uenv"), "{stderr}");
+    });
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    served(Scene { exit_code: Some(0), ..Default::default() }, |dir| {
+        let mut child = lattice(dir, &["status", "-o", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Closed before anything is written: the connection is not made yet.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+    });
+}
