@@ -99,8 +99,6 @@ pub struct Changed {
     pub allocations: BTreeSet<AllocationId>,
     /// Nodes whose desired list changed.
     pub desired: BTreeSet<NodeId>,
-    /// Leases that were granted, renewed or ended.
-    pub leases: BTreeSet<String>,
 }
 
 impl Changed {
@@ -109,7 +107,6 @@ impl Changed {
         self.nodes.extend(other.nodes);
         self.allocations.extend(other.allocations);
         self.desired.extend(other.desired);
-        self.leases.extend(other.leases);
     }
 }
 

@@ -37,7 +37,6 @@ impl Ledger {
             }
             lease.ttl_ms = ttl_ms;
             lease.renewed = step.revision;
-            step.changed.leases.insert(name.to_owned());
             return Ok(Outcome::Leased { token: lease.token });
         }
         if self.leases.len() >= LEASES_MAX {
@@ -47,7 +46,6 @@ impl Ledger {
         let token = self.lease_token;
         let lease = Lease { holder: holder.clone(), token, ttl_ms, renewed: step.revision };
         self.leases.insert(name.to_owned(), lease);
-        step.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(holder) };
         self.record(step, &format!("node:{holder}"), AuditAction::LeaseGranted, about, format!("{name}, token {token}"));
         Ok(Outcome::Leased { token })
@@ -75,7 +73,6 @@ impl Ledger {
 
     fn drop_lease(&mut self, step: &mut Step, name: &str, actor: &str, why: &str) {
         let Some(lease) = self.leases.remove(name) else { return };
-        step.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(&lease.holder) };
         self.record(step, actor, AuditAction::LeaseReleased, about, format!("{name}, token {}: {why}", lease.token));
     }

@@ -1,0 +1,114 @@
+//! The folder: one process at a time, one member for ever; small files replaced whole.
+
+use super::StoreError;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Whose folder it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Whose {
+    format: u32,
+    cluster: String,
+    member: u64,
+}
+
+const FORMAT: u32 = 1;
+
+/// A locked folder. Whatever writes into it holds a clone; the lock goes with the last one.
+#[derive(Clone, Debug)]
+pub struct Directory(Arc<Locked>);
+
+#[derive(Debug)]
+struct Locked {
+    path: PathBuf,
+    /// Unlocks when it is closed.
+    lock: File,
+    released: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Whoever waits must find it free. A failure means that the file is closed in a moment all the same.
+        let _unlocked = self.lock.unlock();
+        if let Some(released) = self.released.take() {
+            let _nobody_waits = released.send(());
+        }
+    }
+}
+
+impl Directory {
+    /// Makes the folder where it is missing, locks it and checks whose it is. The receiver hears when it is free again.
+    pub fn open(path: &Path, cluster: &str, member: u64) -> Result<(Self, oneshot::Receiver<()>), StoreError> {
+        fs::create_dir_all(path).map_err(StoreError::io(path, "the folder cannot be made"))?;
+        let lock_path = path.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(StoreError::io(&lock_path, "cannot be opened"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(StoreError::Locked { path: path.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => return Err(StoreError::io(&lock_path, "cannot be locked")(source)),
+        }
+        let (tx, rx) = oneshot::channel();
+        let directory = Self(Arc::new(Locked { path: path.to_owned(), lock, released: Some(tx) }));
+        directory.check_owner(cluster, member)?;
+        Ok((directory, rx))
+    }
+
+    fn check_owner(&self, cluster: &str, member: u64) -> Result<(), StoreError> {
+        let path = self.path().join("member.json");
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let whose: Whose = serde_json::from_slice(&bytes).map_err(|e| StoreError::corrupt(&path, 0, e.to_string()))?;
+                if whose.format != FORMAT {
+                    return Err(StoreError::corrupt(&path, 0, format!("format {} is not known to this version", whose.format)));
+                }
+                if whose.cluster != cluster || whose.member != member {
+                    return Err(StoreError::Foreign {
+                        path: self.path().to_owned(),
+                        member: whose.member,
+                        cluster: whose.cluster,
+                        wanted_member: member,
+                        wanted_cluster: cluster.to_owned(),
+                    });
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let whose = Whose { format: FORMAT, cluster: cluster.to_owned(), member };
+                let text = serde_json::to_vec(&whose).map_err(|e| StoreError::io(&path, "cannot be written")(e.into()))?;
+                replace(&path, &text)
+            }
+            Err(error) => Err(StoreError::io(&path, "cannot be read")(error)),
+        }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+/// Replaces a small file: after a crash there is the old one or the new one, whole.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let temporary = path.with_extension("new");
+    let fail = |what| StoreError::io(path, what);
+    let mut file = File::create(&temporary).map_err(fail("cannot be written"))?;
+    file.write_all(bytes).map_err(fail("cannot be written"))?;
+    file.sync_all().map_err(fail("cannot be synced"))?;
+    fs::rename(&temporary, path).map_err(fail("cannot be replaced"))?;
+    sync_parent(path)
+}
+
+/// Makes the names in the folder of `path` durable.
+pub fn sync_parent(path: &Path) -> Result<(), StoreError> {
+    let parent = path.parent().unwrap_or(path);
+    File::open(parent).and_then(|d| d.sync_all()).map_err(StoreError::io(parent, "the folder cannot be synced"))
+}

@@ -1,0 +1,297 @@
+//! The state machine: the ledger, its audit file and its snapshots.
+//!
+//! The ledger lives in memory behind a lock that is held for one entry at a time. Entries are shared (`Arc`), so a
+//! snapshot begins with a cheap copy and is written while further entries are applied.
+
+use super::audit_file::AuditFile;
+use super::directory::Directory;
+use super::{StoreError, snapshot_file};
+use crate::changes::Changes;
+use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
+use crate::pack;
+use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
+use lattice_model::{AuditRecord, Revision};
+use openraft::storage::{RaftStateMachine, Snapshot};
+use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use thiserror::Error;
+
+/// The agreed state of this member, for readers.
+#[derive(Debug)]
+pub struct Agreed {
+    ledger: RwLock<Ledger>,
+    audit: Mutex<AuditFile>,
+    audit_path: PathBuf,
+    /// Who hears of changes.
+    pub changes: Changes,
+}
+
+/// Why the audit chain on disk does not hold.
+#[derive(Debug, Error)]
+pub enum AuditError {
+    #[error(transparent)]
+    Broken(#[from] AuditFault),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("audit record {seq} cannot be read")]
+    Read {
+        seq: u64,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Agreed {
+    /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
+    pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
+        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Audit records behind `after`, at most `limit`. Reads the disk: call it where blocking is allowed.
+    pub fn audit_records(&self, after: u64, limit: usize) -> Result<Vec<AuditRecord>, AuditError> {
+        let upto = self.ledger().audit_head().seq;
+        let records = self.audit.lock().unwrap_or_else(PoisonError::into_inner).records(after, upto)?;
+        let numbered = (after + 1..).zip(records.take(limit));
+        numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source })).collect()
+    }
+
+    /// Checks every link of the chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
+    pub fn verify_audit(&self) -> Result<AuditHead, AuditError> {
+        let want = self.ledger().audit_head().clone();
+        let records = self.audit.lock().unwrap_or_else(PoisonError::into_inner).records(0, want.seq)?;
+        let mut head = AuditHead::default();
+        for record in records {
+            let record = record.map_err(|source| AuditError::Read { seq: head.seq + 1, source })?;
+            head.follow(&record)?;
+        }
+        if head == want {
+            Ok(head)
+        } else if head.seq < want.seq {
+            Err(AuditFault { seq: head.seq + 1, why: "it is missing" }.into())
+        } else {
+            Err(AuditFault { seq: head.seq, why: "the chain does not end at the agreed head" }.into())
+        }
+    }
+}
+
+/// The state machine as openraft drives it.
+#[derive(Debug)]
+pub struct Machine {
+    directory: Directory,
+    agreed: Arc<Agreed>,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    snapshots: Arc<Snapshots>,
+}
+
+#[derive(Debug)]
+struct Snapshots {
+    /// The newest one.
+    present: Mutex<Option<SnapshotMeta>>,
+    /// Tells snapshots that are received apart.
+    received: AtomicU64,
+}
+
+impl Machine {
+    /// Opens the newest snapshot, or begins with nothing, and the audit file.
+    pub fn open(directory: &Directory) -> Result<Self, StoreError> {
+        let dir = directory.path();
+        let audit_path = dir.join("audit.log");
+        remove_leftovers(dir)?;
+        let newest = snapshot_file::list(dir)?.into_iter().next();
+        let loaded = newest.map(|(_, path)| snapshot_file::load(&path)).transpose()?;
+        let mut audit = AuditFile::open(&audit_path)?;
+        if let Some(loaded) = &loaded
+            && audit.head().seq < loaded.ledger.audit_head().seq
+        {
+            tracing::warn!(file = %audit_path.display(), "the audit file is restored from the snapshot");
+            audit = loaded.restore_audit(&audit_path)?;
+        }
+        let (ledger, meta) = match loaded {
+            Some(loaded) => (loaded.ledger, Some(loaded.meta)),
+            None => (Ledger::default(), None),
+        };
+        let agreed = Agreed { ledger: RwLock::new(ledger), audit: Mutex::new(audit), audit_path, changes: Changes::default() };
+        Ok(Self {
+            directory: directory.clone(),
+            agreed: Arc::new(agreed),
+            applied: meta.as_ref().and_then(|m| m.last_log_id),
+            membership: meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default(),
+            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0) }),
+        })
+    }
+
+    /// What readers share.
+    pub fn agreed(&self) -> Arc<Agreed> {
+        Arc::clone(&self.agreed)
+    }
+
+    fn apply_proposal(&self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
+        // Another member wrote what this version does not understand: going on would make the replicas differ.
+        let commands = proposal.commands().map_err(|e| apply_failed(log_id, &e))?;
+        let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+        let mut replies = Vec::with_capacity(commands.len());
+        let mut records = Vec::new();
+        let mut changed = Changed::default();
+        for command in &commands {
+            let applied = ledger.apply(Revision(log_id.index), command);
+            replies.push(applied.result);
+            records.extend(applied.audit);
+            changed.merge(applied.changed);
+        }
+        let mut audit = self.agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
+        audit.append(&records).map_err(|e| apply_failed(log_id, &e))?;
+        drop(audit);
+        self.agreed.changes.tell(&ledger, changed);
+        Ok(Replies(replies))
+    }
+}
+
+fn apply_failed(log_id: LogId, error: &(impl std::error::Error + 'static)) -> StorageError {
+    tracing::error!(error = %pack::with_causes(error), %log_id, "an entry cannot be applied; this member stops");
+    StorageIOError::apply(log_id, AnyError::new(error)).into()
+}
+
+/// What a crash in the middle of a snapshot left.
+fn remove_leftovers(dir: &std::path::Path) -> Result<(), StoreError> {
+    for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+        let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
+        if path.extension().is_some_and(|e| e == "snapshot-new" || e == "received") {
+            std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+        }
+    }
+    Ok(())
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Replies>, StorageError>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut replies = Vec::new();
+        for entry in entries {
+            replies.push(match &entry.payload {
+                EntryPayload::Blank => Replies::default(),
+                EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal)?,
+                EntryPayload::Membership(membership) => {
+                    self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
+                    Replies::default()
+                }
+            });
+            self.applied = Some(entry.log_id);
+        }
+        Ok(replies)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            directory: self.directory.clone(),
+            agreed: Arc::clone(&self.agreed),
+            snapshots: Arc::clone(&self.snapshots),
+            ledger: self.agreed.ledger().clone(),
+            extent: {
+                let audit = self.agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
+                audit.extent()
+            },
+            applied: self.applied,
+            membership: self.membership.clone(),
+        }
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<tokio::fs::File>, StorageError> {
+        let number = self.snapshots.received.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.path().join(format!("{number}.received"));
+        let file = tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
+        let file = file.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
+        // Without a name it goes away with whoever receives it.
+        std::fs::remove_file(&path).map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
+        Ok(Box::new(file))
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<tokio::fs::File>) -> Result<(), StorageError> {
+        let file = snapshot.into_std().await;
+        let (directory, agreed, meta) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone());
+        let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta).map(|()| meta)).await;
+        let fail = |e: &dyn std::error::Error| {
+            tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be installed");
+            StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
+        };
+        let meta = installed.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        self.applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
+        self.agreed.changes.tell_everything();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError> {
+        let present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        present.map(|meta| open_snapshot(&self.directory, meta)).transpose()
+    }
+}
+
+fn open_snapshot(directory: &Directory, meta: SnapshotMeta) -> Result<Snapshot<TypeConfig>, StorageError> {
+    let path = snapshot_file::path_of(directory.path(), meta.last_log_id.map_or(0, |id| id.index));
+    let file = std::fs::File::open(&path).map_err(|e| StorageIOError::read_snapshot(None, AnyError::new(&e)))?;
+    Ok(Snapshot { meta, snapshot: Box::new(tokio::fs::File::from_std(file)) })
+}
+
+fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, meta: &SnapshotMeta) -> Result<(), StoreError> {
+    let dir = directory.path();
+    let index = meta.last_log_id.map_or(0, |id| id.index);
+    let loaded = snapshot_file::take_over(dir, index, received)?;
+    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+    let mut audit = agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
+    *audit = loaded.restore_audit(&agreed.audit_path)?;
+    *ledger = loaded.ledger;
+    snapshot_file::remove_older(dir, index)
+}
+
+/// Writes a snapshot of the moment at which it was made.
+#[derive(Debug)]
+pub struct Builder {
+    directory: Directory,
+    agreed: Arc<Agreed>,
+    snapshots: Arc<Snapshots>,
+    ledger: Ledger,
+    extent: Result<super::audit_file::AuditExtent, StoreError>,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
+        let id = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
+        let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
+        let extent = std::mem::replace(&mut self.extent, Err(StoreError::Stopped));
+        let ledger = std::mem::take(&mut self.ledger);
+        let (directory, audit_path, of) = (self.directory.clone(), self.agreed.audit_path.clone(), meta.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let extent = extent?;
+            // Before the log behind it may go. Through a descriptor of its own, so that nobody waits for it.
+            extent.file.sync_data().map_err(StoreError::io(&audit_path, "cannot be synced"))?;
+            snapshot_file::write(directory.path(), &of, &ledger, &extent)
+        })
+        .await;
+        let fail = |e: &dyn std::error::Error| {
+            tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be written");
+            StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
+        };
+        written.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
+            *present = Some(meta.clone());
+        }
+        drop(present);
+        open_snapshot(&self.directory, meta)
+    }
+}

@@ -1,0 +1,238 @@
+//! The log's files: appended to, synced, cut at either end. No Raft here, and no threads.
+
+use super::record::{self, Ending, HEADER, KIND_ENTRY};
+use super::{StoreError, directory::sync_parent};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const MAGIC: &[u8; 12] = b"LATTICE-LOG\0";
+const VERSION: u32 = 1;
+/// Where the first record of a segment begins.
+pub const SEGMENT_HEADER: u64 = 16;
+/// A segment that has grown to this is followed by a new one.
+const SEGMENT_BYTES: u64 = 32 * 1024 * 1024;
+/// Zeros are written ahead in pieces of this size.
+const AHEAD_BYTES: u64 = 1024 * 1024;
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The segment, by its first index.
+    pub segment: u64,
+    /// Where its record begins.
+    pub offset: u64,
+    /// How long its payload is.
+    pub length: u32,
+}
+
+/// Files by their segment's first index, shared with readers.
+pub type Files = BTreeMap<u64, Arc<File>>;
+
+/// The segments, written by one owner.
+#[derive(Debug)]
+pub struct Segments {
+    dir: PathBuf,
+    files: Files,
+    /// The end of the last record in the last segment.
+    end: u64,
+    /// Up to where the last segment is on disk.
+    synced: u64,
+    /// Up to where the last segment's file reaches.
+    allocated: u64,
+}
+
+/// An entry found at the start.
+#[derive(Debug)]
+pub struct Stored {
+    /// Where it lies.
+    pub place: Place,
+    /// Its bytes.
+    pub payload: Vec<u8>,
+}
+
+impl Segments {
+    /// Opens the log in `dir`, cutting a torn tail off. Gives every entry there is to `each`, in order.
+    pub fn open(dir: &Path, mut each: impl FnMut(Stored) -> Result<(), String>) -> Result<Self, StoreError> {
+        fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
+        let mut firsts = Vec::new();
+        for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+            let name = file.map_err(StoreError::io(dir, "cannot be listed"))?.file_name();
+            let name = name.to_string_lossy();
+            if let Some(first) = name.strip_suffix(".log").and_then(|n| n.parse::<u64>().ok()) {
+                firsts.push(first);
+            }
+        }
+        firsts.sort_unstable();
+        let mut this = Self { dir: dir.to_owned(), files: Files::new(), end: 0, synced: 0, allocated: 0 };
+        let last = firsts.last().copied();
+        for first in firsts {
+            this.open_segment(first, Some(first) == last, &mut each)?;
+        }
+        Ok(this)
+    }
+
+    fn open_segment(
+        &mut self,
+        first: u64,
+        is_last: bool,
+        each: &mut impl FnMut(Stored) -> Result<(), String>,
+    ) -> Result<(), StoreError> {
+        let path = self.path(first);
+        let bytes = fs::read(&path).map_err(StoreError::io(&path, "cannot be read"))?;
+        let whole_header = bytes.get(..12) == Some(&MAGIC[..]) && bytes.get(12..16) == Some(&VERSION.to_le_bytes()[..]);
+        if !whole_header {
+            // Its header is synced before anything else is written: without one there was never an entry.
+            let never_used = bytes.get(16..).unwrap_or_default().iter().all(|b| *b == 0);
+            if is_last && never_used {
+                tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
+                fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+                return sync_parent(&path);
+            }
+            return Err(StoreError::corrupt(&path, 0, "it does not begin as a log segment of this version"));
+        }
+        let (found, ending) = record::scan(&bytes, 16);
+        let end = found.last().map_or(16, |f| f.offset + HEADER + f.length);
+        for record in found {
+            let damaged = |what: String| StoreError::corrupt(&path, record.offset as u64, what);
+            if record.kind != KIND_ENTRY {
+                return Err(damaged(format!("a record of kind {} is not known to this version", record.kind)));
+            }
+            let start = record.offset + HEADER;
+            let length = u32::try_from(record.length).map_err(|e| damaged(e.to_string()))?;
+            let place = Place { segment: first, offset: record.offset as u64, length };
+            each(Stored { place, payload: bytes[start..start + record.length].to_vec() }).map_err(damaged)?;
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(StoreError::io(&path, "cannot be opened"))?;
+        match ending {
+            Ending::Clean => {}
+            Ending::Torn { offset } if is_last => {
+                tracing::warn!(file = %path.display(), offset, cut = bytes.len() - offset, "a torn tail is cut off");
+                file.set_len(offset as u64).and_then(|()| file.sync_all()).map_err(StoreError::io(&path, "cannot be cut"))?;
+            }
+            Ending::Torn { offset } | Ending::Damaged { offset } => {
+                return Err(StoreError::corrupt(&path, offset as u64, "a record does not have its checksum, and it was once whole"));
+            }
+        }
+        self.allocated = file.metadata().map_err(StoreError::io(&path, "cannot be read"))?.len();
+        self.files.insert(first, Arc::new(file));
+        (self.end, self.synced) = (end as u64, end as u64);
+        Ok(())
+    }
+
+    fn path(&self, first: u64) -> PathBuf {
+        self.dir.join(format!("{first:020}.log"))
+    }
+
+    /// The files, for readers.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Writes entries, the first of which has index `first`, and says where they lie. Not on disk before [`Self::sync`].
+    pub fn append(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<Vec<Place>, StoreError> {
+        if self.files.is_empty() || self.end >= SEGMENT_BYTES {
+            self.begin_segment(first)?;
+        }
+        let (segment, file) = self.last()?;
+        let mut bytes = Vec::with_capacity(payloads.iter().map(|p| p.len() + HEADER).sum());
+        let mut places = Vec::with_capacity(payloads.len());
+        for payload in payloads {
+            let offset = self.end + bytes.len() as u64;
+            record::write(&mut bytes, KIND_ENTRY, self.synced, payload);
+            let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+            places.push(Place { segment, offset, length });
+        }
+        let path = self.path(segment);
+        let end = self.end + bytes.len() as u64;
+        if end > self.allocated {
+            let zeros = vec![0; usize::try_from(end - self.allocated + AHEAD_BYTES).unwrap_or(usize::MAX)];
+            file.write_all_at(&zeros, self.allocated).map_err(StoreError::io(&path, "cannot be extended"))?;
+            self.allocated += zeros.len() as u64;
+        }
+        file.write_all_at(&bytes, self.end).map_err(StoreError::io(&path, "cannot be written"))?;
+        self.end = end;
+        Ok(places)
+    }
+
+    /// Waits until everything appended is on disk.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        if self.synced < self.end {
+            let (segment, file) = self.last()?;
+            file.sync_data().map_err(StoreError::io(&self.path(segment), "cannot be synced"))?;
+            self.synced = self.end;
+        }
+        Ok(())
+    }
+
+    fn last(&self) -> Result<(u64, Arc<File>), StoreError> {
+        self.files.last_key_value().map(|(first, file)| (*first, Arc::clone(file))).ok_or(StoreError::Stopped)
+    }
+
+    fn begin_segment(&mut self, first: u64) -> Result<(), StoreError> {
+        self.sync()?;
+        let path = self.path(first);
+        let fail = |what| StoreError::io(&path, what);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(fail("cannot be made"))?;
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        file.write_all_at(&header, 0).map_err(fail("cannot be written"))?;
+        file.sync_all().map_err(fail("cannot be synced"))?;
+        sync_parent(&path)?;
+        self.files.insert(first, Arc::new(file));
+        (self.end, self.synced, self.allocated) = (SEGMENT_HEADER, SEGMENT_HEADER, SEGMENT_HEADER);
+        Ok(())
+    }
+
+    /// Cuts the entry at `place` and everything behind it off, durably. The last file goes first: a crash leaves no hole.
+    pub fn truncate(&mut self, place: Place) -> Result<(), StoreError> {
+        while let Some((&first, _)) = self.files.last_key_value()
+            && first > place.segment
+        {
+            self.remove(first)?;
+        }
+        let (segment, file) = self.last()?;
+        let path = self.path(segment);
+        file.set_len(place.offset).and_then(|()| file.sync_all()).map_err(StoreError::io(&path, "cannot be cut"))?;
+        (self.end, self.synced, self.allocated) = (place.offset, place.offset, place.offset);
+        Ok(())
+    }
+
+    /// Removes the segments that hold nothing behind `upto`. The last one stays.
+    pub fn purge(&mut self, upto: u64) -> Result<(), StoreError> {
+        let firsts: Vec<u64> = self.files.keys().copied().collect();
+        for pair in firsts.windows(2) {
+            if pair[1] <= upto + 1 {
+                self.remove(pair[0])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything: what follows does not join what was.
+    pub fn clear(&mut self) -> Result<(), StoreError> {
+        while let Some((&first, _)) = self.files.last_key_value() {
+            self.remove(first)?;
+        }
+        (self.end, self.synced, self.allocated) = (0, 0, 0);
+        Ok(())
+    }
+
+    fn remove(&mut self, first: u64) -> Result<(), StoreError> {
+        let path = self.path(first);
+        fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+        self.files.remove(&first);
+        sync_parent(&path)
+    }
+}
+
+/// Reads one entry.
+pub fn read(files: &Files, place: Place) -> Result<Vec<u8>, std::io::Error> {
+    let file = files.get(&place.segment).ok_or_else(|| std::io::Error::other("its segment is gone"))?;
+    let mut bytes = vec![0; HEADER + place.length as usize];
+    file.read_exact_at(&mut bytes, place.offset)?;
+    record::payload(&bytes).map(<[u8]>::to_vec).ok_or_else(|| std::io::Error::other("it does not have its checksum"))
+}
