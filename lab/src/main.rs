@@ -1,1 +1,262 @@
-fn main() {}
+//! `lattice-lab`: see the library.
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use lattice_lab::cluster::Cluster;
+use lattice_lab::{bench, demo, down, faults, interrupt, lattice, ring, up};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Clusters of Lattice on one machine: started, broken on purpose, measured, taken away again
+#[derive(Parser)]
+#[command(name = "lattice-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a cluster; returns when every node is Ready
+    Up(Up),
+    /// Kill, start or restart a node's agent
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Kill or start members of the quorum
+    #[command(subcommand)]
+    Quorum(QuorumCommand),
+    /// Which daemons of a cluster run, and what of it is on this machine
+    Status(Dir),
+    /// Take a cluster away: leaves no process, mount, loop device, scope or file
+    Down(Down),
+    /// A job on three nodes that outlives its agent and the quorum's leader, told as it happens
+    Demo(Demo),
+    /// Figures against peers or floors of the same run; exit code 3 when a target is missed
+    Bench(Bench),
+    /// One rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
+    PmiRing(ring::Options),
+}
+
+#[derive(Args)]
+struct Dir {
+    /// The cluster's folder
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+#[derive(Args)]
+struct Up {
+    /// Agents
+    #[arg(long, default_value_t = 3)]
+    nodes: u32,
+    /// Members: 1, 3 or 5
+    #[arg(long, default_value_t = 3)]
+    quorum: u32,
+    /// The cluster's folder: empty or not there yet
+    #[arg(long)]
+    dir: PathBuf,
+    /// Do not build the binaries first
+    #[arg(long)]
+    no_build: bool,
+    /// Seconds between SIGTERM and SIGKILL when work is ended
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Seconds that a fence may wait for its last node
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    fence_timeout: u64,
+    /// Milliseconds between an agent's heartbeats
+    #[arg(long, default_value_t = 500)]
+    heartbeat_ms: u64,
+    /// Milliseconds of silence until a node is Degraded
+    #[arg(long, default_value_t = 3_000)]
+    degraded_after_ms: u64,
+    /// Further milliseconds of silence until it is Down
+    #[arg(long, default_value_t = 60_000)]
+    down_after_ms: u64,
+}
+
+#[derive(Subcommand)]
+enum NodeCommand {
+    /// SIGKILL to the agent; its work goes on
+    Kill(NodeArgs),
+    /// Start the agent again; returns when it answers
+    Start(NodeArgs),
+    /// SIGTERM, then start: what an upgrade does
+    Restart(NodeArgs),
+}
+
+#[derive(Args)]
+struct NodeArgs {
+    /// n1, n2, ...
+    node: String,
+    #[command(flatten)]
+    dir: Dir,
+}
+
+#[derive(Subcommand)]
+enum QuorumCommand {
+    /// SIGKILL to a member
+    Kill(QuorumArgs),
+    /// Start a member again; returns when it accepts connections
+    Start(QuorumArgs),
+}
+
+#[derive(Args)]
+#[group(id = "which", required = true, multiple = false, args = ["id", "all"])]
+struct WhichMembers {
+    /// 1, 2, ...
+    id: Option<u64>,
+    /// Every member that the command applies to
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+struct QuorumArgs {
+    #[command(flatten)]
+    which: WhichMembers,
+    #[command(flatten)]
+    dir: Dir,
+}
+
+#[derive(Args)]
+struct Down {
+    #[command(flatten)]
+    dir: Dir,
+    /// Seconds that cancelled work may take to end by itself; 0: it is killed at once
+    #[arg(long, default_value_t = 10)]
+    patience: u64,
+}
+
+#[derive(Args)]
+struct Demo {
+    /// Where it runs; removed again. Default: a folder of its own among the temporary files
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Do not build the binaries first
+    #[arg(long)]
+    no_build: bool,
+}
+
+#[derive(Args)]
+struct Bench {
+    /// What is measured
+    #[arg(value_enum)]
+    name: bench::Name,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+    /// Where its cluster runs; removed again. Default: a folder of its own among the temporary files
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    options: bench::launch::Options,
+}
+
+fn main() -> ExitCode {
+    match act(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lattice-lab: {error:#}");
+            match interrupt::came() {
+                Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn act(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Up(up) => start(up)?,
+        Command::Node(NodeCommand::Kill(a)) => {
+            println!("{} killed (process {})", a.node, faults::kill_node(&a.dir.dir, &a.node)?);
+        }
+        Command::Node(NodeCommand::Start(a)) => {
+            println!("{} started (process {})", a.node, faults::start_node(&a.dir.dir, &a.node)?);
+        }
+        Command::Node(NodeCommand::Restart(a)) => {
+            println!("{} restarted (process {})", a.node, faults::restart_node(&a.dir.dir, &a.node)?);
+        }
+        Command::Quorum(QuorumCommand::Kill(a)) => {
+            for id in members(&a, true)? {
+                println!("member {id} killed (process {})", faults::kill_member(&a.dir.dir, id)?);
+            }
+        }
+        Command::Quorum(QuorumCommand::Start(a)) => {
+            for id in members(&a, false)? {
+                println!("member {id} started (process {})", faults::start_member(&a.dir.dir, id)?);
+            }
+        }
+        Command::Status(d) => status(&Cluster::load(&d.dir)?),
+        Command::Down(d) => {
+            let report = down::down(&d.dir.dir, Duration::from_secs(d.patience))?;
+            for id in &report.cancelled {
+                println!("cancelled {id}");
+            }
+            for line in report.killed.iter().chain(&report.swept) {
+                println!("swept {line}");
+            }
+            down::require_gone(&report)?;
+            println!("{} is gone", d.dir.dir.display());
+        }
+        Command::Demo(d) => demo::run(d.dir, !d.no_build)?,
+        Command::Bench(b) => {
+            if !bench::run(b.name, b.dir.as_deref(), &b.options, b.json)? {
+                return Ok(ExitCode::from(3));
+            }
+        }
+        Command::PmiRing(options) => ring::run(&options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start(up: Up) -> Result<()> {
+    interrupt::watch();
+    let options = up::Options {
+        build: !up.no_build,
+        grace_seconds: up.grace,
+        fence_timeout_seconds: up.fence_timeout,
+        heartbeat_ms: up.heartbeat_ms,
+        degraded_after_ms: up.degraded_after_ms,
+        down_after_ms: up.down_after_ms,
+        ..up::Options::new(up.nodes, up.quorum, &up.dir)
+    };
+    let began = std::time::Instant::now();
+    let cluster = up::up(&options)?;
+    let dir = cluster.dir.display();
+    println!("{} node(s) Ready, {} member(s), after {:.1} s", up.nodes, up.quorum, began.elapsed().as_secs_f64());
+    println!("  . {dir}/env                      # then `lattice nodes`, `lattice submit -- hostname`, ...");
+    println!("  lattice-lab down --dir {dir}     # takes it away");
+    Ok(())
+}
+
+/// The members meant: one, or all that run (to kill) or do not run (to start).
+fn members(args: &QuorumArgs, running: bool) -> Result<Vec<u64>> {
+    match args.which.id {
+        Some(id) => Ok(vec![id]),
+        None => Ok(Cluster::load(&args.dir.dir)?.members.iter().filter(|m| m.daemon.alive() == running).map(|m| m.id).collect()),
+    }
+}
+
+fn status(cluster: &Cluster) {
+    let line = |name: &str, daemon: &lattice_lab::cluster::Daemon, reached: String| {
+        let state = if daemon.alive() { "runs" } else { "dead" };
+        let pid = daemon.process.as_ref().map_or(0, |p| p.pid);
+        println!("{name:<10} {state:<5} {pid:>8}  {reached:<24} {}", daemon.log.display());
+    };
+    for m in &cluster.members {
+        line(&m.daemon.name, &m.daemon, m.service.clone());
+    }
+    for n in &cluster.nodes {
+        line(&n.id, &n.daemon, format!("mesh {}", n.mesh));
+    }
+    match lattice::Lattice::to_any(cluster).and_then(|l| l.nodes()) {
+        Ok(nodes) => println!("nodes: {}", nodes.iter().map(|(id, s)| format!("{id} {s}")).collect::<Vec<_>>().join(", ")),
+        Err(e) => println!("nodes: not known ({e:#})"),
+    }
+    for left in down::leftovers(cluster) {
+        println!("work: {left}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Figures: medians with their spread, a peer or floor beside each, a target, and whether it is met.
+
+use crate::machine::Machine;
+use serde::Serialize;
+use std::fmt;
+
+/// Measurements of one thing, in one unit.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Samples {
+    /// How many were taken.
+    pub count: usize,
+    /// How many tries failed; they are counted, never averaged.
+    pub failed: usize,
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Samples {
+    /// Of these values; `None` when there are none.
+    pub fn of(mut values: Vec<f64>, failed: usize) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Some(Self { count: values.len(), failed, median, min, max })
+    }
+}
+
+/// What a figure is held against.
+#[derive(Clone, Debug, Serialize)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Measured in the same run.
+    pub samples: Samples,
+    /// The figure's median in terms of this one's.
+    pub ratio: f64,
+}
+
+/// What is demanded of a figure.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// At most this part of the named peer's median.
+    RatioTo { peer: String, at_most: f64 },
+    /// At most this much, in the figure's unit; why that much.
+    AtMost { value: f64, why: String },
+}
+
+/// How a figure stands against its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// At or below it.
+    Met,
+    /// Above it.
+    Missed,
+    /// None is set: the figure is there to be watched.
+    NoTarget,
+}
+
+/// One line of a report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// `ms` or `MiB`.
+    pub unit: &'static str,
+    /// The measurements.
+    pub samples: Samples,
+    /// What they are held against.
+    pub peers: Vec<Peer>,
+    /// What is demanded.
+    pub target: Option<Target>,
+    /// How it stands.
+    pub verdict: Verdict,
+}
+
+impl Figure {
+    /// With its peers; those that could not be measured are left out here and named in the report's notes.
+    pub fn new(name: &str, unit: &'static str, samples: Samples, peers: Vec<(&str, Option<Samples>)>, target: Option<Target>) -> Self {
+        let ratio = |peer: &Samples| if peer.median > 0.0 { samples.median / peer.median } else { f64::INFINITY };
+        let peers: Vec<Peer> =
+            peers.into_iter().filter_map(|(name, s)| s.map(|s| Peer { name: name.to_owned(), ratio: ratio(&s), samples: s })).collect();
+        let verdict = match &target {
+            None => Verdict::NoTarget,
+            Some(Target::AtMost { value, .. }) => met(samples.median <= *value),
+            // A peer that was not measured cannot be beaten: that is a miss, not a silence.
+            Some(Target::RatioTo { peer, at_most }) => met(peers.iter().any(|p| p.name == *peer && p.ratio <= *at_most)),
+        };
+        Self { name: name.to_owned(), unit, samples, peers, target, verdict }
+    }
+}
+
+fn met(yes: bool) -> Verdict {
+    if yes { Verdict::Met } else { Verdict::Missed }
+}
+
+/// All figures of one run, with what a reader must know of the machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `launch`.
+    pub bench: &'static str,
+    /// The machine.
+    pub machine: Machine,
+    /// The profile of the binaries measured: `release`, `debug`.
+    pub profile: String,
+    /// Share of time in which tasks waited for a processor, percent over 10 s, before and after.
+    pub cpu_pressure: [Option<f64>; 2],
+    /// The figures.
+    pub figures: Vec<Figure>,
+    /// What was left out or is not as it should be, and why.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether no target was missed.
+    pub fn met(&self) -> bool {
+        self.figures.iter().all(|f| f.verdict != Verdict::Missed)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = &self.machine;
+        let pressure = |p: Option<f64>| p.map_or_else(|| "unknown".to_owned(), |p| format!("{p:.0} %"));
+        writeln!(f, "bench {} · {} cores · Linux {} · {} binaries", self.bench, m.cores, m.kernel, self.profile)?;
+        writeln!(f, "waiting for a processor (10 s): {} before, {} after", pressure(self.cpu_pressure[0]), pressure(self.cpu_pressure[1]))?;
+        for figure in &self.figures {
+            writeln!(f, "\n{}\n  {:<38} {}", figure.name, "lattice", spread(&figure.samples, figure.unit))?;
+            for peer in &figure.peers {
+                writeln!(f, "  {:<38} {}   ratio {:.2}", peer.name, spread(&peer.samples, figure.unit), peer.ratio)?;
+            }
+            let target = match &figure.target {
+                None => "no target".to_owned(),
+                Some(Target::RatioTo { peer, at_most }) => format!("target: at most {at_most} × {peer}"),
+                Some(Target::AtMost { value, why }) => format!("target: at most {value} {} ({why})", figure.unit),
+            };
+            let verdict = match figure.verdict {
+                Verdict::Met => " · met",
+                Verdict::Missed => " · MISSED",
+                Verdict::NoTarget => "",
+            };
+            writeln!(f, "  {target}{verdict}")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "\nnote: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+fn spread(s: &Samples, unit: &str) -> String {
+    let failed = if s.failed > 0 { format!(", {} FAILED", s.failed) } else { String::new() };
+    format!("{:>9.2} {unit}  ({:.2}–{:.2}, n={}{failed})", s.median, s.min, s.max, s.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(values: &[f64]) -> Samples {
+        Samples::of(values.to_vec(), 0).unwrap()
+    }
+
+    #[test]
+    fn medians_are_medians() {
+        assert_eq!(samples(&[9.0, 1.0, 2.0]).median, 2.0);
+        assert_eq!(samples(&[4.0, 1.0, 2.0, 100.0]).median, 3.0);
+        assert!(Samples::of(vec![], 3).is_none());
+    }
+
+    #[test]
+    fn a_target_is_met_or_missed_never_silent() {
+        let verdict = |peers: Vec<(&str, Option<Samples>)>, target| Figure::new("x", "ms", samples(&[10.0]), peers, target).verdict;
+        let ratio = || Some(Target::RatioTo { peer: "srun".into(), at_most: 0.35 });
+        assert_eq!(verdict(vec![("srun", Some(samples(&[40.0])))], ratio()), Verdict::Met);
+        assert_eq!(verdict(vec![("srun", Some(samples(&[20.0])))], ratio()), Verdict::Missed);
+        assert_eq!(verdict(vec![("srun", None)], ratio()), Verdict::Missed);
+        assert_eq!(verdict(vec![], Some(Target::AtMost { value: 30.0, why: String::new() })), Verdict::Met);
+        assert_eq!(verdict(vec![], None), Verdict::NoTarget);
+    }
+}

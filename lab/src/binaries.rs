@@ -1,0 +1,103 @@
+//! The product's binaries: built beside the lab's own, in the same profile, and found there.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Packages and the binaries that come of them.
+const NEEDED: [(&str, &str); 4] = [
+    ("lattice-agent", "lattice-agent"),
+    ("lattice-quorum", "lattice-quorum"),
+    ("lattice-shim", "lattice-shim"),
+    ("lattice-cli", "lattice"),
+];
+
+/// Where the binaries lie.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// The folder of all of them.
+    pub dir: PathBuf,
+}
+
+impl Binaries {
+    /// Those beside the lab's own executable.
+    pub fn beside_lab() -> Result<Self> {
+        let exe = std::env::current_exe().context("where is the lab's own executable?")?;
+        let mut dir = exe.parent().context("the lab's executable has no folder")?.to_owned();
+        if dir.file_name().is_some_and(|n| n == "deps") {
+            dir.pop(); // a test executable
+        }
+        Ok(Self { dir })
+    }
+
+    /// Builds them, in the profile that the lab itself was built in; what is up to date costs a fraction of a second.
+    /// The compiler's own messages go to stderr.
+    pub fn build(&self) -> Result<()> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        if !manifest.exists() {
+            eprintln!("lab: no sources at {}: using the binaries in {} as they are", manifest.display(), self.dir.display());
+            return self.check();
+        }
+        let folder = self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let profile = if folder == "debug" { "dev" } else { folder.as_str() };
+        let target = self.dir.parent().context("the lab's executable is not in a target folder")?;
+        eprintln!(
+            "lab: building lattice-agent, lattice-quorum, lattice-shim and lattice (profile {profile}; the first time takes minutes)"
+        );
+        let began = Instant::now();
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.arg("build").arg("--quiet").arg("--manifest-path").arg(&manifest).args(["--profile", profile]);
+        cargo.arg("--target-dir").arg(target);
+        for (package, _) in NEEDED {
+            cargo.args(["-p", package]);
+        }
+        // Cargo sets these for what it runs; the inner cargo must see what the outer one saw.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_")
+                || text.starts_with("CARGO_BIN_EXE_")
+                || text == "CARGO_MANIFEST_DIR"
+                || text == "CARGO_MANIFEST_PATH"
+            {
+                cargo.env_remove(&name);
+            }
+        }
+        let status = cargo.stdin(Stdio::null()).stdout(Stdio::inherit()).stderr(Stdio::inherit()).status().context("cannot run cargo")?;
+        if !status.success() {
+            bail!("the build failed ({status}); its messages are above");
+        }
+        eprintln!("lab: built in {:.1} s, in {}", began.elapsed().as_secs_f64(), self.dir.display());
+        self.check()
+    }
+
+    /// That all of them are there.
+    pub fn check(&self) -> Result<()> {
+        for (package, binary) in NEEDED {
+            if !self.dir.join(binary).is_file() {
+                bail!("{} is not in {}: build it with `cargo build -p {package}`, or leave --no-build out", binary, self.dir.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// The CLI.
+    pub fn lattice(&self) -> PathBuf {
+        self.dir.join("lattice")
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> PathBuf {
+        self.dir.join("lattice-agent")
+    }
+
+    /// The member.
+    pub fn quorum(&self) -> PathBuf {
+        self.dir.join("lattice-quorum")
+    }
+
+    /// The shim.
+    pub fn shim(&self) -> PathBuf {
+        self.dir.join("lattice-shim")
+    }
+}

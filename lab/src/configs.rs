@@ -1,0 +1,52 @@
+//! The daemons' configuration files.
+
+use crate::cluster::{Cluster, Member, Node};
+use crate::up::Options;
+use std::fmt::Write;
+use std::path::Path;
+
+/// A member's file.
+pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
+    let dir = cluster.dir.join(&member.daemon.name);
+    let mut text = format!("id: {}\ncluster: lab\ndata_dir: {}\n", member.id, quoted(&dir.join("data")));
+    let _ = writeln!(text, "service_listen: {:?}\nraft_listen: {:?}\nmembers:", member.service, member.raft);
+    for m in &cluster.members {
+        let _ = writeln!(text, "  - {{id: {}, service: {:?}, raft: {:?}}}", m.id, m.service, m.raft);
+    }
+    text += &tls(&cluster.dir, &dir, &member.daemon.name);
+    let _ = writeln!(
+        text,
+        "heartbeat_ms: 50\nelection_ms: 300\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}",
+        options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms
+    );
+    text
+}
+
+/// An agent's file.
+pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &str) -> String {
+    let dir = cluster.dir.join(&node.id);
+    let run = cluster.run_dir.join(&node.id);
+    let quorum: Vec<String> = cluster.members.iter().map(|m| format!("{:?}", m.service)).collect();
+    let seeds: Vec<String> = cluster.nodes.iter().take(3).filter(|n| n.id != node.id).map(|n| format!("{:?}", n.gossip)).collect();
+    let mut text =
+        format!("node_id: {}\ncluster: lab\nstate_dir: {}\nsocket: {}\n", node.id, quoted(&run.join("state")), quoted(&node.socket));
+    let _ = writeln!(text, "quorum: [{}]", quorum.join(", "));
+    text += &tls(&cluster.dir, &dir, &node.id);
+    let _ = writeln!(text, "mesh_listen: {:?}\ngossip_listen: {:?}", node.mesh, node.gossip);
+    let _ = writeln!(text, "gossip_key_file: {}\ngossip_seeds: [{}]", quoted(&cluster.dir.join("gossip.key")), seeds.join(", "));
+    let _ = writeln!(text, "roles: [api, scheduler]\nschedulable: true\nallow_root: true");
+    let _ = writeln!(text, "cgroup_root: {cgroup_root:?}\nshim: {}", quoted(&cluster.binaries.join("lattice-shim")));
+    let _ = writeln!(text, "grace_seconds: {}\nfence_timeout_seconds: {}", options.grace_seconds, options.fence_timeout_seconds);
+    let _ = writeln!(text, "scheduler_lease_ms: 2000");
+    text
+}
+
+fn tls(cluster_dir: &Path, dir: &Path, name: &str) -> String {
+    let (ca, cert, key) = (cluster_dir.join("ca/ca.crt"), dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
+    format!("tls: {{ca: {}, cert: {}, key: {}}}\n", quoted(&ca), quoted(&cert), quoted(&key))
+}
+
+/// A path as a YAML scalar: JSON's double quotes mean the same there.
+fn quoted(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}

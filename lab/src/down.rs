@@ -1,0 +1,183 @@
+//! Takes a cluster away so that nothing of it is left: no process, scope, mount, loop device or file.
+
+use crate::cluster::Cluster;
+use crate::lattice::{Lattice, text};
+use crate::process::{Identity, ours_under, until};
+use crate::sweep;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use std::path::Path;
+use std::time::Duration;
+
+/// What it took.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Allocations that still lived and were cancelled.
+    pub cancelled: Vec<String>,
+    /// Daemons that had to be killed because SIGTERM did not end them.
+    pub killed: Vec<String>,
+    /// What the product left behind and the lab swept.
+    pub swept: Vec<String>,
+    /// What would not go.
+    pub stuck: Vec<String>,
+}
+
+impl Report {
+    /// Whether the product cleaned up behind itself.
+    pub fn clean(&self) -> bool {
+        self.killed.is_empty() && self.swept.is_empty() && self.stuck.is_empty()
+    }
+}
+
+/// Stops all of it and removes its files. `patience`: how long cancelled work may take to end by itself.
+pub fn down(dir: &Path, patience: Duration) -> Result<Report> {
+    let dir = &std::path::absolute(dir)?;
+    let cluster = Cluster::load(dir)?;
+    let lock = Cluster::lock(dir)?;
+    let mut report = stop(&cluster, patience)?;
+    for folder in cluster.folders() {
+        // A process on its way out may still write: the second try finds the folder quiet.
+        let gone = until(Duration::from_secs(3), || std::fs::remove_dir_all(folder).is_ok() || !folder.exists());
+        if !gone {
+            report.stuck.push(format!("the folder {}", folder.display()));
+        }
+    }
+    drop(lock);
+    Ok(report)
+}
+
+/// Stops all of it; its files stay.
+pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
+    let mut report = Report::default();
+    let folders = cluster.folders();
+    if !patience.is_zero() {
+        cancel_all(cluster, patience, &mut report);
+    }
+    // Agents first: without them no new work starts, and they still have a quorum to report to.
+    terminate(cluster.nodes.iter().map(|n| &n.daemon), Duration::from_secs(5), &mut report);
+    terminate(cluster.members.iter().map(|m| &m.daemon), Duration::from_secs(5), &mut report);
+    let (swept, stuck) = sweep::scopes(&cluster.cgroup_root);
+    report.swept.extend(swept);
+    report.stuck.extend(stuck);
+    strays(&folders, &mut report);
+    let (swept, stuck) = sweep::mounts_and_loops(&folders);
+    report.swept.extend(swept);
+    report.stuck.extend(stuck);
+    Ok(report)
+}
+
+/// Cancels what lives, where somebody answers, and waits for the shims to go.
+fn cancel_all(cluster: &Cluster, patience: Duration, report: &mut Report) {
+    let Ok(lattice) = Lattice::to_any(cluster) else { return };
+    let short = Duration::from_secs(3);
+    let Ok(listed) = lattice.run(&["status", "-o", "json"], short) else { return };
+    let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&listed.stdout) else { return };
+    let rows = answer.as_array().or_else(|| answer.get("allocations")?.as_array()).cloned().unwrap_or_default();
+    for row in rows {
+        if matches!(text(&row, "state").as_str(), "Completed" | "Failed" | "Cancelled" | "") {
+            continue;
+        }
+        let id = text(&row, "id");
+        if lattice.run(&["cancel", &id], short).is_ok_and(|f| f.code() == 0) {
+            report.cancelled.push(id);
+        }
+    }
+    if report.cancelled.is_empty() {
+        return;
+    }
+    let folders = cluster.folders();
+    until(patience, || !ours_under(&folders).iter().any(|(_, name)| name == "lattice-shim"));
+}
+
+fn terminate<'a>(daemons: impl Iterator<Item = &'a crate::cluster::Daemon>, grace: Duration, report: &mut Report) {
+    let running: Vec<(&str, &Identity)> =
+        daemons.filter_map(|d| Some((d.name.as_str(), d.process.as_ref()?))).filter(|(_, p)| p.alive()).collect();
+    for (_, process) in &running {
+        let _ = process.signal(Signal::SIGTERM);
+    }
+    until(grace, || running.iter().all(|(_, p)| !p.alive()));
+    for (name, process) in running.iter().filter(|(_, p)| p.alive()) {
+        report.killed.push(format!("{name} (process {}), which SIGTERM did not end", process.pid));
+        if let Err(e) = process.kill() {
+            report.stuck.push(format!("{e:#}"));
+        }
+    }
+}
+
+/// Daemons and shims of this cluster that neither the record nor a scope knows, with all their descendants.
+fn strays(folders: &[&Path], report: &mut Report) {
+    for (pid, name) in ours_under(folders) {
+        let family = descendants(pid);
+        let Ok(process) = Identity::of(pid) else { continue };
+        report.swept.push(format!("process {pid} ({name}) and {} below it", family.len()));
+        if let Err(e) = process.kill() {
+            report.stuck.push(format!("{e:#}"));
+        }
+        for child in family {
+            let _ = child.kill();
+        }
+    }
+}
+
+fn descendants(root: i32) -> Vec<Identity> {
+    let text = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        let children: Vec<i32> = text(pid).split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect();
+        found.extend(children.iter().filter_map(|p| Identity::of(*p).ok()));
+        open.extend(children);
+    }
+    found
+}
+
+/// Everything of the cluster that is on the machine now, for tests that look after `down` or after a job.
+pub fn leftovers(cluster: &Cluster) -> Vec<String> {
+    let folders = cluster.folders();
+    let mut left: Vec<String> =
+        ours_under(&folders).into_iter().filter(|(_, n)| n == "lattice-shim").map(|(p, n)| format!("process {p} ({n})")).collect();
+    if let Some(root) = sweep::scopes_root(&cluster.cgroup_root) {
+        left.extend(sweep::processes_in(&root).into_iter().map(|p| format!("process {p} in a scope")));
+        let scopes = sweep::tree(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope"));
+        left.extend(scopes.map(|p| format!("scope {}", p.display())));
+    }
+    left.extend(sweep::mounts_under(&folders).into_iter().map(|p| format!("mount {}", p.display())));
+    left.extend(sweep::loops_under(&folders).into_iter().map(|(d, f)| format!("loop device {} ({f})", d.display())));
+    left
+}
+
+/// For `down` on the command line: an error where something would not go.
+pub fn require_gone(report: &Report) -> Result<()> {
+    if report.stuck.is_empty() { Ok(()) } else { bail!("these would not go: {}", report.stuck.join("; ")) }
+}
+
+/// Takes the cluster away when it goes out of scope, whatever happened.
+pub struct Guard {
+    dir: std::path::PathBuf,
+    armed: bool,
+}
+
+impl Guard {
+    /// Guards the cluster in `dir`.
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), armed: true }
+    }
+
+    /// Takes it away now, and says what it took.
+    pub fn down(mut self, patience: Duration) -> Result<Report> {
+        self.armed = false;
+        down(&self.dir, patience).context("taking the cluster away")
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.armed && self.dir.join("cluster.json").exists() {
+            match down(&self.dir, Duration::ZERO) {
+                Ok(report) if report.stuck.is_empty() => {}
+                Ok(report) => eprintln!("lab: these would not go: {}", report.stuck.join("; ")),
+                Err(e) => eprintln!("lab: {} could not be taken away: {e:#}", self.dir.display()),
+            }
+        }
+    }
+}

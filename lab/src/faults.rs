@@ -1,0 +1,93 @@
+//! Breaking a cluster on purpose, and mending it. Only processes of the record are hit, each pinned by its start time.
+
+use crate::cluster::Cluster;
+use crate::lattice::Lattice;
+use crate::process::until;
+use crate::up;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a daemon may take until it answers again.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// SIGKILL to a node's agent. Its work and shims are left alone: that is the point.
+pub fn kill_node(dir: &Path, node: &str) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    kill(&Cluster::load(dir)?.node(node)?.daemon)
+}
+
+/// SIGKILL to a member.
+pub fn kill_member(dir: &Path, id: u64) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    kill(&Cluster::load(dir)?.member(id)?.daemon)
+}
+
+fn kill(daemon: &crate::cluster::Daemon) -> Result<i32> {
+    let process = daemon.process.as_ref().with_context(|| format!("{} was never started", daemon.name))?;
+    if !process.kill()? {
+        bail!("{} does not run", daemon.name);
+    }
+    Ok(process.pid)
+}
+
+/// Starts a node's agent and waits until it answers on its socket, quorum or not.
+pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    cluster.node(node)?;
+    up::start(&mut cluster, node, &[])?;
+    let cluster = Cluster::load(dir)?;
+    let lattice = Lattice::to(&cluster, node)?;
+    let daemon = &cluster.node(node)?.daemon;
+    let answers = until(START_LIMIT, || !daemon.alive() || lattice.ok(&["node", "status"]).is_ok());
+    if !answers || !daemon.alive() {
+        bail!("{node} was started but does not answer; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
+    }
+    Ok(daemon.process.as_ref().map_or(0, |p| p.pid))
+}
+
+/// SIGTERM as an upgrade does it, then a start.
+pub fn restart_node(dir: &Path, node: &str) -> Result<i32> {
+    {
+        let _lock = Cluster::lock(dir)?;
+        let cluster = Cluster::load(dir)?;
+        if let Some(process) = &cluster.node(node)?.daemon.process {
+            process.signal(Signal::SIGTERM)?;
+            if !process.gone_within(START_LIMIT) {
+                bail!("{node} (process {}) does not end within {} s of SIGTERM", process.pid, START_LIMIT.as_secs());
+            }
+        }
+    }
+    start_node(dir, node)
+}
+
+/// Starts a member and waits until it accepts connections.
+pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    let name = cluster.member(id)?.daemon.name.clone();
+    up::start(&mut cluster, &name, &[])?;
+    let member = cluster.member(id)?;
+    let address: SocketAddr = member.service.parse().with_context(|| format!("{} is no address", member.service))?;
+    let accepts = until(START_LIMIT, || !member.daemon.alive() || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok());
+    if !accepts || !member.daemon.alive() {
+        let log = &member.daemon.log;
+        bail!("{name} was started but accepts nothing on {address}; the end of {}:\n{}", log.display(), crate::process::tail(log, 25));
+    }
+    Ok(member.daemon.process.as_ref().map_or(0, |p| p.pid))
+}
+
+/// Starts whatever of the cluster does not run and waits until all is Ready.
+pub fn heal(dir: &Path, limit: Duration) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    for member in cluster.members.iter().filter(|m| !m.daemon.alive()) {
+        start_member(dir, member.id)?;
+    }
+    for node in cluster.nodes.iter().filter(|n| !n.daemon.alive()) {
+        start_node(dir, &node.id)?;
+    }
+    up::wait_ready(&Cluster::load(dir)?, limit)
+}

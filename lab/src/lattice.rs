@@ -1,0 +1,146 @@
+//! The CLI, asked as a user or script asks it.
+
+use crate::cluster::Cluster;
+use crate::process::{Finished, run, until};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long an ordinary question may take before it counts as hanging.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// `lattice`, talking to one agent.
+#[derive(Clone, Debug)]
+pub struct Lattice {
+    program: PathBuf,
+    socket: PathBuf,
+}
+
+impl Lattice {
+    /// Talking to the node's agent.
+    pub fn to(cluster: &Cluster, node: &str) -> Result<Self> {
+        Ok(Self { program: cluster.binaries.join("lattice"), socket: cluster.node(node)?.socket.clone() })
+    }
+
+    /// Talking to the first node whose agent runs.
+    pub fn to_any(cluster: &Cluster) -> Result<Self> {
+        let node = cluster.nodes.iter().find(|n| n.daemon.alive()).context("no agent of this cluster runs")?;
+        Self::to(cluster, &node.id)
+    }
+
+    /// With this copy of the CLI.
+    pub fn with_program(mut self, program: &Path) -> Self {
+        program.clone_into(&mut self.program);
+        self
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A command to be completed by the caller.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).env("LATTICE_ENDPOINT", format!("unix:{}", self.socket.display())).env("NO_COLOR", "1");
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: &[S], limit: Duration) -> Result<Finished> {
+        run(&mut self.command(args), limit)
+    }
+
+    /// Runs it; anything but exit code 0 is an error that carries what it said.
+    pub fn ok<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Result<String> {
+        let finished = self.run(args, ANSWER_LIMIT)?;
+        let line = || args.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
+        if finished.timed_out {
+            bail!("`lattice {}` did not end within {} s", line(), ANSWER_LIMIT.as_secs());
+        }
+        if finished.code() != 0 {
+            bail!("`lattice {}` ended with {}: {}", line(), finished.code(), finished.err().trim());
+        }
+        Ok(finished.out())
+    }
+
+    /// Runs it with `-o json` and reads the answer.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let args = [args, &["-o", "json"]].concat();
+        let text = self.ok(&args)?;
+        serde_json::from_str(&text).with_context(|| format!("`lattice {}` printed no JSON: {text:?}", args.join(" ")))
+    }
+
+    /// Every node's id and state.
+    pub fn nodes(&self) -> Result<Vec<(String, String)>> {
+        let answer = self.json(&["nodes"])?;
+        let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is no list")?;
+        Ok(rows.iter().map(|n| (text(n, "id"), text(n, "state"))).collect())
+    }
+
+    /// `lattice status ID`: one allocation.
+    pub fn allocation(&self, id: &str) -> Result<Value> {
+        let answer = self.json(&["status", id])?;
+        // One object, or a list of one: both are what a reader of `status ID` may get.
+        match answer {
+            Value::Array(mut list) if list.len() == 1 => Ok(list.remove(0)),
+            Value::Object(_) => Ok(answer),
+            other => bail!("`lattice status {id} -o json` is no allocation: {other}"),
+        }
+    }
+
+    /// All live and ended allocations that are shown to this caller.
+    pub fn allocations(&self) -> Result<Vec<Value>> {
+        let answer = self.json(&["status", "--all"]).or_else(|_| self.json(&["status"]))?;
+        Ok(rows(&answer, "allocations").context("`lattice status -o json` is no list")?.clone())
+    }
+
+    /// The id of the quorum's leader, as the members agree on it now.
+    pub fn leader(&self) -> Result<Option<u64>> {
+        let answer = self.json(&["quorum", "status"])?;
+        Ok(answer.get("leader").and_then(|l| l.as_u64().or_else(|| l.as_str().and_then(|s| s.parse().ok()))))
+    }
+
+    /// Waits until the allocation has ended; what it is then.
+    pub fn ended_within(&self, id: &str, limit: Duration) -> Result<Value> {
+        let mut last = Value::Null;
+        let mut trouble = None;
+        let done = until(limit, || {
+            if crate::interrupt::came().is_some() {
+                return true;
+            }
+            match self.allocation(id) {
+                Ok(now) => {
+                    let ended = matches!(text(&now, "state").as_str(), "Completed" | "Failed" | "Cancelled");
+                    last = now;
+                    ended
+                }
+                Err(e) => {
+                    trouble = Some(e);
+                    false
+                }
+            }
+        });
+        crate::interrupt::check()?;
+        match (done, trouble) {
+            (true, _) => Ok(last),
+            (false, Some(e)) if last.is_null() => Err(e),
+            (false, _) => bail!("{id} has not ended after {} s: {last}", limit.as_secs()),
+        }
+    }
+}
+
+fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
+    answer.as_array().or_else(|| answer.get(key)?.as_array())
+}
+
+/// A field as text; empty where there is none.
+pub fn text(value: &Value, key: &str) -> String {
+    match value.get(key) {
+        Some(Value::String(s)) => s.clone(),
+        None | Some(Value::Null) => String::new(),
+        Some(other) => other.to_string(),
+    }
+}

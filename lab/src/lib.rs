@@ -1,0 +1,37 @@
+//! Clusters on one machine: started, broken on purpose, measured and taken away again.
+//!
+//! ```text
+//!   up ──▶ cluster.json ──▶ node/quorum kill|start ──▶ down
+//!            (who was started: pid, start time, boot)     (nothing is left: process, scope, mount, loop device, file)
+//! ```
+//!
+//! The lab knows the product from outside only: its binaries, their configuration files and `lattice -o json`. So
+//! it tests what a user gets, and goes on working while the crates behind it change.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`binaries`] | building and finding what is started |
+//! | [`process`] | processes that are known by more than their pid |
+//! | [`cluster`] | the record of one lab cluster on disk |
+//! | [`up`], [`faults`], [`down`] | its life |
+//! | [`lattice`] | the CLI, asked |
+//! | [`machine`] | what this machine has and lacks |
+//! | [`image`], [`ring`] | the demo's software environment and the program in it |
+//! | [`demo`], [`bench`] | what people run |
+
+pub mod bench;
+pub mod binaries;
+pub mod cluster;
+pub mod configs;
+pub mod demo;
+pub mod down;
+pub mod faults;
+pub mod image;
+pub mod interrupt;
+pub mod lattice;
+pub mod machine;
+pub mod ports;
+pub mod process;
+pub mod ring;
+pub mod sweep;
+pub mod up;

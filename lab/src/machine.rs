@@ -1,0 +1,123 @@
+//! What this machine has, what it lacks, and how busy it is.
+
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What matters for running a lab here.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Processors this process may use.
+    pub cores: usize,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether the effective user is root.
+    pub root: bool,
+    /// Where the cgroup v2 tree is mounted.
+    pub cgroup2: Option<PathBuf>,
+    /// Whether `/dev/loop-control` can be opened.
+    pub loop_devices: bool,
+    /// Whether the kernel has SquashFS (or a module for it that root may load).
+    pub squashfs: bool,
+    /// A compiler for MPICH.
+    pub mpicc: Option<PathBuf>,
+    /// MPICH's process manager.
+    pub hydra: Option<PathBuf>,
+    /// Slurm's launcher, where its daemons are installed as well.
+    pub srun: Option<PathBuf>,
+}
+
+impl Machine {
+    /// Looks.
+    pub fn look() -> Self {
+        let root = nix::unistd::geteuid().is_root();
+        let slurm = ["slurmctld", "slurmd", "munged", "srun", "sinfo"].iter().all(|p| find(p).is_some());
+        Self {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read_line("/proc/sys/kernel/osrelease"),
+            root,
+            cgroup2: cgroup2_mount(),
+            loop_devices: std::fs::File::options().read(true).write(true).open("/dev/loop-control").is_ok(),
+            squashfs: has_squashfs(),
+            mpicc: find("mpicc.mpich").or_else(|| find("mpicc").filter(|p| is_mpich(p))),
+            hydra: find("mpiexec.hydra"),
+            srun: find("srun").filter(|_| slurm),
+        }
+    }
+
+    /// Whether an image can be mounted here.
+    pub fn can_mount(&self) -> bool {
+        self.root && self.loop_devices && self.squashfs
+    }
+
+    /// What a full demonstration misses here, a sentence each.
+    pub fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if !self.root {
+            lacks.push("not root: no image is mounted, no scope is made, and work runs as you alone".to_owned());
+        }
+        if self.cgroup2.is_none() {
+            lacks.push("no cgroup v2 tree is mounted: work runs without a scope".to_owned());
+        }
+        if self.root && !self.loop_devices {
+            lacks.push("/dev/loop-control cannot be opened: no image can be mounted".to_owned());
+        }
+        if self.root && !self.squashfs {
+            lacks.push("the kernel has no SquashFS: no image can be mounted".to_owned());
+        }
+        if self.mpicc.is_none() {
+            lacks.push("no MPICH (mpicc.mpich): the bundled PMI ring runs in the place of an MPI program".to_owned());
+        }
+        lacks
+    }
+}
+
+/// The first executable of that name on the path.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Daemons lie where an ordinary user's path does not look.
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|d| d.join(name)).find(|p| {
+        use std::os::unix::fs::PermissionsExt;
+        p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn is_mpich(mpicc: &Path) -> bool {
+    std::fs::canonicalize(mpicc).is_ok_and(|p| p.to_string_lossy().contains("mpich"))
+}
+
+fn read_line(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn has_squashfs() -> bool {
+    std::fs::read_to_string("/proc/filesystems").is_ok_and(|t| t.lines().any(|l| l.trim_end().ends_with("squashfs")))
+        || Path::new("/lib/modules").join(read_line("/proc/sys/kernel/osrelease")).join("kernel/fs/squashfs").exists()
+}
+
+/// Where the cgroup v2 tree is mounted, from `/proc/self/mountinfo`.
+pub fn cgroup2_mount() -> Option<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    text.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        right.starts_with("cgroup2 ").then(|| left.split(' ').nth(4).map(PathBuf::from)).flatten()
+    })
+}
+
+/// The share of time that some task waited for a processor, in percent, over the last 10 s; `None` without PSI.
+pub fn cpu_pressure() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
+    text.split("avg10=").nth(1)?.split(' ').next()?.parse().ok()
+}
+
+/// Resident and proportional memory of a process, in bytes.
+pub fn memory_of(pid: i32) -> Option<(u64, u64)> {
+    let field = |path: String, name: &str| -> Option<u64> {
+        let text = std::fs::read_to_string(path).ok()?;
+        let line = text.lines().find(|l| l.starts_with(name))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    };
+    let rss = field(format!("/proc/{pid}/status"), "VmRSS:")?;
+    let pss = field(format!("/proc/{pid}/smaps_rollup"), "Pss:").unwrap_or(rss);
+    Some((rss, pss))
+}

@@ -1,0 +1,262 @@
+//! Processes that the lab started, known by more than a pid: pids are used again.
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Which process: a pid is not enough once it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its pid.
+    pub pid: i32,
+    /// Field 22 of `/proc/<pid>/stat`: clock ticks between boot and its start.
+    pub start_ticks: u64,
+    /// `/proc/sys/kernel/random/boot_id` when it was started.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// The identity of a process that lives now.
+    pub fn of(pid: i32) -> Result<Self> {
+        let (_, start_ticks) = stat(pid).with_context(|| format!("process {pid} ended as soon as it was started"))?;
+        Ok(Self { pid, start_ticks, boot_id: boot_id()? })
+    }
+
+    /// Whether this very process still runs (a zombie does not).
+    pub fn alive(&self) -> bool {
+        // Where it is a child of ours it must be reaped first; where it is not, this changes nothing.
+        let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));
+        boot_id().is_ok_and(|b| b == self.boot_id)
+            && stat(self.pid).is_some_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
+    }
+
+    /// Sends a signal to this very process; `false` when it is gone. No other process can be hit: the pidfd pins the pid
+    /// before its start time is compared.
+    pub fn signal(&self, signal: Signal) -> Result<bool> {
+        // SAFETY: pidfd_open takes a pid and flags and returns a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+        if fd < 0 {
+            return Ok(false);
+        }
+        let fd = i32::try_from(fd).context("pidfd_open returned no descriptor")?;
+        // SAFETY: the descriptor was just opened and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        if !self.alive() {
+            return Ok(false);
+        }
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open, the siginfo may be null, the flags must be 0.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal as i32, none, 0) };
+        if sent == 0 {
+            return Ok(true);
+        }
+        match std::io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+            e => Err(e).with_context(|| format!("cannot send {signal} to process {}", self.pid)),
+        }
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&self) -> Result<bool> {
+        let hit = self.signal(Signal::SIGKILL)?;
+        if !self.gone_within(Duration::from_secs(10)) {
+            bail!("process {} does not end after SIGKILL (is it in an uninterruptible wait?)", self.pid);
+        }
+        Ok(hit)
+    }
+
+    /// Waits at most `limit` for its end.
+    pub fn gone_within(&self, limit: Duration) -> bool {
+        until(limit, || !self.alive())
+    }
+}
+
+/// Calls `done` about every 10 ms until it says so or the time is over; whether it did.
+pub fn until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        if done() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// State letter and start time of a process; `None` when there is none.
+pub fn stat(pid: i32) -> Option<(char, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name stands in parentheses and may contain anything, parentheses too.
+    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    Some((state, start))
+}
+
+/// This boot's id.
+pub fn boot_id() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
+}
+
+/// Starts a daemon in a session of its own, its output appended to `log`, nothing on its input.
+pub fn spawn_detached(program: &Path, args: &[String], log: &Path) -> Result<Identity> {
+    let out: File = OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
+    let err = out.try_clone()?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(out).stderr(err);
+    // SAFETY: setsid(2) is async-signal-safe, and nothing else is done between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+    let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    Identity::of(i32::try_from(child.id()).context("pid")?)
+}
+
+/// Runs a command to its end, at most `limit` long; its whole output. `None` as a status: it had to be killed.
+pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let out = drain(child.stdout.take());
+    let err = drain(child.stderr.take());
+    let mut timed_out = false;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() >= limit {
+            timed_out = true;
+            child.kill()?;
+        }
+        // Short at first: most commands end within milliseconds.
+        std::thread::sleep(if started.elapsed() < Duration::from_millis(200) {
+            Duration::from_millis(1)
+        } else {
+            Duration::from_millis(10)
+        });
+    };
+    let took = started.elapsed();
+    Ok(Finished { status, timed_out, stdout: out.join().unwrap_or_default(), stderr: err.join().unwrap_or_default(), took })
+}
+
+fn drain<R: Read + Send + 'static>(pipe: Option<R>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// A command that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How.
+    pub status: std::process::ExitStatus,
+    /// Whether it was killed because its time was over.
+    pub timed_out: bool,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it said.
+    pub stderr: Vec<u8>,
+    /// From start to end.
+    pub took: Duration,
+}
+
+impl Finished {
+    /// Its exit code; 128 + signal where one ended it, as a shell has it.
+    pub fn code(&self) -> i32 {
+        use std::os::unix::process::ExitStatusExt;
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    /// Its standard output as text.
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Its standard error as text.
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+}
+
+impl From<Output> for Finished {
+    fn from(o: Output) -> Self {
+        Self { status: o.status, timed_out: false, stdout: o.stdout, stderr: o.stderr, took: Duration::ZERO }
+    }
+}
+
+/// The last `lines` lines of a file, for people.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// The processes of which `/proc/<pid>/cmdline` or the working directory names a path under `dir`, and whose program
+/// is one of ours: what a lab started and its record may have missed.
+pub fn ours_under(dirs: &[&Path]) -> Vec<(i32, String)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_string_lossy().parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let args: Vec<String> = cmdline.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect();
+        let name = Path::new(args.first()?).file_name()?.to_string_lossy().into_owned();
+        if !matches!(name.as_str(), "lattice-agent" | "lattice-quorum" | "lattice-shim") {
+            return None;
+        }
+        let named = args.iter().any(|a| dirs.iter().any(|d| Path::new(a).starts_with(d)));
+        let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
+        let inside = cwd.is_some_and(|c| dirs.iter().any(|d| c.starts_with(d)));
+        (named || inside).then_some((pid, name))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_too() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let it = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(it.alive());
+        let other = Identity { start_ticks: it.start_ticks + 1, ..it.clone() };
+        assert!(!other.alive());
+        assert!(!other.signal(Signal::SIGKILL).unwrap(), "another life of the pid must not be hit");
+        assert!(it.alive());
+        assert!(it.kill().unwrap());
+        assert!(!it.alive());
+        let _ = child.wait();
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed_and_said_so() {
+        let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 60"]), Duration::from_millis(300)).unwrap();
+        assert!(finished.timed_out && finished.code() == 128 + 9, "{finished:?}");
+        assert_eq!(finished.out(), "before\n");
+    }
+}

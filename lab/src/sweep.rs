@@ -1,0 +1,123 @@
+//! Whatever a cluster may have left on the machine: scopes with processes, mounts, loop devices.
+
+use crate::machine::cgroup2_mount;
+use crate::process::until;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `LOOP_CLR_FD` of `linux/loop.h`: frees a loop device.
+const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+
+/// The scopes' root of a cluster, where this machine has a cgroup v2 tree.
+pub fn scopes_root(cgroup_root: &str) -> Option<PathBuf> {
+    cgroup2_mount().map(|m| m.join(cgroup_root)).filter(|p| p.is_dir())
+}
+
+/// Every process in the tree below `root`.
+pub fn processes_in(root: &Path) -> Vec<i32> {
+    let mut pids: Vec<i32> = tree(root)
+        .iter()
+        .filter_map(|d| std::fs::read_to_string(d.join("cgroup.procs")).ok())
+        .flat_map(|t| t.lines().filter_map(|l| l.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// The folders of the tree below and with `root`, deepest first.
+pub fn tree(root: &Path) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    let children = std::fs::read_dir(root).into_iter().flatten().flatten();
+    for child in children.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        out.extend(tree(&child.path()));
+    }
+    out.push(root.to_owned());
+    out
+}
+
+/// Kills everything in the scopes and removes them; what was found, a line each, and what would not go.
+pub fn scopes(cgroup_root: &str) -> (Vec<String>, Vec<String>) {
+    let (mut swept, mut stuck) = (Vec::new(), Vec::new());
+    let Some(root) = scopes_root(cgroup_root) else { return (swept, stuck) };
+    for pid in processes_in(&root) {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        swept.push(format!("process {pid} ({})", name.trim()));
+    }
+    let scopes = tree(&root).iter().filter(|p| p.extension().is_some_and(|e| e == "scope")).count();
+    if scopes > 0 {
+        swept.push(format!("{scopes} scope(s) under {}", root.display()));
+    }
+    // A moment later than the write the processes are zombies, and a little later gone.
+    let empty = until(Duration::from_secs(5), || {
+        if !processes_in(&root).is_empty() {
+            let _ = std::fs::write(root.join("cgroup.kill"), "1");
+        }
+        processes_in(&root).is_empty()
+    });
+    if !empty {
+        stuck.push(format!("processes {:?} in {}", processes_in(&root), root.display()));
+    }
+    let gone = until(Duration::from_secs(2), || {
+        for folder in tree(&root) {
+            let _ = std::fs::remove_dir(folder);
+        }
+        !root.exists()
+    });
+    if !gone {
+        stuck.push(format!("the scopes under {}", root.display()));
+    }
+    // The folder shared by all labs of this machine goes with the last of them.
+    if let Some(parent) = root.parent().filter(|p| p.ends_with("lattice-lab")) {
+        let _ = std::fs::remove_dir(parent);
+    }
+    (swept, stuck)
+}
+
+/// Mount points under `dirs`, in this mount namespace, latest first.
+pub fn mounts_under(dirs: &[&Path]) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = text.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " ")));
+    let mut found: Vec<PathBuf> = points.filter(|p| dirs.iter().any(|d| p.starts_with(d))).collect();
+    found.reverse();
+    found
+}
+
+/// Loop devices whose file lies under `dirs` (deleted or not): device and file.
+pub fn loops_under(dirs: &[&Path]) -> Vec<(PathBuf, String)> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut found: Vec<(PathBuf, String)> = entries
+        .filter_map(|e| {
+            let file = std::fs::read_to_string(e.path().join("loop/backing_file")).ok()?;
+            let file = file.trim().to_owned();
+            dirs.iter().any(|d| Path::new(&file).starts_with(d)).then(|| (Path::new("/dev").join(e.file_name()), file))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Unmounts and frees; what was found, and what would not go.
+pub fn mounts_and_loops(dirs: &[&Path]) -> (Vec<String>, Vec<String>) {
+    let (mut swept, mut stuck) = (Vec::new(), Vec::new());
+    for point in mounts_under(dirs) {
+        swept.push(format!("the mount {}", point.display()));
+        if let Err(e) = nix::mount::umount2(&point, nix::mount::MntFlags::MNT_DETACH) {
+            stuck.push(format!("the mount {}: {e}", point.display()));
+        }
+    }
+    // A device that frees itself does so when its last user is gone, which takes the kernel a moment.
+    until(Duration::from_secs(2), || loops_under(dirs).is_empty());
+    for (device, file) in loops_under(dirs) {
+        swept.push(format!("the loop device {} ({file})", device.display()));
+        if let Ok(opened) = std::fs::File::open(&device) {
+            // SAFETY: LOOP_CLR_FD takes no argument, and the descriptor is open.
+            unsafe { libc::ioctl(opened.as_raw_fd(), LOOP_CLR_FD as _, 0) };
+        }
+    }
+    if !until(Duration::from_secs(2), || loops_under(dirs).is_empty()) {
+        stuck.extend(loops_under(dirs).into_iter().map(|(d, f)| format!("the loop device {} ({f})", d.display())));
+    }
+    (swept, stuck)
+}

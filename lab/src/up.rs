@@ -1,0 +1,282 @@
+//! Starts a cluster: certificates, configuration, members, agents; returns when every node is Ready.
+
+use crate::binaries::Binaries;
+use crate::cluster::{Cluster, Daemon, Member, Node};
+use crate::lattice::Lattice;
+use crate::ports::Ports;
+use crate::process::{run, spawn_detached, tail, until};
+use crate::{configs, down, interrupt};
+use anyhow::{Context, Result, anyhow, bail};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What cluster is wanted. Timers are far shorter than a real cluster's: a lab has no patience.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Agents, 1 to 64.
+    pub nodes: u32,
+    /// Members: 1, 3 or 5.
+    pub quorum: u32,
+    /// A folder that does not exist or is empty.
+    pub dir: PathBuf,
+    /// Whether the binaries are built first.
+    pub build: bool,
+    /// Between SIGTERM and SIGKILL of work, in seconds.
+    pub grace_seconds: u64,
+    /// How long a fence may wait, in seconds.
+    pub fence_timeout_seconds: u64,
+    /// Between an agent's heartbeats, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// Silence after which a node is Degraded, in milliseconds.
+    pub degraded_after_ms: u64,
+    /// Further silence after which it is Down, in milliseconds. Long: tests hold agents down for a while.
+    pub down_after_ms: u64,
+    /// How long all of it may take once built.
+    pub ready_within: Duration,
+}
+
+impl Options {
+    /// The defaults for a cluster of that size in `dir`.
+    pub fn new(nodes: u32, quorum: u32, dir: &Path) -> Self {
+        Self {
+            nodes,
+            quorum,
+            dir: dir.to_owned(),
+            build: true,
+            grace_seconds: 30,
+            fence_timeout_seconds: 60,
+            heartbeat_ms: 500,
+            degraded_after_ms: 3_000,
+            down_after_ms: 60_000,
+            ready_within: Duration::from_secs(60),
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if !(1..=64).contains(&self.nodes) {
+            bail!("--nodes {}: 1 to 64 are possible", self.nodes);
+        }
+        if ![1, 3, 5].contains(&self.quorum) {
+            bail!("--quorum {}: 1, 3 or 5 are possible (an even number survives no more than one less)", self.quorum);
+        }
+        if self.heartbeat_ms == 0 || self.degraded_after_ms <= self.heartbeat_ms {
+            bail!("--degraded-after-ms must be more than --heartbeat-ms ({}), and that more than 0", self.heartbeat_ms);
+        }
+        let mut entries = match std::fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e).with_context(|| format!("cannot use {}", self.dir.display())),
+        };
+        if self.dir.join("cluster.json").exists() {
+            bail!("{} holds a lab cluster already; `lattice-lab down --dir {}` takes it away", self.dir.display(), self.dir.display());
+        }
+        if entries.next().is_some() {
+            bail!("{} is not empty: `down` removes the whole folder, so it must be the lab's own", self.dir.display());
+        }
+        Ok(())
+    }
+}
+
+/// Starts it. Where that fails, nothing is left running; configuration and logs stay for reading.
+pub fn up(options: &Options) -> Result<Cluster> {
+    options.validate()?;
+    let binaries = Binaries::beside_lab()?;
+    if options.build {
+        binaries.build()?;
+    } else {
+        binaries.check()?;
+    }
+    let cluster = lay_out(options, &binaries)?;
+    let started = start_all(cluster.clone(), options, &binaries);
+    started.map_err(|error| {
+        let error = anyhow!("{error:#}{}", explain(&cluster.dir));
+        let stopped = Cluster::load(&cluster.dir).and_then(|c| down::stop(&c, Duration::ZERO));
+        let left = match stopped {
+            Ok(report) if report.stuck.is_empty() => String::new(),
+            Ok(report) => format!("\nthese would not go: {}", report.stuck.join(", ")),
+            Err(e) => format!("\nand it could not be stopped: {e:#}"),
+        };
+        error.context(format!(
+            "the cluster did not come up; it was stopped, its files stay in {} until `lattice-lab down`{left}",
+            cluster.dir.display()
+        ))
+    })
+}
+
+/// Folders, ports, certificates, configuration; nothing runs yet.
+fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
+    let mut cluster = Cluster::new(&options.dir, &binaries.dir)?;
+    for dir in cluster.folders() {
+        make_dir(dir)?;
+    }
+    // The record is there before anything else is: from here on `down` knows what to take away.
+    cluster.save()?;
+    let mut ports = Ports::new(u64::from(std::process::id()) * 251 + clock_ms());
+    let mut address = || ports.take().map(|p| format!("127.0.0.1:{p}"));
+    for id in 1..=u64::from(options.quorum) {
+        let name = format!("member-{id}");
+        let dir = cluster.dir.join(&name);
+        make_dir(&dir)?;
+        let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
+        cluster.members.push(Member { id, service: address()?, raft: address()?, daemon });
+    }
+    for i in 1..=options.nodes {
+        let id = format!("n{i}");
+        let dir = cluster.dir.join(&id);
+        make_dir(&dir)?;
+        let run = cluster.run_dir.join(&id);
+        make_dir(&run)?;
+        let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"));
+        cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, daemon });
+    }
+    cluster.save()?;
+    certificates(&cluster, binaries)?;
+    gossip_key(&cluster.dir.join("gossip.key"))?;
+    for m in &cluster.members {
+        write(&cluster.dir.join(&m.daemon.name).join("quorum.yaml"), &configs::member(&cluster, m, options))?;
+    }
+    for n in &cluster.nodes {
+        let root = format!("{}/{}/workload.slice", cluster.cgroup_root, n.id);
+        write(&cluster.dir.join(&n.id).join("agent.yaml"), &configs::agent(&cluster, n, options, &root))?;
+    }
+    shared_cli(&cluster, binaries)?;
+    Ok(cluster)
+}
+
+fn daemon(name: &str, program: PathBuf, config: &Path, log: PathBuf) -> Daemon {
+    let args = vec!["--config".to_owned(), config.to_string_lossy().into_owned()];
+    Daemon { name: name.to_owned(), program, args, log, process: None }
+}
+
+fn start_all(mut cluster: Cluster, options: &Options, binaries: &Binaries) -> Result<Cluster> {
+    let names: Vec<String> =
+        cluster.members.iter().map(|m| m.daemon.name.clone()).chain(cluster.nodes.iter().map(|n| n.id.clone())).collect();
+    for name in names {
+        interrupt::check()?;
+        let first = name == "member-1";
+        start(&mut cluster, &name, if first { &["--bootstrap"] } else { &[] })?;
+    }
+    wait_ready(&cluster, options.ready_within)?;
+    write(&cluster.dir.join("env"), &environment(&cluster, binaries))?;
+    Ok(cluster)
+}
+
+/// Starts one daemon of the record and writes down which process it is.
+pub fn start(cluster: &mut Cluster, name: &str, more: &[&str]) -> Result<()> {
+    let daemon = cluster.daemon_mut(name).with_context(|| format!("there is no {name} here"))?;
+    if daemon.alive() {
+        bail!("{name} runs already, as process {}", daemon.process.as_ref().map_or(0, |p| p.pid));
+    }
+    let args: Vec<String> = daemon.args.iter().cloned().chain(more.iter().map(|a| (*a).to_owned())).collect();
+    daemon.process = Some(spawn_detached(&daemon.program, &args, &daemon.log)?);
+    cluster.save()
+}
+
+/// Waits until every node is Ready and the quorum has a leader; fails at once when a daemon ends meanwhile.
+pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
+    let mut last: Result<Vec<(String, String)>> = Err(anyhow!("nothing answered yet"));
+    let mut dead = None;
+    let ready = until(limit, || {
+        dead = cluster.daemons().find(|d| !d.alive()).map(|d| d.name.clone());
+        if dead.is_some() || interrupt::came().is_some() {
+            return true;
+        }
+        let first = Lattice::to_any(cluster);
+        last = first.and_then(|l| l.nodes());
+        last.as_ref().is_ok_and(|nodes| cluster.nodes.iter().all(|n| nodes.iter().any(|(id, state)| *id == n.id && state == "Ready")))
+    });
+    interrupt::check()?;
+    if let Some(name) = dead {
+        bail!("{name} ended by itself");
+    }
+    if ready {
+        return Ok(());
+    }
+    match last {
+        Ok(nodes) => {
+            let seen: Vec<String> = nodes.iter().map(|(id, state)| format!("{id} {state}")).collect();
+            bail!(
+                "after {} s not every node is Ready: {} of {} known ({})",
+                limit.as_secs(),
+                nodes.len(),
+                cluster.nodes.len(),
+                seen.join(", ")
+            )
+        }
+        Err(e) => Err(e.context(format!("the cluster did not answer within {} s", limit.as_secs()))),
+    }
+}
+
+/// The tails of the logs that say most about why a start failed: of what ended, else of the first agent and member.
+fn explain(dir: &Path) -> String {
+    let Ok(cluster) = Cluster::load(dir) else { return String::new() };
+    let started: Vec<&Daemon> = cluster.daemons().filter(|d| d.process.is_some()).collect();
+    let dead: Vec<&Daemon> = started.iter().copied().filter(|d| !d.alive()).collect();
+    let first = |members: bool| started.iter().copied().find(|d| d.name.starts_with("member-") == members);
+    let shown = if dead.is_empty() { [first(false), first(true)].into_iter().flatten().collect() } else { dead };
+    shown.into_iter().take(3).map(|d| format!("\n--- the end of {} ---\n{}", d.log.display(), tail(&d.log, 25))).collect()
+}
+
+fn certificates(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
+    let ca = cluster.dir.join("ca");
+    let ca_text = ca.to_string_lossy().into_owned();
+    let tool = |args: &[&str]| -> Result<()> {
+        let done = run(Command::new(binaries.quorum()).arg("ca").args(args), Duration::from_secs(20))?;
+        if done.code() != 0 {
+            bail!("`lattice-quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
+        }
+        Ok(())
+    };
+    tool(&["init", "--dir", &ca_text])?;
+    let members = cluster.members.iter().map(|m| (&m.daemon.name, "quorum"));
+    let nodes = cluster.nodes.iter().map(|n| (&n.id, "api"));
+    for (name, role) in members.chain(nodes) {
+        let out = cluster.dir.join(name);
+        tool(&["issue", "--dir", &ca_text, "--name", name, "--role", role, "--out", &out.to_string_lossy(), "--host", "127.0.0.1"])?;
+    }
+    Ok(())
+}
+
+fn gossip_key(path: &Path) -> Result<()> {
+    let mut bytes = [0u8; 32];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let mut file = std::fs::File::options().create_new(true).write(true).mode(0o600).open(path)?;
+    std::io::Write::write_all(&mut file, format!("{hex}\n").as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// `DIR/bin/lattice`: a copy of the CLI that every user can run, wherever the target folder lies.
+fn shared_cli(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
+    let bin = cluster.dir.join("bin");
+    make_dir(&bin)?;
+    let to = bin.join("lattice");
+    if std::fs::hard_link(binaries.lattice(), &to).is_err() {
+        std::fs::copy(binaries.lattice(), &to).with_context(|| format!("cannot copy the CLI to {}", to.display()))?;
+    }
+    Ok(())
+}
+
+fn environment(cluster: &Cluster, binaries: &Binaries) -> String {
+    let socket = cluster.nodes.first().map(|n| n.socket.display().to_string()).unwrap_or_default();
+    format!(
+        "# `. {dir}/env`, then `lattice` talks to this cluster.\nexport LATTICE_ENDPOINT='unix:{socket}'\nexport LATTICE_LAB_DIR='{dir}'\nexport PATH='{bin}':\"$PATH\"\n",
+        dir = cluster.dir.display(),
+        bin = binaries.dir.display(),
+    )
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    // Other users' processes pass through here to the socket, whatever the umask is.
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).with_context(|| format!("cannot use {}", dir.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn clock_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| u64::from(d.subsec_nanos()) / 1000 + d.as_secs())
+}

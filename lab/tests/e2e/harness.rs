@@ -1,0 +1,356 @@
+//! Clusters for tests, what tests need of the machine, and waiting for what can be seen.
+
+use lattice_lab::binaries::Binaries;
+use lattice_lab::cluster::Cluster;
+use lattice_lab::down::{self, Guard};
+use lattice_lab::image::{self, Ring};
+use lattice_lab::interrupt;
+use lattice_lab::lattice::{Lattice, text};
+use lattice_lab::machine::Machine;
+use lattice_lab::process::{self, Finished};
+use lattice_lab::up::{Options, up};
+use lattice_lab::{faults, up as lab_up};
+use libtest_mimic::{Completion, Failed, Trial};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long an ordinary small job may take from submission to its end; far more than it should, for a busy machine.
+pub const JOB: Duration = Duration::from_secs(30);
+/// The user that is not root.
+pub const NOBODY: u32 = 65_534;
+/// Another one: `daemon` in every `/etc/passwd`.
+pub const DAEMON: u32 = 1;
+
+/// What a test needs of the machine besides root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Loop devices and SquashFS.
+    Mounts,
+    /// Debian's MPICH, or another one with `mpicc.mpich`.
+    Mpich,
+    /// `bash`, where a test needs descriptors with more than one digit.
+    Bash,
+}
+
+/// One cluster, shared by the tests of a group.
+pub struct Group {
+    /// What its tests are about: the first part of their names.
+    pub theme: &'static str,
+    /// Groups with the same one share a cluster when they follow each other.
+    pub name: &'static str,
+    pub nodes: u32,
+    pub quorum: u32,
+    pub tweak: fn(&mut Options),
+}
+
+/// The cluster that runs now, of whichever group.
+static NOW: Mutex<Option<World>> = Mutex::new(None);
+
+impl Group {
+    /// On a cluster of three nodes and one member.
+    pub const fn small(theme: &'static str) -> Self {
+        Self { theme, name: "small", nodes: 3, quorum: 1, tweak: |_| {} }
+    }
+
+    /// On a cluster of three nodes and three members.
+    pub const fn large(theme: &'static str) -> Self {
+        Self { theme, name: "large", nodes: 3, quorum: 3, tweak: |_| {} }
+    }
+
+    /// One test of this group.
+    pub fn test(&'static self, name: &str, needs: &'static [Need], body: fn(&World)) -> Trial {
+        alone(&format!("{}::{name}", self.theme), needs, move || self.run(body))
+    }
+
+    fn run(&'static self, body: fn(&World)) {
+        let mut now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.as_ref().is_some_and(|w| w.group != self.name || w.make_ready().is_err()) {
+            *now = None;
+        }
+        let world = now.get_or_insert_with(|| World::start(self));
+        let outcome = catch_unwind(AssertUnwindSafe(|| body(world)));
+        if let Err(panic) = outcome {
+            eprintln!("{}", world.logs());
+            world.keep_logs();
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// A test that brings what it needs itself.
+pub fn alone(name: &str, needs: &'static [Need], body: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        interrupt::check().map_err(|e| Failed::from(e.to_string()))?;
+        if let Some(missing) = missing(needs) {
+            if std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_some_and(|v| v == "1") {
+                return Err(Failed::from(format!("LATTICE_TEST_REQUIRE_ALL=1, and {missing}")));
+            }
+            return Ok(Completion::ignored_with(missing));
+        }
+        body();
+        Ok(Completion::Completed)
+    })
+}
+
+/// Takes the last cluster away.
+pub fn close() {
+    *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// Takes a group's cluster away before a test that starts its own.
+pub fn machine() -> &'static Machine {
+    static MACHINE: OnceLock<Machine> = OnceLock::new();
+    MACHINE.get_or_init(Machine::look)
+}
+
+fn missing(needs: &[Need]) -> Option<String> {
+    let machine = machine();
+    if !machine.root {
+        return Some("this needs root (namespaces, scopes, other users)".to_owned());
+    }
+    if machine.cgroup2.is_none() {
+        return Some("no cgroup v2 tree is mounted here".to_owned());
+    }
+    needs.iter().find_map(|need| match need {
+        Need::Mounts if !machine.can_mount() => Some("loop devices or SquashFS are missing here".to_owned()),
+        Need::Mpich if machine.mpicc.is_none() => Some("there is no MPICH here (mpicc.mpich)".to_owned()),
+        Need::Bash if lattice_lab::machine::find("bash").is_none() => Some("there is no bash here".to_owned()),
+        Need::Mounts | Need::Mpich | Need::Bash => None,
+    })
+}
+
+/// The binaries, built once a run.
+pub fn binaries() -> &'static Binaries {
+    static BUILT: OnceLock<Binaries> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let binaries = Binaries { dir: lab_program().parent().unwrap().to_owned() };
+        binaries.build().unwrap_or_else(|e| panic!("{e:#}"));
+        binaries
+    })
+}
+
+/// `lattice-lab` itself.
+pub fn lab_program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_lattice-lab"))
+}
+
+/// Runs `lattice-lab`.
+pub fn lab(args: &[&str], limit: Duration) -> Finished {
+    process::run(Command::new(lab_program()).args(args), limit).unwrap()
+}
+
+/// A folder that no other test uses.
+pub fn fresh_dir(name: &str) -> PathBuf {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    std::env::temp_dir().join(format!("lat-{name}-{}-{count}", std::process::id()))
+}
+
+/// A running cluster with what tests ask of it.
+pub struct World {
+    group: &'static str,
+    pub dir: PathBuf,
+    /// The agent of n1, asked as root.
+    pub lattice: Lattice,
+    guard: Option<Guard>,
+    image: OnceLock<PathBuf>,
+    ring: OnceLock<Ring>,
+}
+
+impl World {
+    fn start(group: &'static Group) -> Self {
+        binaries();
+        let dir = fresh_dir(group.name);
+        let mut options = Options { build: false, grace_seconds: 2, ..Options::new(group.nodes, group.quorum, &dir) };
+        (group.tweak)(&mut options);
+        let guard = Guard::new(&dir);
+        let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
+        // A home and a place to write for users that are not root.
+        for user in [NOBODY, DAEMON] {
+            let home = dir.join(format!("home-{user}"));
+            std::fs::create_dir(&home).unwrap();
+            std::os::unix::fs::chown(&home, Some(user), Some(user)).unwrap();
+        }
+        let lattice = Lattice::to(&cluster, "n1").unwrap();
+        Self { group: group.name, dir, lattice, guard: Some(guard), image: OnceLock::new(), ring: OnceLock::new() }
+    }
+
+    /// The record as it is now.
+    pub fn cluster(&self) -> Cluster {
+        Cluster::load(&self.dir).unwrap()
+    }
+
+    /// Makes good what the last test broke or left.
+    fn make_ready(&self) -> anyhow::Result<()> {
+        faults::heal(&self.dir, Duration::from_secs(20))?;
+        for allocation in self.lattice.allocations()? {
+            if !ended(&allocation) {
+                let _ = self.lattice.run(&["cancel", &text(&allocation, "id")], JOB);
+            }
+        }
+        let cluster = self.cluster();
+        anyhow::ensure!(process::until(Duration::from_secs(10), || down::leftovers(&cluster).is_empty()), "work is left of the last test");
+        lab_up::wait_ready(&cluster, Duration::from_secs(10))
+    }
+
+    /// The CLI as root, talking to n1: must succeed; its stdout.
+    pub fn ok(&self, args: &[&str]) -> String {
+        self.lattice.ok(args).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// The CLI as root, talking to n1, whatever comes of it.
+    pub fn run(&self, args: &[&str]) -> Finished {
+        self.run_for(args, JOB)
+    }
+
+    /// The same with a limit of its own.
+    pub fn run_for(&self, args: &[&str], limit: Duration) -> Finished {
+        let finished = self.lattice.run(args, limit).unwrap();
+        assert!(!finished.timed_out, "`lattice {}` hangs; so far: {}{}", args.join(" "), finished.out(), finished.err());
+        finished
+    }
+
+    /// The CLI talking to another node's agent.
+    pub fn at(&self, node: &str) -> Lattice {
+        Lattice::to(&self.cluster(), node).unwrap()
+    }
+
+    /// The CLI as another user.
+    pub fn run_as(&self, uid: u32, args: &[&str]) -> Finished {
+        let home = self.dir.join(format!("home-{uid}"));
+        let lattice = self.lattice.clone().with_program(&self.dir.join("bin/lattice"));
+        let mut command = lattice.command(args);
+        command.uid(uid).gid(uid).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
+        let finished = process::run(&mut command, JOB).unwrap();
+        assert!(!finished.timed_out, "`lattice {}` as {uid} hangs", args.join(" "));
+        finished
+    }
+
+    /// `lattice submit -o name` with these further arguments: the id.
+    pub fn submit(&self, args: &[&str]) -> String {
+        let id = self.ok(&[&["submit", "-o", "name"], args].concat());
+        let id = id.trim();
+        assert!(id.len() == 36 && !id.contains(char::is_whitespace), "submit -o name prints the bare id, not {id:?}");
+        id.to_owned()
+    }
+
+    /// `lattice status ID -o json` now.
+    pub fn status(&self, id: &str) -> Value {
+        self.lattice.allocation(id).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(&self, id: &str) -> Value {
+        self.lattice.ended_within(id, JOB).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Waits until it has ended, and well.
+    pub fn completed(&self, id: &str) -> Value {
+        let now = self.ended(id);
+        let (state, code) = (text(&now, "state"), text(&now, "exit_code"));
+        assert!(state == "Completed" && code == "0", "{now}\nlog: {}", self.log(id));
+        now
+    }
+
+    /// Waits until it runs.
+    pub fn running(&self, id: &str) {
+        self.wait(&format!("{id} to run"), || {
+            let now = self.status(id);
+            assert!(!ended(&now), "it has ended: {now}\nlog: {}", self.log(id));
+            text(&now, "state") == "Running"
+        });
+    }
+
+    /// Waits for something to be seen.
+    pub fn wait(&self, what: &str, mut seen: impl FnMut() -> bool) {
+        let done = process::until(JOB, || {
+            if interrupt::came().is_some() {
+                panic!("interrupted");
+            }
+            seen()
+        });
+        assert!(done, "waited {} s in vain for {what}", JOB.as_secs());
+    }
+
+    /// `lattice logs ID`: stdout and stderr of the program, as text.
+    pub fn log(&self, id: &str) -> String {
+        let finished = self.run(&["logs", id]);
+        finished.out() + &finished.err()
+    }
+
+    /// Waits until the log contains this.
+    pub fn wait_log(&self, id: &str, piece: &str) {
+        self.wait(&format!("{piece:?} in the log of {id}"), || self.log(id).contains(piece));
+    }
+
+    /// Waits until nothing of any job is left on the machine.
+    pub fn assert_nothing_left(&self) {
+        let cluster = self.cluster();
+        process::until(Duration::from_secs(5), || down::leftovers(&cluster).is_empty());
+        assert_eq!(down::leftovers(&cluster), Vec::<String>::new());
+    }
+
+    /// The ring program of this machine.
+    pub fn ring(&self) -> &Ring {
+        self.ring.get_or_init(|| Ring::make(machine(), &self.dir).unwrap_or_else(|e| panic!("{e:#}")))
+    }
+
+    /// An image with that ring in it.
+    pub fn image(&self) -> &Path {
+        self.image.get_or_init(|| {
+            let path = self.dir.join("env.sqfs");
+            image::write(&path, self.ring().program()).unwrap_or_else(|e| panic!("{e:#}"));
+            path
+        })
+    }
+
+    /// A script in the cluster's folder.
+    pub fn script(&self, name: &str, text: &str) -> String {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+
+    fn logs(&self) -> String {
+        let Ok(cluster) = Cluster::load(&self.dir) else { return String::new() };
+        cluster.daemons().map(|d| format!("--- the end of {}'s log\n{}\n", d.name, process::tail(&d.log, 12))).collect()
+    }
+
+    /// Copies the daemons' logs to where they outlive the cluster.
+    fn keep_logs(&self) {
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("e2e-{}", self.group));
+        let _ = std::fs::create_dir_all(&to);
+        let Ok(cluster) = Cluster::load(&self.dir) else { return };
+        for daemon in cluster.daemons() {
+            let _ = std::fs::copy(&daemon.log, to.join(format!("{}.log", daemon.name)));
+        }
+        eprintln!("the whole logs are in {}", to.display());
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            match guard.down(Duration::from_secs(3)) {
+                Ok(report) if report.stuck.is_empty() => {}
+                Ok(report) => eprintln!("{}: these would not go: {}", self.group, report.stuck.join("; ")),
+                Err(e) => eprintln!("{}: {e:#}", self.group),
+            }
+        }
+    }
+}
+
+/// Whether nothing more will happen to it.
+pub fn ended(allocation: &Value) -> bool {
+    matches!(text(allocation, "state").as_str(), "Completed" | "Failed" | "Cancelled")
+}
+
+/// A time of an allocation, in milliseconds.
+pub fn ms(allocation: &Value, key: &str) -> u64 {
+    allocation.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {key} in {allocation}"))
+}

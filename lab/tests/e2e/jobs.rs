@@ -1,0 +1,220 @@
+//! Ordinary jobs: what goes in, what comes out.
+
+use crate::harness::{Group, World};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use std::collections::BTreeSet;
+
+static JOBS: Group = Group::small("jobs");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        JOBS.test("a_command_runs_and_its_output_comes_back", &[], a_command),
+        JOBS.test("exit_codes_and_both_streams_reach_the_user", &[], exit_codes),
+        JOBS.test("followed_logs_give_the_programs_code", &[], followed_logs),
+        JOBS.test("the_environment_is_exported_set_and_scrubbed", &[], environment),
+        JOBS.test("ranks_know_who_they_are", &[], ranks),
+        JOBS.test("a_script_asks_by_its_lines_and_launches_ranks", &[], script),
+        JOBS.test("slurm_lines_are_understood", &[], sbatch_script),
+        JOBS.test("launch_from_outside_submits_and_waits", &[], launch_outside),
+        JOBS.test("output_is_bytes_and_none_is_lost", &[], many_bytes),
+        JOBS.test("short_ids_and_last_name_a_job", &[], names),
+        JOBS.test("status_says_what_is_documented", &[], documented_status),
+        JOBS.test("the_queue_is_first_come_first_served", &[], queue),
+        JOBS.test("more_nodes_than_there_are_stay_pending_and_explained", &[], too_many_nodes),
+        JOBS.test("every_agent_answers_for_the_cluster", &[], every_agent),
+        JOBS.test("the_machine_is_told_about", &[], machine_views),
+        JOBS.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
+    ]
+}
+
+fn a_command(w: &World) {
+    let id = w.submit(&["--", "/bin/echo", "hello", "two  spaces"]);
+    w.completed(&id);
+    assert_eq!(w.ok(&["logs", &id]), "hello two  spaces\n");
+}
+
+fn exit_codes(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "echo out; echo err >&2; exit 7"]);
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "7"), "{ended}");
+    let log = w.run(&["logs", &id]);
+    assert_eq!((log.out().as_str(), log.err().as_str()), ("out\n", "err\n"), "each stream goes where it came from");
+    assert_eq!(w.ok(&["logs", "--stderr", &id]) + &w.ok(&["logs", "--stdout", &id]), "out\n", "--stderr goes to stderr");
+    let id = w.submit(&["--", "/bin/sh", "-c", "kill -KILL $$"]);
+    assert_eq!(text(&w.ended(&id), "exit_code"), "137");
+}
+
+fn followed_logs(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "for i in 1 2 3; do echo line $i; sleep 0.2; done; exit 9"]);
+    let log = w.run(&["logs", "-f", &id]);
+    assert_eq!((log.out().as_str(), log.code()), ("line 1\nline 2\nline 3\n", 9), "{}", log.err());
+    assert_eq!(text(&w.ended(&id), "exit_code"), "9");
+}
+
+fn environment(w: &World) {
+    let mut command = w.lattice.command(&["submit", "-o", "name", "--env", "GIVEN=a=b", "--", "/usr/bin/env"]);
+    command.envs([("EXPORTED", "yes"), ("PMI_RANK", "77"), ("PMIX_RANK", "77"), ("SLURM_JOB_ID", "77"), ("OMPI_MCA_ess", "77")]);
+    command.current_dir("/usr");
+    let submitted = lattice_lab::process::run(&mut command, crate::harness::JOB).unwrap();
+    let id = submitted.out().trim().to_owned();
+    w.completed(&id);
+    let log = w.ok(&["logs", &id]);
+    let has = |line: &str| log.lines().any(|l| l == line);
+    assert!(has("EXPORTED=yes") && has("GIVEN=a=b"), "{log}");
+    assert!(!log.contains("=77"), "somebody else's wire-up came through: {log}");
+    assert!(
+        has(&format!("LATTICE_ALLOC_ID={id}")) && has("LATTICE_NNODES=1") && has("LATTICE_NODE=n1") || log.contains("LATTICE_NODE=n"),
+        "{log}"
+    );
+    let mut command = w.lattice.command(&["submit", "-o", "name", "--", "/bin/pwd"]);
+    let submitted = lattice_lab::process::run(command.current_dir("/usr"), crate::harness::JOB).unwrap();
+    let id = submitted.out().trim().to_owned();
+    w.completed(&id);
+    assert_eq!(w.ok(&["logs", &id]), "/usr\n", "the working directory is kept");
+}
+
+fn ranks(w: &World) {
+    let program = "echo $LATTICE_RANK/$LATTICE_NPROCS local $LATTICE_LOCAL_RANK/$LATTICE_LOCAL_SIZE on $LATTICE_NODE";
+    let id = w.submit(&["--nodes", "3", "--tasks-per-node", "2", "--", "/bin/sh", "-c", program]);
+    w.completed(&id);
+    let log = w.ok(&["logs", &id]);
+    let lines: BTreeSet<&str> = log.lines().collect();
+    let nodes: Vec<String> = w.status(&id)["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    let expected: Vec<String> = (0..6).map(|rank| format!("{rank}/6 local {}/2 on {}", rank % 2, nodes[rank / 2])).collect();
+    assert_eq!(lines, expected.iter().map(String::as_str).collect(), "block layout in the order of the nodes");
+    let labelled = w.ok(&["logs", "--label", "--rank", "4", &id]);
+    assert!(labelled.starts_with('4') && labelled.trim_end().ends_with(&expected[4]) && labelled.lines().count() == 1, "{labelled:?}");
+}
+
+fn script(w: &World) {
+    let text_of = "#!/bin/sh\n#LATTICE nodes=2 --tasks-per-node=2\n#LATTICE --name=by-lines\n\necho script on $LATTICE_NODE with $1\nlattice launch --label sh -c 'echo rank $LATTICE_RANK'\nlattice launch -n 1 sh -c 'exit 6'\necho then $?\nexit 4\n";
+    let script = w.script("job.sh", text_of);
+    let path = format!("{}:/usr/bin:/bin", w.dir.join("bin").display());
+    let id = w.submit(&["--env", &format!("PATH={path}"), &script, "argument"]);
+    let ended = w.ended(&id);
+    let log = w.log(&id);
+    assert_eq!((text(&ended, "name").as_str(), text(&ended, "exit_code").as_str()), ("by-lines", "4"), "{ended}\n{log}");
+    assert_eq!(ended["nodes"].as_array().unwrap().len(), 2);
+    assert!(log.contains("with argument\n") && log.contains("then 6\n"), "{log}");
+    for rank in 0..4 {
+        assert!(log.contains(&format!("rank {rank}\n")), "{log}");
+    }
+}
+
+fn sbatch_script(w: &World) {
+    let script =
+        w.script("slurm.sh", "#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH --job-name=from-slurm\n#SBATCH --time=5\necho $LATTICE_NNODES nodes\n");
+    let id = w.submit(&[&script]);
+    let ended = w.completed(&id);
+    assert_eq!((text(&ended, "name").as_str(), text(&ended, "walltime_seconds").as_str()), ("from-slurm", "300"), "minutes: {ended}");
+    assert_eq!(w.ok(&["logs", &id]), "2 nodes\n");
+}
+
+fn launch_outside(w: &World) {
+    let done = w.run(&["launch", "-n", "2", "--", "/bin/sh", "-c", "echo rank $LATTICE_RANK; echo err >&2; exit $((4 + LATTICE_RANK))"]);
+    let lines: BTreeSet<String> = done.out().lines().map(str::to_owned).collect();
+    assert_eq!(lines, ["rank 0", "rank 1"].map(str::to_owned).into(), "{}", done.err());
+    assert_eq!(done.code(), 5, "the highest of the ranks' codes");
+    assert!(done.err().contains("err\n"), "{}", done.err());
+    assert_eq!(w.run(&["launch", "--", "/bin/sh", "-c", "kill -TERM $$"]).code(), 128 + 15);
+    assert_eq!(w.run(&["launch", "--", "/bin/true"]).code(), 0);
+}
+
+fn many_bytes(w: &World) {
+    // 6 MB that are no UTF-8, without one line end, and the same twice.
+    let id = w.submit(&[
+        "--",
+        "/bin/sh",
+        "-c",
+        "head -c 3000000 /dev/zero | tr '\\0' '\\377'; echo; head -c 3000000 /dev/zero | tr '\\0' '\\200'",
+    ]);
+    w.completed(&id);
+    let bytes = w.run(&["logs", &id]).stdout;
+    assert_eq!(bytes.len(), 6_000_001);
+    assert!(bytes[..3_000_000].iter().all(|b| *b == 0xff) && bytes[3_000_000] == b'\n' && bytes[3_000_001..].iter().all(|b| *b == 0x80));
+}
+
+fn names(w: &World) {
+    let id = w.submit(&["--name", "named", "--", "/bin/echo", "me"]);
+    w.completed(&id);
+    assert_eq!(w.ok(&["logs", "@last"]), "me\n");
+    assert_eq!(w.ok(&["logs", &id[..8]]), "me\n");
+    assert_eq!(w.ok(&["status", "@last", "-o", "name"]).trim(), id);
+    assert_eq!(w.run(&["status", "00000000"]).code(), 3);
+}
+
+fn documented_status(w: &World) {
+    let id = w.submit(&["--name", "shown", "--tasks-per-node", "2", "--", "/bin/true"]);
+    w.completed(&id);
+    let now = w.status(&id);
+    for key in ["id", "name", "state", "reason", "nodes", "exit_code", "requeue_count", "submitted_at_ms", "started_at_ms", "ended_at_ms"] {
+        assert!(now.get(key).is_some(), "{key} is missing in {now}");
+    }
+    assert!(
+        now["submitted_at_ms"].as_u64() <= now["started_at_ms"].as_u64() && now["started_at_ms"].as_u64() <= now["ended_at_ms"].as_u64(),
+        "{now}"
+    );
+    let table = w.ok(&["status", "--all"]);
+    assert!(table.contains("shown") && table.contains(&id[..8]), "{table}");
+    let explained = w.ok(&["explain", &id]);
+    assert!(explained.to_lowercase().contains("completed"), "{explained}");
+}
+
+fn queue(w: &World) {
+    let ids: Vec<String> = (0..5).map(|_| w.submit(&["--nodes", "2", "--", "/bin/sleep", "0.3"])).collect();
+    let ended: Vec<_> = ids.iter().map(|id| w.completed(id)).collect();
+    let starts: Vec<u64> = ended.iter().map(|a| a["started_at_ms"].as_u64().unwrap()).collect();
+    assert!(starts.is_sorted(), "first come, first served: {starts:?}");
+    // Three nodes, two each: never two of them at once.
+    for pair in ended.windows(2) {
+        assert!(pair[0]["ended_at_ms"].as_u64() <= pair[1]["started_at_ms"].as_u64(), "{} {}", pair[0], pair[1]);
+    }
+}
+
+fn too_many_nodes(w: &World) {
+    let id = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    w.wait("the reason", || w.ok(&["explain", &id]).contains('9'));
+    let explained = w.ok(&["explain", &id]);
+    assert!(explained.contains("Pending") || explained.contains("pending"), "{explained}");
+    assert_eq!(text(&w.status(&id), "state"), "Pending");
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    // What waits behind nothing that can run is not held up for ever.
+    let busy = w.submit(&["--nodes", "3", "--", "/bin/sleep", "60"]);
+    w.running(&busy);
+    let waits = w.submit(&["--", "/bin/true"]);
+    w.wait("each node's reason", || ["n1", "n2", "n3"].iter().all(|n| w.ok(&["explain", &waits]).contains(n)));
+    w.ok(&["cancel", &busy]);
+    w.completed(&waits);
+}
+
+fn every_agent(w: &World) {
+    let id = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", "echo $LATTICE_NODE"]);
+    w.completed(&id);
+    for node in ["n2", "n3"] {
+        let log: BTreeSet<String> = w.at(node).ok(&["logs", &id]).unwrap().lines().map(str::to_owned).collect();
+        assert_eq!(log, ["n1", "n2", "n3"].map(str::to_owned).into(), "asked at {node}");
+    }
+    let id = w.at("n3").ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
+    w.completed(id.trim());
+}
+
+fn machine_views(w: &World) {
+    let nodes = w.ok(&["nodes"]);
+    assert!(["n1", "n2", "n3"].iter().all(|n| nodes.contains(n)) && nodes.contains("Ready"), "{nodes}");
+    assert!(w.ok(&["node", "status"]).contains("n1"));
+    let members = w.ok(&["gossip", "members"]);
+    w.wait("gossip to know all", || ["n2", "n3"].iter().all(|n| w.ok(&["gossip", "members"]).contains(n)));
+    assert!(!members.is_empty());
+    assert!(w.ok(&["quorum", "status"]).contains("leader"));
+    let verified = w.run(&["audit", "verify"]);
+    assert_eq!(verified.code(), 0, "{}", verified.err());
+    let doctor = w.run(&["doctor"]);
+    assert_eq!(
+        (doctor.out() + &doctor.err()).lines().filter(|l| !l.trim().is_empty()).count().clamp(10, 40),
+        (doctor.out() + &doctor.err()).lines().filter(|l| !l.trim().is_empty()).count(),
+        "{}",
+        doctor.out()
+    );
+}

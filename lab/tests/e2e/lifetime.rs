@@ -1,0 +1,84 @@
+//! How work is ended: walltime and cancel, politely and not.
+
+use crate::harness::{Group, World, ms};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+
+/// SIGTERM is given 2 s here; see `World::start`.
+static LIFETIME: Group = Group::small("lifetime");
+
+const POLITE: &str = "trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
+const STUBBORN: &str = "trap 'echo got TERM' TERM; echo ready; while :; do sleep 0.1; done";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        LIFETIME.test("walltime_ends_work_politely", &[], walltime),
+        LIFETIME.test("walltime_kills_what_does_not_listen", &[], walltime_stubborn),
+        LIFETIME.test("cancel_ends_running_work", &[], cancel),
+        LIFETIME.test("cancel_kills_what_does_not_listen_and_its_children", &[], cancel_stubborn),
+        LIFETIME.test("cancel_of_waiting_and_ended_work", &[], cancel_others),
+        LIFETIME.test("a_script_that_leaves_children_leaves_nothing", &[], children),
+    ]
+}
+
+fn walltime(w: &World) {
+    let id = w.submit(&["--walltime", "1s", "--", "/bin/sh", "-c", POLITE]);
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
+    assert_eq!(w.log(&id), "ready\ngot TERM\n");
+    let ran = ms(&ended, "ended_at_ms") - ms(&ended, "started_at_ms");
+    assert!((900..2_900).contains(&ran), "it listened, so it ends at its walltime of 1 s and not {ran} ms");
+    w.assert_nothing_left();
+}
+
+fn walltime_stubborn(w: &World) {
+    let id = w.submit(&["--nodes", "2", "--walltime", "1s", "--", "/bin/sh", "-c", STUBBORN]);
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
+    let ran = ms(&ended, "ended_at_ms") - ms(&ended, "started_at_ms");
+    assert!((2_800..6_000).contains(&ran), "1 s walltime and 2 s grace, not {ran} ms");
+    w.assert_nothing_left();
+}
+
+fn cancel(w: &World) {
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", POLITE]);
+    w.wait_log(&id, "ready\nready\n");
+    w.ok(&["cancel", &id]);
+    let ended = w.ended(&id);
+    assert_eq!(text(&ended, "state"), "Cancelled", "{ended}");
+    assert!(text(&ended, "reason").contains("cancelled by root"), "{ended}");
+    assert_eq!(w.log(&id).matches("got TERM").count(), 2, "{}", w.log(&id));
+    w.assert_nothing_left();
+}
+
+fn cancel_stubborn(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", &format!("setsid sh -c \"{}\" & {STUBBORN}", STUBBORN.replace("ready", "child"))]);
+    w.wait_log(&id, "ready\n");
+    w.wait_log(&id, "child\n");
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    w.assert_nothing_left();
+}
+
+fn cancel_others(w: &World) {
+    let busy = w.submit(&["--nodes", "3", "--", "/bin/sleep", "60"]);
+    w.running(&busy);
+    let waits = w.submit(&["--", "/bin/true"]);
+    w.ok(&["cancel", &waits]);
+    assert_eq!(text(&w.ended(&waits), "state"), "Cancelled");
+    w.ok(&["cancel", &busy]);
+    assert_eq!(text(&w.ended(&busy), "state"), "Cancelled");
+    let done = w.submit(&["--", "/bin/true"]);
+    w.completed(&done);
+    w.ok(&["cancel", &done]);
+    assert_eq!(text(&w.status(&done), "state"), "Completed", "what has ended stays as it ended");
+    assert_eq!(w.run(&["cancel", "0123456789ab"]).code(), 3);
+}
+
+fn children(w: &World) {
+    let script = w.script("leaves.sh", "#!/bin/sh\nsetsid sleep 300 &\nnohup sleep 301 >/dev/null 2>&1 &\necho left them\n");
+    let id = w.submit(&[&script]);
+    w.completed(&id);
+    assert_eq!(w.ok(&["logs", &id]), "left them\n");
+    w.assert_nothing_left();
+}

@@ -1,0 +1,40 @@
+//! The product from outside: real daemons, a real kernel, real MPI, through the CLI. One cluster a group; a group's
+//! tests run in order, each on a healthy and empty cluster. What cannot run here is ignored with its reason, or
+//! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
+
+mod demo;
+mod harness;
+mod identity;
+mod jobs;
+mod lifetime;
+mod mpi;
+mod outage;
+mod refusal;
+mod survival;
+mod uenv;
+mod whole;
+
+use libtest_mimic::Arguments;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Clusters are heavy and the order within a group counts.
+    args.test_threads = Some(1);
+    lattice_lab::interrupt::watch();
+    let trials = [
+        jobs::trials(),
+        lifetime::trials(),
+        uenv::trials(),
+        refusal::trials(),
+        identity::trials(),
+        mpi::trials(),
+        survival::trials(),
+        outage::trials(),
+        whole::trials(),
+        demo::trials(),
+    ];
+    let conclusion = libtest_mimic::run(&args, trials.into_iter().flatten().collect());
+    harness::close();
+    conclusion.exit_code()
+}

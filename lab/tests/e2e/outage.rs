@@ -1,0 +1,147 @@
+//! The quorum away, in part and whole: running work goes on, and what was acknowledged is not lost.
+
+use crate::harness::{Group, JOB, World, lab_program};
+use lattice_lab::demo::Lines;
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use std::time::{Duration, Instant};
+
+static OUTAGE: Group = Group::large("outage");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        OUTAGE.test("without_its_leader_it_takes_work_again_within_3_s", &[], leader),
+        OUTAGE.test("a_follower_less_is_not_noticed", &[], follower),
+        OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
+        OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
+        OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
+        OUTAGE.test("acknowledged_submissions_survive_kill_9_of_every_member", &[], durable),
+        OUTAGE.test("the_audit_chain_holds_after_all_of_it", &[], audit),
+    ]
+}
+
+fn sleeper(w: &World, lines: u32) -> String {
+    let (program, lines) = (lab_program().to_string_lossy().into_owned(), lines.to_string());
+    let id = w.submit(&["--nodes", "2", "--tasks-per-node", "2", "--", &program, "pmi-ring", &lines, "50"]);
+    w.wait_log(&id, "line 2 ");
+    id
+}
+
+fn whole(w: &World, id: &str, lines: u32) {
+    w.completed(id);
+    let mut got = Lines::default();
+    w.ok(&["logs", id]).lines().for_each(|l| got.take(l));
+    got.complete(4, lines).unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn leader_of(w: &World) -> u64 {
+    let mut leader = None;
+    w.wait("a leader", || {
+        leader = w.lattice.leader().ok().flatten();
+        leader.is_some()
+    });
+    leader.unwrap()
+}
+
+fn kill_all_members(w: &World) {
+    for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
+        faults::kill_member(&w.dir, member.id).unwrap();
+    }
+}
+
+fn start_all_members(w: &World) {
+    for member in w.cluster().members.iter().filter(|m| !m.daemon.alive()) {
+        faults::start_member(&w.dir, member.id).unwrap();
+    }
+}
+
+fn leader(w: &World) {
+    let running = sleeper(w, 100);
+    let gone = leader_of(w);
+    faults::kill_member(&w.dir, gone).unwrap();
+    let killed = Instant::now();
+    let id = loop {
+        let done = w.run(&["submit", "-o", "name", "--", "/bin/true"]);
+        if done.code() == 0 {
+            break done.out().trim().to_owned();
+        }
+        assert_eq!(done.code(), 5, "refused, not failed: {}", done.err());
+        assert!(killed.elapsed() < Duration::from_secs(3), "{:?} after the leader's end: {}", killed.elapsed(), done.err());
+    };
+    assert!(killed.elapsed() < Duration::from_secs(3), "it took {:?}", killed.elapsed());
+    w.completed(&id);
+    assert_ne!(leader_of(w), gone);
+    whole(w, &running, 100);
+}
+
+fn follower(w: &World) {
+    let leader = leader_of(w);
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    faults::kill_member(&w.dir, follower).unwrap();
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    faults::start_member(&w.dir, follower).unwrap();
+}
+
+fn all_members(w: &World) {
+    let id = sleeper(w, 60);
+    kill_all_members(w);
+    let refused = w.run(&["submit", "--", "/bin/true"]);
+    assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
+    assert!(refused.err().contains("quorum") || refused.err().contains("leader"), "{}", refused.err());
+    let local = w.run(&["node", "status"]);
+    let said = local.out() + &local.err();
+    assert_eq!(local.code(), 0, "{said}");
+    assert!(said.contains("n1") && said.to_lowercase().contains("quorum"), "it says what it cannot know: {said}");
+    // Another node's agent says the same for itself.
+    let there = w.at("n2").run(&["node", "status"], JOB).unwrap();
+    assert!(there.code() == 0 && there.out().contains("n2"), "{}", there.err());
+    // The program ends while nobody can be told.
+    let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
+    w.wait("the job to end without a quorum", || lattice_lab::sweep::processes_in(&root).len() <= 2);
+    start_all_members(w);
+    whole(w, &id, 60);
+    w.assert_nothing_left();
+}
+
+fn agent_alone(w: &World) {
+    let id = sleeper(w, 100);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    kill_all_members(w);
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::start_node(&w.dir, &node).unwrap();
+    let local = w.at(&node).run(&["node", "status"], JOB).unwrap();
+    assert!(local.code() == 0 && local.out().contains(&id[..8]), "it knows its work from its own disk: {}{}", local.out(), local.err());
+    start_all_members(w);
+    whole(w, &id, 100);
+}
+
+fn everything(w: &World) {
+    let id = sleeper(w, 100);
+    for node in ["n1", "n2", "n3"] {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
+    kill_all_members(w);
+    faults::heal(&w.dir, JOB).unwrap();
+    whole(w, &id, 100);
+    assert_eq!(text(&w.status(&id), "requeue_count"), "0");
+}
+
+fn durable(w: &World) {
+    let ids: Vec<String> = (0..10).map(|i| w.submit(&["--name", &format!("durable-{i}"), "--nodes", "9", "--", "/bin/true"])).collect();
+    kill_all_members(w);
+    start_all_members(w);
+    w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|l| l.is_some()) && w.lattice.nodes().is_ok());
+    for id in &ids {
+        assert_eq!(text(&w.status(id), "state"), "Pending");
+        w.ok(&["cancel", id]);
+    }
+}
+
+fn audit(w: &World) {
+    let verified = w.run(&["audit", "verify"]);
+    assert_eq!(verified.code(), 0, "{}", verified.err());
+    for node in ["n2", "n3"] {
+        assert_eq!(w.at(node).run(&["audit", "verify"], JOB).unwrap().code(), 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! Bad input gets a clear error at once and changes nothing.
+
+use crate::harness::{Group, JOB, Need, World, binaries};
+use lattice_lab::lattice::text;
+use lattice_lab::process;
+use libtest_mimic::Trial;
+use std::process::Command;
+
+static REFUSAL: Group = Group::small("refusal");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        REFUSAL.test("wrong_command_lines_are_refused_with_what_was_meant", &[], command_lines),
+        REFUSAL.test("scripts_that_cannot_be_are_refused", &[], scripts),
+        REFUSAL.test("fields_that_are_not_built_are_refused_by_name", &[], not_built),
+        REFUSAL.test("a_command_that_does_not_exist_gives_127", &[], no_command),
+        REFUSAL.test("unknown_keys_of_configuration_are_refused", &[], configuration),
+        REFUSAL.test("an_agent_that_is_not_there_is_said_so", &[], no_agent),
+        REFUSAL.test("pmi_garbage_fails_that_launch_alone", &[], garbage),
+        REFUSAL.test("pmi_2_is_refused_by_name", &[Need::Bash], pmi_2),
+    ]
+}
+
+/// Runs it; it must end with this code, say this, and leave the queue as it was.
+fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+    let before = w.lattice.allocations().unwrap().len();
+    let done = w.run(args);
+    let said = done.err();
+    assert_eq!(done.code(), code, "`lattice {}`: {said}", args.join(" "));
+    assert_eq!(done.out(), "", "`lattice {}`", args.join(" "));
+    for piece in says {
+        assert!(said.to_lowercase().contains(&piece.to_lowercase()), "`lattice {}` should say {piece:?}: {said}", args.join(" "));
+    }
+    assert_eq!(w.lattice.allocations().unwrap().len(), before, "`lattice {}` changed something", args.join(" "));
+}
+
+fn command_lines(w: &World) {
+    refused(w, &["submit", "--noodes", "2", "--", "/bin/true"], 2, &["--noodes", "--nodes"]);
+    refused(w, &["sumbit", "x"], 2, &["submit"]);
+    refused(w, &["submit", "--nodes", "0", "--", "/bin/true"], 2, &["nodes"]);
+    refused(w, &["submit", "--tasks-per-node", "0", "--", "/bin/true"], 2, &["tasks-per-node"]);
+    refused(w, &["submit", "--tasks-per-node", "99999", "--", "/bin/true"], 2, &["tasks"]);
+    refused(w, &["submit", "--walltime", "soon", "--", "/bin/true"], 2, &["soon"]);
+    refused(w, &["submit"], 2, &[]);
+    refused(w, &["status", "xyz"], 2, &["xyz"]);
+    refused(w, &["status", "ffffffff"], 3, &["ffffffff"]);
+    refused(w, &["explain", "ffffffff"], 3, &["ffffffff"]);
+    refused(w, &["logs", "ffffffff"], 3, &["ffffffff"]);
+}
+
+fn scripts(w: &World) {
+    refused(w, &["submit", "/nonexistent/job.sh"], 2, &["/nonexistent/job.sh"]);
+    let no_line = w.script("no-line.sh", "echo hi\n");
+    refused(w, &["submit", &no_line], 2, &["#!"]);
+    let wrong = w.script("wrong.sh", "#!/bin/sh\n#LATTICE --noodes=2\necho hi\n");
+    refused(w, &["submit", &wrong], 2, &["line 2", "--noodes", "--nodes"]);
+    let zero = w.script("zero.sh", "#!/bin/sh\n#LATTICE nodes=0\n");
+    refused(w, &["submit", &zero], 2, &["line 2", "nodes"]);
+}
+
+fn not_built(w: &World) {
+    for option in ["--gpus=1", "--depends-on=1:success", "--sensitive", "--on-isolation=stop", "--image=a/b:c", "--checkpoint=auto"] {
+        let name = option.split('=').next().unwrap();
+        let done = w.run(&["submit", option, "--", "/bin/true"]);
+        assert!(
+            [2, 4].contains(&done.code()) && done.err().contains(name) && done.err().contains("not built"),
+            "{option}: {} {}",
+            done.code(),
+            done.err()
+        );
+    }
+}
+
+fn no_command(w: &World) {
+    let id = w.submit(&["--", "/no/such/program", "x"]);
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "127"), "{ended}");
+    assert!(w.log(&id).contains("/no/such/program"), "{}", w.log(&id));
+    assert_eq!(w.run(&["launch", "--", "no-such-program-on-the-path"]).code(), 127);
+    let plain = w.script("not-executable", "hello\n");
+    assert_eq!(w.run(&["launch", "--", &plain]).code(), 126);
+}
+
+fn configuration(w: &World) {
+    let run = |program: &str, text: &str| {
+        let config = w.script("bad.yaml", text);
+        process::run(Command::new(binaries().dir.join(program)).args(["--config", &config]), JOB).unwrap()
+    };
+    for (program, text, meant) in
+        [("lattice-agent", "node_id: x\nstate_dri: /tmp/x\n", "state_dir"), ("lattice-quorum", "id: 1\ndata_dri: /tmp/x\n", "data_dir")]
+    {
+        let done = run(program, text);
+        assert!(!done.timed_out && done.code() != 0, "{program} started: {}", done.err());
+        assert!(done.err().contains("line 2") || done.err().contains("2:"), "{}", done.err());
+        assert!(done.err().contains("_dri") && done.err().contains(meant), "{}", done.err());
+    }
+}
+
+fn no_agent(w: &World) {
+    let mut command = w.lattice.command(&["status"]);
+    let done = process::run(command.env("LATTICE_ENDPOINT", "unix:/nonexistent/agent.sock"), JOB).unwrap();
+    assert!(done.code() == 5 && done.err().contains("/nonexistent/agent.sock"), "{} {}", done.code(), done.err());
+}
+
+fn garbage(w: &World) {
+    let ring = crate::harness::lab_program().to_string_lossy().into_owned();
+    let script = w.script(
+        "garbage.sh",
+        &format!(
+            "#!/bin/sh\nlattice launch -n 4 {ring} pmi-ring 1000 10 --culprit 2 --deed garbage --at-line 3 >/dev/null\necho garbage gave $?\n\
+             lattice launch -n 4 {ring} pmi-ring 3 1\necho after it $?\n"
+        ),
+    );
+    let path = format!("PATH={}:/usr/bin:/bin", w.dir.join("bin").display());
+    let agents: Vec<_> = w.cluster().nodes.iter().map(|n| n.daemon.process.clone()).collect();
+    let id = w.submit(&["--nodes", "2", "--env", &path, &script]);
+    w.completed(&id);
+    let log = w.log(&id);
+    assert!(log.contains("garbage gave ") && !log.contains("garbage gave 0\n"), "{log}");
+    assert!(log.contains("after it 0\n"), "the shim and its next launch live: {log}");
+    let cluster = w.cluster();
+    assert!(cluster.nodes.iter().zip(&agents).all(|(n, before)| n.daemon.process == *before && n.daemon.alive()), "an agent died of it");
+    w.assert_nothing_left();
+}
+
+fn pmi_2(w: &World) {
+    let talk =
+        "printf 'cmd=init pmi_version=2 pmi_subversion=0\\n' >&$PMI_FD; IFS= read -r -t 5 -u $PMI_FD line; echo \"got $line\"; sleep 60";
+    let done = w.run(&["launch", "--", "/bin/bash", "-c", talk]);
+    assert_ne!(done.code(), 0, "{}", done.out());
+    let all = done.out() + &done.err();
+    let id = w.ok(&["status", "--limit", "1", "-o", "name"]);
+    let reason = text(&w.status(id.trim()), "reason");
+    assert!(all.contains("PMI-2") || reason.contains("PMI-2"), "{all}\n{reason}");
+    w.assert_nothing_left();
+}

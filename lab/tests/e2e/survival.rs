@@ -1,0 +1,179 @@
+//! kill -9 of agents: work is not disturbed, and nothing of it is lost.
+
+use crate::harness::{Group, NOBODY, Need, World, lab_program};
+use lattice_lab::demo::Lines;
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+
+static SURVIVAL: Group = Group::large("survival");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        SURVIVAL.test("an_agent_killed_under_a_job_adopts_it_again", &[], other_agent),
+        SURVIVAL.test("the_head_agent_too", &[], head_agent),
+        SURVIVAL.test("a_job_that_ends_while_its_agent_is_away_is_told", &[], ends_meanwhile),
+        SURVIVAL.test("walltime_holds_while_the_agent_is_away", &[], walltime_meanwhile),
+        SURVIVAL.test("cancel_reaches_an_agent_when_it_is_back", &[], cancel_meanwhile),
+        SURVIVAL.test("an_upgrade_of_every_agent_disturbs_nothing", &[], upgrade),
+        SURVIVAL.test("killed_again_and_again_under_a_ring", &[], again_and_again),
+        SURVIVAL.test("an_mpi_job_outlives_its_agents", &[Need::Mpich], mpi_job),
+        SURVIVAL.test("the_scheduler_is_replaced", &[], scheduler),
+        SURVIVAL.test("a_killed_agent_keeps_identity_and_rights", &[], rights),
+    ]
+}
+
+fn ring_job(w: &World, lines: u32) -> String {
+    let (program, lines) = (lab_program().to_string_lossy().into_owned(), lines.to_string());
+    w.submit(&["--nodes", "3", "--tasks-per-node", "2", "--", &program, "pmi-ring", &lines, "50"])
+}
+
+fn complete(w: &World, id: &str, lines: u32) {
+    w.completed(id);
+    let mut got = Lines::default();
+    w.ok(&["logs", id]).lines().for_each(|l| got.take(l));
+    got.complete(6, lines).unwrap_or_else(|e| panic!("{e}"));
+    w.assert_nothing_left();
+}
+
+fn lines_so_far(w: &World, id: &str) -> usize {
+    w.log(id).lines().count()
+}
+
+fn other_agent(w: &World) {
+    let id = ring_job(w, 80);
+    w.wait_log(&id, "line 5 ");
+    faults::kill_node(&w.dir, "n3").unwrap();
+    let before = lines_so_far(w, &id);
+    w.wait("the others' lines to go on", || lines_so_far(w, &id) > before + 20);
+    faults::start_node(&w.dir, "n3").unwrap();
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    complete(w, &id, 80);
+    assert_eq!(text(&w.status(&id), "requeue_count"), "0");
+}
+
+fn head_agent(w: &World) {
+    let id = ring_job(w, 80);
+    w.wait_log(&id, "line 5 ");
+    let head = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    faults::kill_node(&w.dir, &head).unwrap();
+    faults::start_node(&w.dir, &head).unwrap();
+    complete(w, &id, 80);
+}
+
+fn ends_meanwhile(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "echo begins; sleep 1.5; echo ends; exit 5"]);
+    w.wait_log(&id, "begins");
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let mark = w.cluster();
+    faults::kill_node(&w.dir, &node).unwrap();
+    // Its process is the sleep's parent; when the scope has no more than the shim in it, the program has ended.
+    let root = lattice_lab::sweep::scopes_root(&mark.cgroup_root).unwrap();
+    w.wait("the program to end without its agent", || lattice_lab::sweep::processes_in(&root).len() <= 1);
+    faults::start_node(&w.dir, &node).unwrap();
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "5"), "{ended}");
+    assert_eq!(w.ok(&["logs", &id]), "begins\nends\n");
+    w.assert_nothing_left();
+}
+
+fn walltime_meanwhile(w: &World) {
+    let id = w.submit(&[
+        "--walltime",
+        "2s",
+        "--",
+        "/bin/sh",
+        "-c",
+        "trap 'echo got TERM; exit 1' TERM; echo begins; while :; do sleep 0.1; done",
+    ]);
+    w.wait_log(&id, "begins");
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
+    faults::kill_node(&w.dir, &node).unwrap();
+    w.wait("the shim to end it by itself", || lattice_lab::sweep::processes_in(&root).len() <= 1);
+    faults::start_node(&w.dir, &node).unwrap();
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
+    assert!(w.log(&id).contains("got TERM"));
+    w.assert_nothing_left();
+}
+
+fn cancel_meanwhile(w: &World) {
+    let id = w.submit(&["--nodes", "3", "--", "/bin/sleep", "60"]);
+    w.running(&id);
+    faults::kill_node(&w.dir, "n3").unwrap();
+    w.ok(&["cancel", &id]);
+    faults::start_node(&w.dir, "n3").unwrap();
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    w.assert_nothing_left();
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+fn upgrade(w: &World) {
+    let id = ring_job(w, 100);
+    w.wait_log(&id, "line 3 ");
+    for node in ["n1", "n2", "n3"] {
+        faults::restart_node(&w.dir, node).unwrap();
+    }
+    complete(w, &id, 100);
+}
+
+fn again_and_again(w: &World) {
+    let id = ring_job(w, 100);
+    w.wait_log(&id, "line 3 ");
+    for node in ["n2", "n1", "n3", "n2"] {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    complete(w, &id, 100);
+}
+
+fn mpi_job(w: &World) {
+    let program = w.ring().program().to_string_lossy().into_owned();
+    let id = w.submit(&[
+        "--nodes",
+        "3",
+        "--tasks-per-node",
+        "2",
+        "--env",
+        "UCX_TLS=tcp,self",
+        "--env",
+        "UCX_NET_DEVICES=lo",
+        "--",
+        &program,
+        "60",
+        "50",
+    ]);
+    w.wait_log(&id, "line 5 ");
+    for node in ["n2", "n1"] {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    complete(w, &id, 60);
+}
+
+fn scheduler(w: &World) {
+    // Whoever holds the lease: two of three agents gone, then the third alone.
+    for node in ["n1", "n2", "n3"] {
+        faults::kill_node(&w.dir, node).unwrap();
+        let other = if node == "n1" { "n2" } else { "n1" };
+        let id = w.at(other).ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
+        let ended = w.at(other).ended_within(id.trim(), crate::harness::JOB).unwrap();
+        assert_eq!(text(&ended, "state"), "Completed", "without {node}: {ended}");
+        faults::start_node(&w.dir, node).unwrap();
+    }
+}
+
+fn rights(w: &World) {
+    let done = w.run_as(NOBODY, &["submit", "-o", "name", "--", "/bin/sh", "-c", "echo begins; sleep 60"]);
+    let id = done.out().trim().to_owned();
+    w.wait("it to run", || text(&w.status(&id), "state") == "Running");
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::start_node(&w.dir, &node).unwrap();
+    let intruder = w.run_as(crate::harness::DAEMON, &["logs", &id]);
+    assert_eq!(intruder.code(), 4, "{}{}", intruder.out(), intruder.err());
+    assert_eq!(w.run_as(NOBODY, &["logs", &id]).out(), "begins\n");
+    assert_eq!(w.run_as(NOBODY, &["cancel", &id]).code(), 0);
+    w.ended(&id);
+}
