@@ -9,6 +9,10 @@
 //! have defaults, a message of an unknown kind is skipped. Everything is idempotent. After each connect the shim
 //! replays all that it knows (launches, ended ranks, the last and the pending fence, aborts), then says
 //! [`FromShim::Synced`]: neither side keeps count of what the other has seen.
+//!
+//! What an agent can rest on: nothing is told of an end before it is in the file [`ShimDir::exits`] (read it with
+//! [`crate::exits::read`] when the shim is dead); an abort that a rank's end means is told before that end; a frame
+//! that was sent whole is acted on, also when the agent died right after it.
 
 mod frame;
 mod start;
@@ -24,6 +28,9 @@ use std::path::{Path, PathBuf};
 pub const PROTOCOL_MAJOR: u32 = 1;
 /// The longest frame, in bytes, without its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The code of a launch that was refused and never started here.
+pub const REFUSED_CODE: i32 = 125;
 
 /// What a shim is started with: `shim.json` in its directory, written by the agent before the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,10 +127,13 @@ pub enum ToShim {
     Hello { protocol: u32 },
     /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME.
     Go { walltime_ms: u64 },
-    /// Starts the allocation's script (launch 0, rank 0), unless that was done.
+    /// Starts the allocation's script (launch 0, rank 0), unless that was done. Answered by [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
     /// Starts this node's ranks of a launch, unless that was done. `env` of the spec is complete but for the
     /// wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`, `LATTICE_LOCAL_SIZE`.
+    /// Answered by [`FromShim::LaunchStarted`] each time; or, where it cannot be (another epoch, a number that is taken, no
+    /// ranks for this node, no mounts, after a Stop), by [`FromShim::Aborted`] with [`REFUSED_CODE`]. A rank whose program
+    /// cannot be run ends as [`RankOutcome::NotStarted`], its reason in its `.err`; the other ranks are left alone.
     StartLaunch { launch: LaunchSpec },
     /// Every node came to fence `number`: the merged key-value pairs, as the head sent them.
     FenceDone {
@@ -141,7 +151,8 @@ pub enum ToShim {
     Signal { launch: LaunchId, signal: i32 },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
-    /// Nothing is left and nothing more will come: unmount, remove the socket, exit.
+    /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No
+    /// [`FromShim::Stopped`] follows; the connection closes. Scope and directory are the agent's to remove.
     Quit,
 }
 

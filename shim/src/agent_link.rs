@@ -12,8 +12,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 const UNREAD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 /// Read at a time, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks read before others have their turn.
-const CHUNKS_PER_TURN: usize = 64;
+/// Chunks read before others have their turn: more than the longest frame.
+const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 
 /// The listening socket and the present connection.
 pub struct AgentLink {
@@ -171,7 +171,11 @@ impl Connection {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.to_string()),
+                Err(_) => {
+                    // It is gone. What it said before that is still to be read; the end of that drops it.
+                    self.unread.clear();
+                    (self.unread_bytes, self.sent) = (0, 0);
+                }
             }
         }
         if self.unread_bytes > self.unread_bytes_max {

@@ -361,9 +361,6 @@ impl Shim {
     }
 }
 
-/// The code of a launch that was refused, not ended.
-const REFUSED_CODE: i32 = 125;
-
 /// CLOCK_BOOTTIME in milliseconds.
 fn now_ms() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);

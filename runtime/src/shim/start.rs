@@ -54,7 +54,8 @@ pub struct StartedShim {
 
 /// Writes `shim.json` and starts `binary` in `dir`: listening socket as descriptor 3, in a session of its own and in the
 /// scope's `shim` cgroup, output to `shim.log`. It outlives us. Returns once the program runs; it then mounts and says
-/// [`super::FromShim::Ready`] after the agent's Hello.
+/// [`super::FromShim::Ready`] after the agent's Hello. Where one lives in `dir` already this refuses, and has asked it:
+/// as any connect does, that replaced the connection of whoever was its agent.
 pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<StartedShim, StartError> {
     let failed = |path: PathBuf, doing| move |source| StartError::Files { path, doing, source };
     for path in [&dir.0, &dir.logs()] {

@@ -1,8 +1,8 @@
 //! What an agent is told after each connect: all that we know.
 
-use super::{Ending, REFUSED_CODE, Script, Shim, Walltime};
+use super::{Ending, Script, Shim, Walltime};
 use crate::launch::Happening;
-use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR};
+use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE};
 
 impl Shim {
     /// Tells an agent that has just come all that we know.

@@ -1,13 +1,13 @@
 //! Starting the script and launches, once each.
 
-use super::{Ending, Process, REFUSED_CODE, Script, Shim, socket_token};
+use super::{Ending, Process, Script, Shim, socket_token};
 use crate::launch::{Launch, Started, Surroundings};
 use crate::{log_files, script};
 use lattice_model::spec::TASKS_PER_NODE_MAX;
 use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
-use lattice_runtime::shim::FromShim;
+use lattice_runtime::shim::{FromShim, REFUSED_CODE};
 use std::os::fd::AsFd;
 use std::path::Path;
 

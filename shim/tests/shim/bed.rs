@@ -216,6 +216,12 @@ impl Agent {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// Gone like a killed process, with messages unread.
+    pub fn vanish(&mut self) {
+        let (nothing, _) = UnixStream::pair().unwrap();
+        self.stream = nothing;
+    }
+
     /// The next message; `None` when the shim closed the connection.
     pub fn next(&mut self) -> Option<FromShim> {
         loop {

@@ -34,6 +34,7 @@ fn main() {
         trial("image_that_is_damaged_is_said", tree, work::damaged_image),
         trial("sixteen_images_at_once", image, work::sixteen_images),
         trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
+        trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_words),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),
         trial("agent_that_speaks_garbage_loses_its_connection_alone", tree, survival::hostile_agent),
         trial("newer_agent_replaces_the_older", tree, survival::newer_agent),

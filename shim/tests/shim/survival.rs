@@ -69,6 +69,23 @@ pub fn away_during_walltime() {
     bed.quit();
 }
 
+pub fn last_words() {
+    let mut bed = Bed::ready(Setting::default());
+    for number in 1..=20 {
+        // Something to be told at the same moment, to nobody.
+        let running = bed.start_sh(number * 2, 1, "exec sleep 1000");
+        bed.agent.until("LaunchStarted", |m| matches!(m, FromShim::LaunchStarted { .. }));
+        bed.agent.send(&ToShim::Signal { launch: running.id, signal: libc::SIGKILL });
+        let launch = bed.start_sh(number * 2 + 1, 1, "exit 5");
+        bed.agent.vanish();
+        let record = ExitRecord::Rank { launch: launch.id, rank: 0, outcome: RankOutcome::Exited { code: 5 } };
+        eventually("what it said last to be done", || exits::read(&bed.dir).unwrap().contains(&record));
+        bed.reconnect();
+        bed.agent.synced();
+    }
+    bed.end();
+}
+
 fn dropped(agent: &mut Agent) -> bool {
     loop {
         match agent.next() {
@@ -186,6 +203,13 @@ pub fn small() {
     println!("the shim with 64 ranks: {} kB resident, {} kB its own", value("VmRSS:"), value("RssAnon:"));
     assert!(value("VmRSS:") < 12 * 1024 && value("RssAnon:") < 4 * 1024, "{status}");
     assert_eq!(value("Threads:"), 1);
+    // Nothing happens, so it does nothing: how often it was scheduled stays the same.
+    let runs = || std::fs::read_to_string(format!("/proc/{}/schedstat", bed.pid)).unwrap().split_whitespace().nth(2).map(str::to_owned);
+    eventually("an idle shim to sleep", || {
+        let before = runs();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        before == runs()
+    });
     bed.agent.send(&ToShim::Abort { launch: launch.id, code: 1, why: "enough".into() });
     bed.agent.outcomes(&launch);
     bed.end();
