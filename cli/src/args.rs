@@ -20,22 +20,23 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no quorum answers.
-launch and logs -f give the program's own code (128 + signal), 125 when Lattice failed, 126 and 127 as a shell does.
+const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no
+quorum answers. launch and logs -f give the program's own code (128 + signal), 125 when
+Lattice failed, 126 and 127 as a shell does.
 
-Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output); LATTICE_ENDPOINT, LATTICE_TENANT and
-LATTICE_VCLUSTER win over it.";
+Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
+LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
 
 #[derive(Args)]
 pub struct Global {
     /// How to show the answer (logs and launch always give the program's own bytes)
-    #[arg(short = 'o', long, global = true, value_name = "FORMAT")]
+    #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
     pub output: Option<Format>,
     /// The agent to ask: unix:/path/of/agent.sock or http://host:port
-    #[arg(long, global = true, value_name = "ENDPOINT")]
+    #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
     /// Say nothing on stderr but errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub quiet: bool,
     /// Accepted; nothing is ever coloured
     #[arg(long, global = true, hide = true)]
@@ -88,10 +89,12 @@ impl Command {
 }
 
 const SUBMIT_EXAMPLES: &str = "Examples:
-  lattice submit job.sh                            a script; its #LATTICE (or #SBATCH) lines say what it needs
-  lattice submit --nodes=4 --walltime=2h job.sh    the command line wins over the script's lines
+  lattice submit job.sh
+      a script; its #LATTICE (or #SBATCH) lines say what it needs
+  lattice submit --nodes=4 --walltime=2h job.sh
+      the command line wins over the script's lines
   lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate input.nml
-                                                   16 ranks of one MPI program on 2 nodes
+      16 ranks of one MPI program on 2 nodes
 
 A script's lines, before its first command:
   #!/bin/bash
@@ -114,10 +117,14 @@ pub struct Submit {
 }
 
 const LAUNCH_EXAMPLES: &str = "Examples:
-  lattice launch ./simulate                 in a script: the allocation's tasks-per-node on each of its nodes
-  lattice launch -n 4 --label hostname      in a script: 4 ranks, each line with its rank
-  lattice launch --alloc 1f0c9a4e hostname  from outside, in an allocation that runs
-  lattice launch -N 2 -n 16 ./simulate      elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
+  lattice launch ./simulate
+      in a script: the allocation's tasks-per-node on each of its nodes
+  lattice launch -n 4 --label hostname
+      in a script: 4 ranks, each line with its rank
+  lattice launch --alloc 1f0c9a4e hostname
+      from outside, in an allocation that runs
+  lattice launch -N 2 -n 16 ./simulate
+      elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
 
 #[derive(Args)]
 #[command(after_help = LAUNCH_EXAMPLES)]

@@ -7,20 +7,20 @@
 
 use crate::failure::{Exit, Failure};
 use crate::label::{Labeller, Source};
+use crate::patience::Patience;
 use crate::received::Received;
 use crate::session::{Session, answer};
 use crate::shown::short;
+use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use std::cell::RefCell;
+use std::future::pending;
 use std::io::Write;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
 
-/// How long an agent may stay away before following it is given up.
-const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
-/// Between two tries to connect again.
-const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 /// How long a submission may wait for its nodes before the user is told that it does.
 const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
 
@@ -76,13 +76,21 @@ fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// What Ctrl-C does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupt {
-    /// Ends this command and leaves the allocation alone.
-    LeavesIt,
-    /// Cancels the allocation; a second one leaves it to end by itself.
-    CancelsIt,
+/// Presses of Ctrl-C. While one of these lives, Ctrl-C does not end this process.
+pub struct Interrupts(Signal);
+
+impl Interrupts {
+    /// Takes Ctrl-C from here on.
+    pub fn take() -> Result<Self, Failure> {
+        signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot take Ctrl-C: {error}")))
+    }
+
+    async fn pressed(interrupts: &mut Option<Self>) {
+        match interrupts {
+            Some(interrupts) => drop(interrupts.0.recv().await),
+            None => pending().await,
+        }
+    }
 }
 
 /// How following ended.
@@ -94,105 +102,104 @@ pub enum End {
     Left,
 }
 
-/// Follows an allocation to its end and shows its output.
+/// Follows an allocation to its end and shows its output. With `interrupts`, the first Ctrl-C cancels it and a second one
+/// leaves it. Tells whether it was cancelled here.
 pub async fn follow(
     session: &Session,
     mut client: Client,
     request: &v1::LogsRequest,
     screen: Screen,
-    interrupt: Interrupt,
+    mut interrupts: Option<Interrupts>,
 ) -> Result<(End, bool), Failure> {
-    let screen = RefCell::new(screen);
+    let following = Following { session, request, screen: RefCell::new(screen), patience: Patience::default() };
     let mut cancelled = false;
     loop {
-        match once(session, &client, request, &screen, interrupt, &mut cancelled).await {
+        let failure = match following.once(&client, &mut interrupts, &mut cancelled).await {
             Ok(end) => {
-                screen.borrow_mut().finish()?;
+                following.screen.borrow_mut().finish()?;
                 return Ok((end, cancelled));
             }
-            Err(failure) if failure.is_lost_connection() => {
-                client = connect_again(session, failure).await?;
-            }
+            Err(failure) if following.patience.bears(&failure) => failure,
             Err(failure) => return Err(failure),
+        };
+        tokio::select! {
+            connected = following.patience.connect_again(session, failure) => client = connected?,
+            () = Interrupts::pressed(&mut interrupts) => {
+                eprintln!("lattice: no agent to tell: allocation {} goes on; `lattice cancel` ends it later", short(&request.key));
+                return Ok((End::Left, cancelled));
+            }
         }
     }
 }
 
-/// Follows on one connection.
-async fn once(
-    session: &Session,
-    client: &Client,
-    request: &v1::LogsRequest,
-    screen: &RefCell<Screen>,
-    interrupt: Interrupt,
-    cancelled: &mut bool,
-) -> Result<End, Failure> {
-    let key = &request.key;
-    let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
-    let logs = async {
-        let request = v1::LogsRequest { received: screen.borrow().so_far(), ..request.clone() };
+/// What stays the same over connections.
+struct Following<'a> {
+    session: &'a Session,
+    request: &'a v1::LogsRequest,
+    screen: RefCell<Screen>,
+    patience: Patience,
+}
+
+impl Following<'_> {
+    /// Follows on one connection.
+    async fn once(&self, client: &Client, interrupts: &mut Option<Interrupts>, cancelled: &mut bool) -> Result<End, Failure> {
+        let key = &self.request.key;
+        let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
+        let mut waiting_told = interrupts.is_none();
+        let both = async { tokio::try_join!(self.logs(client), self.watch(client, &last)) };
+        tokio::pin!(both);
+        let waiting = sleep(WAITING_TOLD_AFTER);
+        tokio::pin!(waiting);
+        loop {
+            tokio::select! {
+                done = &mut both => {
+                    done?;
+                    break;
+                }
+                () = &mut waiting, if !waiting_told => {
+                    waiting_told = true;
+                    if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
+                        self.session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
+                    }
+                }
+                () = Interrupts::pressed(interrupts) => {
+                    if *cancelled {
+                        return Ok(End::Left);
+                    }
+                    eprintln!("lattice: cancelling allocation {}; Ctrl-C again leaves it to end by itself", short(key));
+                    answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
+                    *cancelled = true;
+                }
+            }
+        }
+        let seen = last.borrow_mut().take();
+        match seen {
+            Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
+                Ok(End::Ended(Box::new(allocation)))
+            }
+            // An agent that is being stopped ends its streams in good order.
+            _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
+        }
+    }
+
+    async fn logs(&self, client: &Client) -> Result<(), Failure> {
+        let request = v1::LogsRequest { received: self.screen.borrow().so_far(), ..self.request.clone() };
         let mut stream = client.allocations().logs(request).await?.into_inner();
         while let Some(chunk) = stream.message().await? {
-            screen.borrow_mut().show(session, &chunk)?;
+            self.patience.progress();
+            self.screen.borrow_mut().show(self.session, &chunk)?;
         }
-        Ok::<(), Failure>(())
-    };
-    let watch = async {
-        let request = v1::WatchAllocationRequest { key: key.clone() };
+        Ok(())
+    }
+
+    async fn watch(&self, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Result<(), Failure> {
+        let request = v1::WatchAllocationRequest { key: self.request.key.clone() };
         let mut stream = client.allocations().watch(request).await?.into_inner();
         while let Some(allocation) = stream.message().await? {
+            self.patience.progress();
             last.replace(Some(allocation));
         }
-        Ok::<(), Failure>(())
-    };
-    let both = async { tokio::try_join!(logs, watch) };
-    tokio::pin!(both);
-    let waiting = sleep(WAITING_TOLD_AFTER);
-    tokio::pin!(waiting);
-    let mut waiting_told = interrupt == Interrupt::LeavesIt;
-    loop {
-        tokio::select! {
-            done = &mut both => {
-                done?;
-                break;
-            }
-            () = &mut waiting, if !waiting_told => {
-                waiting_told = true;
-                if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
-                    session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
-                }
-            }
-            pressed = tokio::signal::ctrl_c(), if interrupt == Interrupt::CancelsIt => {
-                pressed.map_err(|error| Failure::other(format!("cannot wait for Ctrl-C: {error}")))?;
-                if *cancelled {
-                    return Ok(End::Left);
-                }
-                *cancelled = true;
-                eprintln!("lattice: cancelling allocation {}; Ctrl-C again leaves it to end by itself", short(key));
-                answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
-            }
-        }
-    }
-    let seen = last.borrow_mut().take();
-    match seen {
-        Some(allocation) if lattice_api::allocation::state_from_name(&allocation.state).is_ok_and(|s| s.is_terminal()) => {
-            Ok(End::Ended(Box::new(allocation)))
-        }
-        _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
-    }
-}
-
-/// Connects again after `failure`, for as long as an agent may be away.
-pub async fn connect_again(session: &Session, failure: Failure) -> Result<Client, Failure> {
-    session.note("the connection to the agent broke; trying again");
-    let deadline = Instant::now() + AGENT_AWAY_MAX;
-    loop {
-        sleep(CONNECT_AGAIN).await;
-        match timeout_at(deadline, session.connect()).await {
-            Ok(Ok(client)) => return Ok(client),
-            Ok(Err(_)) if Instant::now() < deadline => {}
-            Ok(Err(_)) | Err(_) => return Err(failure),
-        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@ mod handover;
 mod label;
 mod last;
 mod output;
+mod patience;
 mod received;
 mod request;
 mod session;

@@ -2,13 +2,16 @@
 
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::{AllocationService, AllocationServiceServer};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -55,6 +58,9 @@ struct Scene {
     cancelled: Arc<Mutex<Vec<String>>>,
     exit_code: Option<i32>,
     no_quorum: bool,
+    resumed: Arc<Mutex<Vec<v1::Received>>>,
+    /// Logs and the state stay open after their first message until this is true.
+    held: Option<Arc<watch::Sender<bool>>>,
 }
 
 impl Scene {
@@ -83,6 +89,18 @@ fn output() -> Vec<v1::LogChunk> {
 
 fn streamed<T: Send + 'static>(items: Vec<T>) -> Response<Streamed<T>> {
     Response::new(Box::pin(tokio_stream::iter(items.into_iter().map(Ok))))
+}
+
+/// `first`, and `then` once the hold is lifted.
+fn held_between<T: Send + 'static>(held: &watch::Sender<bool>, first: T, then: T) -> Response<Streamed<T>> {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut held = held.subscribe();
+    tokio::spawn(async move {
+        if sender.send(Ok(first)).await.is_ok() && held.wait_for(|lifted| *lifted).await.is_ok() {
+            drop(sender.send(Ok(then)).await);
+        }
+    });
+    Response::new(Box::pin(ReceiverStream::new(receiver)))
 }
 
 #[tonic::async_trait]
@@ -127,7 +145,11 @@ impl AllocationService for Scene {
     }
 
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        Ok(streamed(vec![self.allocation(&request.into_inner().key)]))
+        let ended = self.allocation(&request.into_inner().key);
+        let Some(held) = &self.held else { return Ok(streamed(vec![ended])) };
+        let running = v1::Allocation { state: "Running".into(), exit_code: None, ..ended.clone() };
+        let cancelled = v1::Allocation { state: "Cancelled".into(), ..ended };
+        Ok(held_between(held, running, cancelled))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
@@ -136,6 +158,9 @@ impl AllocationService for Scene {
             return Err(Status::permission_denied("that is another user's"));
         }
         self.cancelled.lock().unwrap().push(id.clone());
+        if let Some(held) = &self.held {
+            held.send_replace(true);
+        }
         Ok(Response::new(v1::CancelResponse { id, state: "Cancelled".into() }))
     }
 
@@ -144,7 +169,12 @@ impl AllocationService for Scene {
     }
 
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
-        let key = request.into_inner().key;
+        let request = request.into_inner();
+        self.resumed.lock().unwrap().extend(request.received);
+        if let Some(held) = &self.held {
+            return Ok(held_between(held, chunk(0, false, b"first\n"), chunk(0, false, b"last\n")));
+        }
+        let key = request.key;
         if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
     }
 
@@ -161,17 +191,23 @@ impl AllocationService for Scene {
 /// Runs `check` while the scene is served in a folder of its own.
 fn served(scene: Scene, check: impl FnOnce(&Path)) {
     let dir = Dir::new();
+    let runtime = serve(scene, &dir.0);
+    check(&dir.0);
+    runtime.shutdown_background();
+}
+
+/// Serves the scene for as long as the runtime lives.
+fn serve(scene: Scene, dir: &Path) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let guard = runtime.enter();
     // Bound before anybody asks: the listener's queue takes connections at once.
-    let listener = UnixListener::bind(dir.0.join("agent.sock")).unwrap();
+    let listener = UnixListener::bind(dir.join("agent.sock")).unwrap();
     let server = tonic::transport::Server::builder()
         .add_service(AllocationServiceServer::new(scene))
         .serve_with_incoming(UnixListenerStream::new(listener));
     runtime.spawn(server);
     drop(guard);
-    check(&dir.0);
-    runtime.shutdown_background();
+    runtime
 }
 
 #[test]
@@ -319,5 +355,52 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+    });
+}
+
+fn held() -> Option<Arc<watch::Sender<bool>>> {
+    Some(Arc::new(watch::Sender::new(false)))
+}
+
+#[test]
+fn following_survives_an_agent_that_dies_and_comes_back() {
+    let dir = Dir::new();
+    let before = serve(Scene { held: held(), ..Default::default() }, &dir.0);
+    let mut child = lattice(&dir.0, &["logs", "-f", "1f0c"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n");
+    // Every connection of it is cut, as kill -9 would.
+    drop(before);
+    std::fs::remove_file(dir.0.join("agent.sock")).unwrap();
+    let scene = Scene { exit_code: Some(3), ..Default::default() };
+    let after = serve(scene.clone(), &dir.0);
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), rest), (Some(3), b"zero\nhalf\nopen".to_vec()));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("lattice: the connection to the agent broke; trying again\n"));
+    let first = v1::Received { launch: 1, rank: 0, stderr: false, bytes: 6 };
+    assert_eq!(*scene.resumed.lock().unwrap(), [first]);
+    drop(after);
+}
+
+#[test]
+fn ctrl_c_cancels_and_follows_to_the_end() {
+    let scene = Scene { held: held(), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let mut child = lattice(dir, &["launch", "prog"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+        assert!(interrupted.success());
+        stdout.read_to_string(&mut line).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), line.as_str()), (Some(130), "first\nlast\n"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cancelling allocation"));
+        let submitted = scene.submitted.lock().unwrap()[0].id.clone();
+        assert_eq!(*scene.cancelled.lock().unwrap(), [submitted]);
     });
 }

@@ -3,7 +3,8 @@
 use crate::args::Launch;
 use crate::failure::{Exit, Failure};
 use crate::flags::{Nodes, SubmitFlags};
-use crate::follow::{Interrupt, Screen, connect_again, exit_of, follow, program_code};
+use crate::follow::{Interrupts, Screen, exit_of, follow, program_code};
+use crate::patience::Patience;
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
 use crate::shape::shape;
@@ -32,9 +33,11 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Command(args.command), &session.settings, around)?;
     let client = session.connect().await?;
+    // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
+    let interrupts = Interrupts::take()?;
     let id = super::submit::submit(session, &client, spec).await?;
     let request = v1::LogsRequest { key: id, follow: true, ..Default::default() };
-    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Interrupt::CancelsIt).await?;
+    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Some(interrupts)).await?;
     exit_of(&end, cancelled)
 }
 
@@ -91,10 +94,11 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 
 /// The request's id makes it safe to say again after a broken connection.
 async fn follow_launch(session: &Session, mut client: Client, request: &v1::LaunchRequest, mut screen: Screen) -> Result<u8, Failure> {
+    let patience = Patience::default();
     loop {
-        match launch_once(session, &client, request, &mut screen).await {
-            Err(failure) if failure.is_lost_connection() => {
-                client = connect_again(session, failure).await?;
+        match launch_once(session, &client, request, &mut screen, &patience).await {
+            Err(failure) if patience.bears(&failure) => {
+                client = patience.connect_again(session, failure).await?;
             }
             done => {
                 screen.finish()?;
@@ -104,11 +108,18 @@ async fn follow_launch(session: &Session, mut client: Client, request: &v1::Laun
     }
 }
 
-async fn launch_once(session: &Session, client: &Client, request: &v1::LaunchRequest, screen: &mut Screen) -> Result<u8, Failure> {
+async fn launch_once(
+    session: &Session,
+    client: &Client,
+    request: &v1::LaunchRequest,
+    screen: &mut Screen,
+    patience: &Patience,
+) -> Result<u8, Failure> {
     let request = v1::LaunchRequest { received: screen.so_far(), ..request.clone() };
     let id = request.id.clone();
     let mut events = client.allocations().launch(request).await?.into_inner();
     while let Some(event) = events.message().await? {
+        patience.progress();
         match event.what {
             Some(What::Output(chunk)) => screen.show(session, &chunk)?,
             Some(What::Ended(ended)) => {
@@ -120,7 +131,7 @@ async fn launch_once(session: &Session, client: &Client, request: &v1::LaunchReq
             Some(What::Started(_)) | None => {}
         }
     }
-    Err(Failure::new(Exit::Other, format!("the agent stopped following launch {} before it ended", short(&id))))
+    Err(Failure::new(Exit::Unavailable, format!("the agent stopped following launch {} before it ended", short(&id))))
 }
 
 #[cfg(test)]

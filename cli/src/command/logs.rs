@@ -2,7 +2,7 @@
 
 use crate::args::Logs;
 use crate::failure::Failure;
-use crate::follow::{Interrupt, Screen, exit_of, follow};
+use crate::follow::{Screen, exit_of, follow};
 use crate::session::Session;
 use lattice_api::v1;
 
@@ -25,7 +25,7 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let mut screen = Screen::new(args.label);
     if args.follow {
-        let (end, cancelled) = follow(session, client, &request, screen, Interrupt::LeavesIt).await?;
+        let (end, cancelled) = follow(session, client, &request, screen, None).await?;
         return exit_of(&end, cancelled);
     }
     let mut stream = client.allocations().logs(request).await?.into_inner();

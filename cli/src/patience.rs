@@ -1,0 +1,71 @@
+//! How long a broken connection is mended before it is given up.
+
+use crate::failure::{Exit, Failure};
+use crate::session::Session;
+use lattice_api::client::Client;
+use std::cell::Cell;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long an agent may stay away before following it is given up.
+const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
+/// Between two tries to connect again.
+const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+
+/// One following's patience.
+#[derive(Debug, Default)]
+pub struct Patience {
+    progressed: Cell<bool>,
+    failing_since: Cell<Option<Instant>>,
+}
+
+impl Patience {
+    /// Something came from the agent.
+    pub fn progress(&self) {
+        self.progressed.set(true);
+        self.failing_since.set(None);
+    }
+
+    /// Whether connecting again may help: the connection broke, or an agent that had answered is without its quorum now.
+    pub fn bears(&self, failure: &Failure) -> bool {
+        failure.is_lost_connection() || (self.progressed.get() && failure.exit() == Exit::Unavailable as u8)
+    }
+
+    /// Connects again, unless it has been failing for too long: then `failure` stands.
+    pub async fn connect_again(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
+        let since = match self.failing_since.get() {
+            Some(since) => since,
+            None => {
+                session.note("the connection to the agent broke; trying again");
+                Instant::now()
+            }
+        };
+        self.failing_since.set(Some(since));
+        let deadline = since + AGENT_AWAY_MAX;
+        while Instant::now() < deadline {
+            sleep(CONNECT_AGAIN).await;
+            if let Ok(Ok(client)) = timeout_at(deadline, session.connect()).await {
+                return Ok(client);
+            }
+        }
+        Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Status;
+
+    #[test]
+    fn only_what_may_come_right_is_borne() {
+        let patience = Patience::default();
+        let broken = Failure::from(Status::from_error(Box::new(std::io::Error::other("reset"))));
+        let no_quorum = Failure::from(Status::unavailable("no quorum"));
+        assert!(patience.bears(&broken));
+        assert!(!patience.bears(&no_quorum));
+        patience.progress();
+        assert!(patience.bears(&no_quorum));
+        assert!(!patience.bears(&Failure::from(Status::permission_denied("no"))));
+    }
+}
