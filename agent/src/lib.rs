@@ -1,1 +1,219 @@
+//! The agent: the I/O around the node's brain, and the roles that its configuration switches on.
 //!
+//! ```text
+//!              ┌───────────────────────────── driver (a thread; owns Brain and journal) ◀── Event, bounded 1024
+//!   session ───┤  reports, node view (watch)            │ Command, bounded 256 each
+//!   (quorum)   └────────────────────────────────────────▼
+//!                                    allocation tasks, one each ── Unix socket ── shims
+//!   membership (UDP)                        ▲ ToHead / ToPart
+//!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
+//!   placing (scheduler's role)       meshd: parts, output and launches for others
+//!   service (lattice.v1 on the agent's socket)
+//! ```
+//!
+//! Every queue is bounded; what is the latest value travels in a `watch`. Stopping, in order: the API, the roles, the
+//! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
+
+mod allocation;
+mod cluster;
+pub mod config;
+mod context;
+pub mod dev;
+pub mod doctor;
+mod driver;
+mod environment;
+mod journal;
+mod launch;
+mod logs;
+mod membership;
+mod mesh;
+mod meshd;
+mod placing;
+mod readiness;
+mod service;
+mod session;
+mod sweep;
+mod tls;
+
+use crate::allocation::Workers;
+use crate::cluster::Cluster;
+use crate::config::{AgentConfig, Role};
+use crate::context::Context;
+use crate::driver::{NodeView, Outputs};
+use crate::journal::{Journal, Opened};
+use crate::launch::Launches;
+use crate::membership::{Ask, Membership};
+use crate::mesh::Mesh;
+use crate::session::{Registration, SessionState};
+use anyhow::{Context as _, bail};
+use lattice_gossip::{Core, Fact, Identity, Key};
+use lattice_model::{NodeAddresses, NodeState, Resources};
+use lattice_quorum::client::QuorumClient;
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::identity;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Events waiting for the driver.
+const EVENTS: usize = 1024;
+
+/// Runs the agent until `stop`, or until it cannot go on.
+pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result<()> {
+    config.validate()?;
+    let me = config.node()?;
+    let pem = config.tls.read().context("tls")?;
+    let tls = tls::MeshTls::new(&pem).context("tls")?;
+    let own = tls.own().context("tls.cert")?;
+    if own.name != me.as_str() {
+        bail!("tls.cert is the certificate of {:?}, the configured node_id is {me}: issue one for this node", own.name);
+    }
+    let key = gossip_key(&config)?;
+    std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
+    std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;
+    let boot = identity::boot_id().context("the kernel's boot id")?;
+    let Opened { journal, brain, same_boot, torn_bytes } = Journal::open(&config.state_dir, &config.state_file(), &me, boot)?;
+    if torn_bytes > 0 {
+        tracing::warn!(torn_bytes, "the journal's last append was cut short by a crash; nothing that was acted on is lost");
+    }
+    if !same_boot {
+        tracing::warn!("the machine was restarted: what ran before is lost and reported so");
+    }
+    let mut degraded = Vec::new();
+    let slice = usable_slice(&config, &mut degraded);
+
+    let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
+    let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &tls, stop.child_token())?;
+    let membership = gossip(&config, &key, journal.life(), stop.child_token()).await?;
+    let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
+
+    let (events, queue) = mpsc::channel(EVENTS);
+    let context = Arc::new(Context {
+        me: me.clone(),
+        state_dir: config.state_dir.clone(),
+        shim: config.shim_program()?,
+        socket: config.socket.clone(),
+        slice,
+        allow_root: config.allow_root,
+        grace: Duration::from_secs(config.grace_seconds),
+        fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
+        log_spool_bytes_max: config.log_spool_max_bytes,
+        mesh: mesh.clone(),
+        workers: Workers::default(),
+        launches: Launches::default(),
+        events: events.clone(),
+    });
+    sweep::strays(&context, &brain);
+
+    let registration = Registration {
+        boot,
+        size: machine_size()?,
+        addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
+        schedulable: config.schedulable,
+        previous: brain.incarnation(),
+    };
+    let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
+    let (view, node_view) = watch::channel(Arc::new(NodeView::default()));
+    let outputs = Outputs { reports, view };
+    let for_driver = Arc::clone(&context);
+    let runtime = tokio::runtime::Handle::current();
+    let driver = std::thread::Builder::new().name("driver".to_owned()).spawn(move || {
+        let _entered = runtime.enter();
+        driver::run(brain, journal, same_boot, &for_driver, queue, &outputs)
+    })?;
+
+    let tasks = TaskTracker::new();
+    let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
+    let (session_state, session_view) = watch::channel(lost);
+    let session_stop = stop.child_token();
+    tasks.spawn(session::run(Arc::clone(&context), quorum.clone(), registration, reports_view, session_state, session_stop));
+    tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
+    let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
+    tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
+    if config.has(Role::Scheduler) {
+        let (quorum, cluster, membership) = (quorum.clone(), cluster_view.clone(), membership.clone());
+        tasks.spawn(placing::run(me.clone(), quorum, cluster, membership, config.scheduler_lease_ms, stop.child_token()));
+    }
+    let api = service::Api {
+        context: Arc::clone(&context),
+        quorum,
+        cluster: cluster_view,
+        membership,
+        session: session_view,
+        view: node_view,
+        vouches: config.has(Role::Api),
+        degraded: Arc::new(degraded),
+        started_at: service::now(),
+    };
+    let serving = tasks.spawn(service::serve(api, listener, stop.child_token()));
+    tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
+
+    let driver_over = tokio::task::spawn_blocking(move || driver.join());
+    tokio::pin!(driver_over);
+    let early = tokio::select! {
+        () = stop.cancelled() => None,
+        over = &mut driver_over => Some(over),
+    };
+    stop.cancel();
+    let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+    tasks.close();
+    let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;
+    mesh.close().await;
+    let _ = std::fs::remove_file(&config.socket);
+    match early {
+        Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
+        Some(Ok(Ok(Ok(())))) | None => Ok(()),
+        Some(Ok(Err(_)) | Err(_)) => bail!("the driver broke: the agent stops, its work goes on"),
+    }
+}
+
+fn gossip_key(config: &AgentConfig) -> anyhow::Result<Key> {
+    let path = &config.gossip_key_file;
+    let text = std::fs::read_to_string(path).with_context(|| format!("gossip_key_file {}", path.display()))?;
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        bail!("gossip_key_file {}: others can read it (mode {:o}); chmod 600", path.display(), mode & 0o777);
+    }
+    Key::from_hex(text.trim()).with_context(|| format!("gossip_key_file {}: 64 hexadecimal digits are needed", path.display()))
+}
+
+/// The slice for scopes, where this machine lets us have one; what is missing otherwise.
+fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slice> {
+    match doctor::probe_slice(&config.cgroup_root) {
+        Ok(slice) => Some(slice),
+        Err(why) => {
+            tracing::warn!(%why, "no scopes: processes that leave their parents are not found again");
+            degraded.push(format!("cgroup scopes: {why}"));
+            None
+        }
+    }
+}
+
+async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
+    let socket = UdpSocket::bind(&config.gossip_listen).await.with_context(|| format!("gossip_listen {}", config.gossip_listen))?;
+    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
+    let core = Core::new(identity, config.gossip.clone(), key, &config.cluster, rand::random());
+    let membership = Membership::start(core, socket, stop);
+    membership.ask(Ask::Say(Fact { state: NodeState::Ready, held: false, schedulable: config.schedulable, digest: 0 })).await;
+    for seed in &config.gossip_seeds {
+        let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
+        match address {
+            Some(address) => membership.ask(Ask::Join(address)).await,
+            None => tracing::warn!(%seed, "a gossip seed's address cannot be resolved"),
+        }
+    }
+    Ok(membership)
+}
+
+/// What this machine has, as it registers.
+fn machine_size() -> anyhow::Result<Resources> {
+    let cores = std::thread::available_parallelism()?.get();
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let memory_bytes = total.context("/proc/meminfo has no MemTotal")? * 1024;
+    Ok(Resources { cores: u32::try_from(cores)?, memory_bytes, gpus: 0 })
+}

@@ -1,1 +1,118 @@
-fn main() {}
+//! `lattice-agent`: the agent of one node.
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use lattice_agent::config::AgentConfig;
+use lattice_agent::doctor::{self, Health};
+use lattice_agent::{dev, run};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// The agent of one node of Lattice: owns everything that happens on it.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Args)]
+struct Serve {
+    /// The agent's configuration.
+    #[arg(long, default_value = "/etc/lattice/agent.yaml")]
+    config: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A whole cluster of one node in this process: quorum member, agent and all roles. For trying and developing.
+    Dev(DevArgs),
+    /// Says what this machine can do for Lattice, and how to mend what it cannot.
+    Doctor {
+        /// The agent's configuration, for what depends on it; without one, the defaults.
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct DevArgs {
+    /// Where everything is kept. Default: lattice-dev-<uid> in the directory for temporary files.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        None => serve(&cli.serve.config),
+        Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, stop)),
+        Some(Command::Doctor { config }) => return report(config.as_deref()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_config(path: &Path) -> anyhow::Result<AgentConfig> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}: the configuration cannot be read", path.display()))?;
+    let config: AgentConfig = lattice_model::config::parse(&path.display().to_string(), &text)?;
+    config.validate().with_context(|| path.display().to_string())?;
+    Ok(config)
+}
+
+fn serve(path: &Path) -> anyhow::Result<()> {
+    let config = read_config(path)?;
+    in_runtime(|stop| run(config, stop))
+}
+
+/// A runtime, a log on stderr, and a token that SIGTERM and SIGINT cancel.
+fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(64).enable_all().build()?;
+    let done = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let on_signal = stop.clone();
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            on_signal.cancel();
+        });
+        work(stop).await
+    });
+    // Whatever still blocks (a copy of an image, a kernel call) must not keep the process.
+    runtime.shutdown_background();
+    done
+}
+
+fn report(config: Option<&Path>) -> ExitCode {
+    let config = match config.map(read_config) {
+        None => AgentConfig::default(),
+        Some(Ok(config)) => config,
+        Some(Err(error)) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let findings = doctor::examine(&config);
+    for finding in &findings {
+        println!("{:<9} {:<17} {}", finding.health, finding.subject, finding.text);
+    }
+    if findings.iter().any(|f| f.health == Health::Missing) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,72 @@
+//! The prologue of an allocation on this node. Blocking; may be done again over what is there.
+
+use crate::context::Context;
+use crate::readiness::readable;
+use lattice_model::DesiredShare;
+use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
+use lattice_runtime::{identity, image, process};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Where a uenv is mounted.
+pub const UENV_MOUNT: &str = "/user-environment";
+
+/// Checks who it is for, brings the image, makes the scope, starts the shim. Gives the line to it, or why not.
+pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<UnixStream, String> {
+    if let Ok(stream) = connect_shim(dir) {
+        return Ok(stream);
+    }
+    identity::check(&share.owner).map_err(|e| e.to_string())?;
+    if share.owner.is_root() && !context.allow_root {
+        return Err("work as root is refused on this node (allow_root is false)".to_owned());
+    }
+    let image = match &share.spec.uenv {
+        Some(wanted) => {
+            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, wanted).map_err(|e| chain(&e))?;
+            Some((admitted.path, PathBuf::from(UENV_MOUNT)))
+        }
+        None => None,
+    };
+    let scope = match &context.slice {
+        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| chain(&e))?.path().to_owned()),
+        None => None,
+    };
+    let config = ShimConfig {
+        protocol: PROTOCOL_MAJOR,
+        allocation: share.allocation,
+        epoch: share.epoch,
+        owner: share.owner.clone(),
+        image,
+        scope,
+        grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
+        node: context.me.to_string(),
+    };
+    match start_shim(&context.shim, dir, &config) {
+        Ok(StartedShim { pid, pidfd, stream }) => {
+            tokio::spawn(reap(pid, pidfd));
+            Ok(stream)
+        }
+        Err(StartError::AlreadyRunning { .. }) => connect_shim(dir).map_err(|e| format!("the shim does not answer: {e}")),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+/// A shim that we started is our child for as long as we live: its zombie is ours to take.
+async fn reap(pid: i32, pidfd: OwnedFd) {
+    if let Ok(ended) = readable(pidfd) {
+        let _ = ended.readable().await;
+        let _ = process::reap(pid);
+    }
+}
+
+/// An error with its sources, for people.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,181 @@
+//! The agent's configuration: one YAML file, read once.
+
+use lattice_model::NodeId;
+use lattice_quorum::tls::TlsFiles;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// `/etc/lattice/agent.yaml`. Unknown keys are refused.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// This node's name. The certificate's common name must be the same.
+    pub node_id: String,
+    /// The cluster's name: gossip of another one is not heard.
+    pub cluster: String,
+    /// Journal, image cache, logs and shims. Local and durable; at least a few GiB.
+    pub state_dir: PathBuf,
+    /// The readable checkpoint of the node's state; empty: `agent-state.json` in `state_dir`.
+    pub state_file: PathBuf,
+    /// The API's socket, mode 0666: callers are recognised by their credentials.
+    pub socket: PathBuf,
+    /// The members' service addresses, `host:port`; at least one.
+    pub quorum: Vec<String>,
+    /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA.
+    pub tls: TlsFiles,
+    /// Where the mesh listens (QUIC over UDP).
+    pub mesh_listen: String,
+    /// Where other agents reach the mesh; empty: `mesh_listen`.
+    pub mesh_advertise: String,
+    /// Where gossip listens (UDP).
+    pub gossip_listen: String,
+    /// Where other agents reach gossip; empty: `gossip_listen`. An IP address and port.
+    pub gossip_advertise: String,
+    /// The cluster's gossip key, 64 hexadecimal digits in a file of mode 0600.
+    pub gossip_key_file: PathBuf,
+    /// Agents to join through, `host:port`, besides those that the quorum names.
+    pub gossip_seeds: Vec<String>,
+    /// Timers of gossip.
+    pub gossip: lattice_gossip::Config,
+    /// What this agent does besides running its node: `api` vouches for users of this machine, `scheduler` places work
+    /// while it holds the lease.
+    pub roles: Vec<Role>,
+    /// Whether work is placed here. A login node says false.
+    pub schedulable: bool,
+    /// Whether work may run as root. For `dev` and the lab alone.
+    pub allow_root: bool,
+    /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
+    pub cgroup_root: PathBuf,
+    /// The shim's program; empty: `lattice-shim` beside the agent's own.
+    pub shim: PathBuf,
+    /// Seconds between SIGTERM and SIGKILL when work is ended; 0 to 3600.
+    pub grace_seconds: u64,
+    /// Seconds a fence may wait for its last node, while all of them are connected; 1 to 3600.
+    pub fence_timeout_seconds: u64,
+    /// Bytes of logs of ended allocations kept on this node; then the oldest go.
+    pub log_spool_max_bytes: u64,
+    /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
+    pub scheduler_lease_ms: u64,
+}
+
+/// A role of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Api,
+    Scheduler,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            node_id: String::new(),
+            cluster: "lattice".to_owned(),
+            state_dir: "/var/lib/lattice".into(),
+            state_file: PathBuf::new(),
+            socket: "/run/lattice/agent.sock".into(),
+            quorum: Vec::new(),
+            tls: TlsFiles::default(),
+            mesh_listen: "0.0.0.0:9401".to_owned(),
+            mesh_advertise: String::new(),
+            gossip_listen: "0.0.0.0:9402".to_owned(),
+            gossip_advertise: String::new(),
+            gossip_key_file: "/etc/lattice/gossip.key".into(),
+            gossip_seeds: Vec::new(),
+            gossip: lattice_gossip::Config::default(),
+            roles: vec![Role::Api, Role::Scheduler],
+            schedulable: true,
+            allow_root: false,
+            cgroup_root: "workload.slice".into(),
+            shim: PathBuf::new(),
+            grace_seconds: 30,
+            fence_timeout_seconds: 60,
+            log_spool_max_bytes: 1 << 30,
+            scheduler_lease_ms: 5000,
+        }
+    }
+}
+
+/// A configuration that makes no sense.
+#[derive(Debug, Error)]
+pub enum AgentConfigError {
+    #[error("node_id: {0}")]
+    NodeId(#[from] lattice_model::ids::IdError),
+    #[error("quorum: at least one member's address (host:port) is needed")]
+    NoQuorum,
+    #[error("{field}: {value} is not within {min} and {max}")]
+    OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
+    #[error("{field}: {value:?} is not an IP address and port that others can reach")]
+    Address { field: &'static str, value: String },
+    #[error("gossip: {0}")]
+    Gossip(#[from] lattice_gossip::ConfigError),
+    #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
+    SchedulerWithoutApi,
+}
+
+impl AgentConfig {
+    /// Checks ranges and forms.
+    pub fn validate(&self) -> Result<(), AgentConfigError> {
+        self.node()?;
+        if self.quorum.is_empty() {
+            return Err(AgentConfigError::NoQuorum);
+        }
+        let within = |field, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(AgentConfigError::OutOfRange { field, value, min, max }) }
+        };
+        within("grace_seconds", self.grace_seconds, 0, 3600)?;
+        within("fence_timeout_seconds", self.fence_timeout_seconds, 1, 3600)?;
+        within("scheduler_lease_ms", self.scheduler_lease_ms, 500, 60_000)?;
+        for (field, value) in [("mesh_listen", &self.mesh_listen), ("gossip_listen", &self.gossip_listen)] {
+            if value.parse::<std::net::SocketAddr>().is_err() {
+                return Err(AgentConfigError::Address { field, value: value.clone() });
+            }
+        }
+        for (field, value) in [("mesh_advertise", self.mesh_advertise()), ("gossip_advertise", self.gossip_advertise())] {
+            let reachable = value.parse::<std::net::SocketAddr>().is_ok_and(|a| !a.ip().is_unspecified());
+            if !reachable {
+                return Err(AgentConfigError::Address { field, value: value.to_owned() });
+            }
+        }
+        if self.roles.contains(&Role::Scheduler) && !self.roles.contains(&Role::Api) {
+            return Err(AgentConfigError::SchedulerWithoutApi);
+        }
+        self.gossip.validate()?;
+        Ok(())
+    }
+
+    /// [`AgentConfig::node_id`], parsed.
+    pub fn node(&self) -> Result<NodeId, lattice_model::ids::IdError> {
+        self.node_id.parse()
+    }
+
+    /// Where others reach the mesh.
+    pub fn mesh_advertise(&self) -> &str {
+        if self.mesh_advertise.is_empty() { &self.mesh_listen } else { &self.mesh_advertise }
+    }
+
+    /// Where others reach gossip.
+    pub fn gossip_advertise(&self) -> &str {
+        if self.gossip_advertise.is_empty() { &self.gossip_listen } else { &self.gossip_advertise }
+    }
+
+    /// The readable checkpoint.
+    pub fn state_file(&self) -> PathBuf {
+        if self.state_file.as_os_str().is_empty() { self.state_dir.join("agent-state.json") } else { self.state_file.clone() }
+    }
+
+    /// The shim's program.
+    pub fn shim_program(&self) -> std::io::Result<PathBuf> {
+        if !self.shim.as_os_str().is_empty() {
+            return Ok(self.shim.clone());
+        }
+        let own = std::env::current_exe()?;
+        Ok(own.parent().unwrap_or(Path::new("/")).join("lattice-shim"))
+    }
+
+    /// Whether the agent has `role`.
+    pub fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+}

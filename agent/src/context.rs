@@ -1,0 +1,53 @@
+//! What every task of the agent needs to know, made once at the start.
+
+use crate::allocation::Workers;
+use crate::launch::Launches;
+use crate::mesh::Mesh;
+use lattice_model::NodeId;
+use lattice_node::Event;
+use lattice_runtime::cgroup::Slice;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Shared by the tasks. Nothing in it changes but through the handles that it holds.
+pub struct Context {
+    /// This node.
+    pub me: NodeId,
+    /// Where allocations, journal and cache lie.
+    pub state_dir: PathBuf,
+    /// The shim's program.
+    pub shim: PathBuf,
+    /// The API's socket, as work on this node is to find it.
+    pub socket: PathBuf,
+    /// The slice for scopes; `None`: this machine has no usable v2 tree, and processes are found by their ancestry alone.
+    pub slice: Option<Slice>,
+    /// Whether work may run as root.
+    pub allow_root: bool,
+    /// SIGTERM to SIGKILL.
+    pub grace: Duration,
+    /// How long a fence may wait while all its nodes are connected.
+    pub fence_timeout: Duration,
+    /// Bytes of logs of ended allocations that are kept.
+    pub log_spool_bytes_max: u64,
+    /// The way to other agents.
+    pub mesh: Mesh,
+    /// The allocations on this node.
+    pub workers: Workers,
+    /// The launches whose head this node is.
+    pub launches: Launches,
+    /// The way to the driver.
+    pub events: mpsc::Sender<Event>,
+}
+
+impl Context {
+    /// Tells the driver. The queue is bounded: a task waits when the driver is behind.
+    pub async fn tell(&self, event: Event) {
+        // The driver ends last: a closed queue means that the agent has ended.
+        let _ = self.events.send(event).await;
+    }
+}
+
+/// What tasks hold.
+pub type Shared = Arc<Context>;

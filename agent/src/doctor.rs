@@ -1,0 +1,138 @@
+//! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
+
+use crate::config::AgentConfig;
+use lattice_model::AllocationId;
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::{identity, mounts};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at.
+    pub subject: &'static str,
+    /// What was found.
+    pub health: Health,
+    /// Details; with a remedy where something is missing.
+    pub text: String,
+}
+
+/// How good it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Ok,
+    /// Work is possible, with less.
+    Degraded,
+    /// Work is not possible.
+    Missing,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
+        })
+    }
+}
+
+/// Looks at everything. `config`: the agent's, for what depends on it.
+pub fn examine(config: &AgentConfig) -> Vec<Finding> {
+    let root = nix::unistd::geteuid().is_root();
+    let mut out = Vec::new();
+    let mut add = |subject, health, text: String| out.push(Finding { subject, health, text });
+    if root {
+        add("privilege", Health::Ok, "running as root: work can be started as its user".to_owned());
+    } else {
+        add("privilege", Health::Missing, "not root: images cannot be mounted nor work started as other users; run it as root".to_owned());
+    }
+    match probe_slice(&config.cgroup_root) {
+        Ok(slice) => add("cgroup scopes", Health::Ok, format!("cgroup v2 slice {}", slice.path().display())),
+        Err(why) => add("cgroup scopes", Health::Degraded, why),
+    }
+    add("cgroup limits", Health::Degraded, "cores and memory are not limited by this version: a node is given whole".to_owned());
+    match mount_namespace() {
+        Ok(()) => add("mount namespaces", Health::Ok, "a private one can be made".to_owned()),
+        Err(why) => add("mount namespaces", Health::Missing, format!("{why}; CAP_SYS_ADMIN is needed")),
+    }
+    let squashfs = std::fs::read_to_string("/proc/filesystems").is_ok_and(|f| f.lines().any(|l| l.trim() == "squashfs"));
+    let control = std::fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control").is_ok();
+    match (squashfs, control) {
+        (true, true) => add("uenv images", Health::Ok, "squashfs and loop devices are there".to_owned()),
+        (squashfs, _) => {
+            let lacks = if squashfs {
+                "/dev/loop-control cannot be opened (modprobe loop)"
+            } else {
+                "the kernel has no squashfs (modprobe squashfs)"
+            };
+            add("uenv images", Health::Degraded, format!("{lacks}: allocations with --uenv fail here"));
+        }
+    }
+    match config.shim_program() {
+        Ok(path) if path.is_file() => add("shim", Health::Ok, path.display().to_string()),
+        Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
+        Err(error) => add("shim", Health::Missing, error.to_string()),
+    }
+    mpi(&mut add);
+    add("GPUs", Health::Degraded, "not looked for by this version: work sees whatever devices the machine has".to_owned());
+    match free_bytes(&config.state_dir) {
+        Ok(bytes) if bytes > 2 << 30 => add("disk", Health::Ok, format!("{} GiB free below {}", bytes >> 30, config.state_dir.display())),
+        Ok(bytes) => add("disk", Health::Degraded, format!("{} MiB free below {}: make room", bytes >> 20, config.state_dir.display())),
+        Err(why) => add("disk", Health::Missing, why),
+    }
+    match identity::boot_id() {
+        Ok(boot) => add("boot id", Health::Ok, boot.to_string()),
+        Err(error) => add("boot id", Health::Missing, format!("{error}: /proc is needed")),
+    }
+    out
+}
+
+fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {
+    let there = |name: &str| {
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
+            .iter()
+            .map(|d| Path::new(d).join(name))
+            .find(|p| p.exists())
+    };
+    match (there("libmpich.so.12"), there("libmpi.so.40")) {
+        (Some(mpich), _) => {
+            add("MPI", Health::Ok, format!("PMI-1 serves {}; PMI-2 and PMIx (Open MPI) are not served by this version", mpich.display()))
+        }
+        (None, Some(open_mpi)) => {
+            add("MPI", Health::Degraded, format!("{} needs PMIx, which this version does not serve; MPICH works", open_mpi.display()))
+        }
+        (None, None) => {
+            add("MPI", Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1".to_owned())
+        }
+    }
+}
+
+/// Finds the slice and makes and removes a scope in it: whether it is there is not the question, but whether it is ours.
+pub fn probe_slice(root: &Path) -> Result<Slice, String> {
+    let text = |e: &dyn std::error::Error| {
+        let cause = e.source().map(|s| format!(": {s}")).unwrap_or_default();
+        format!("{e}{cause}; mount cgroup2 and delegate {} to the agent", root.display())
+    };
+    let slice = Slice::find(root).map_err(|e| text(&e))?;
+    let probe = AllocationId(uuid::Uuid::new_v4());
+    let scope = slice.create_scope(probe).map_err(|e| text(&e))?;
+    let killed = scope.whole().kill().and_then(|()| scope.whole().wait_empty(Duration::from_secs(1)));
+    scope.whole().remove().map_err(|e| text(&e))?;
+    killed.map_err(|e| text(&e))?;
+    Ok(slice)
+}
+
+/// Tried on a thread of its own, which keeps the namespace to itself and ends.
+fn mount_namespace() -> Result<(), String> {
+    let tried = std::thread::spawn(|| mounts::own_namespace().map_err(|e| e.to_string())).join();
+    tried.map_err(|_| "the attempt broke".to_owned())?
+}
+
+fn free_bytes(dir: &Path) -> Result<u64, String> {
+    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    let stat = nix::sys::statvfs::statvfs(there).map_err(|e| format!("{}: {e}", there.display()))?;
+    Ok(stat.blocks_available() * stat.fragment_size())
+}

@@ -1,0 +1,99 @@
+//! The one owner of the node's state: a thread that takes events in order, and for each batch of them decides, writes
+//! down, acts. Nothing is done before the records of its decision are on the disk.
+
+use crate::allocation::Command;
+use crate::context::Shared;
+use crate::journal::{Journal, JournalError};
+use lattice_model::{NodeReport, Revision};
+use lattice_node::{Action, Brain, Event, Local};
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// Events taken into one sync of the journal.
+const BATCH: usize = 64;
+
+/// What others may know of the node's state.
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    /// The agent's life, as the quorum issued it.
+    pub incarnation: u64,
+    /// The last list's revision.
+    pub revision: Revision,
+    /// What is on the node.
+    pub locals: Vec<Local>,
+    /// Reports that wait for the quorum.
+    pub reports_pending: usize,
+}
+
+/// Where the driver's outputs go.
+pub struct Outputs {
+    /// Reports to be sent, all that are not acknowledged.
+    pub reports: watch::Sender<Arc<Vec<NodeReport>>>,
+    /// What `node status` shows.
+    pub view: watch::Sender<Arc<NodeView>>,
+}
+
+/// Runs until every sender of events is gone, or the journal cannot be written. Call on a thread of its own.
+pub fn run(
+    mut brain: Brain,
+    mut journal: Journal,
+    same_boot: bool,
+    context: &Shared,
+    mut events: mpsc::Receiver<Event>,
+    outputs: &Outputs,
+) -> Result<(), JournalError> {
+    let (mut records, mut actions) = (Vec::new(), Vec::new());
+    brain.resume(same_boot, &mut records, &mut actions);
+    journal.append(&records)?;
+    publish(&brain, outputs, true);
+    for action in actions.drain(..) {
+        act(action, context);
+    }
+    while let Some(first) = events.blocking_recv() {
+        records.clear();
+        let mut next = Some(first);
+        let mut taken = 0;
+        while let Some(event) = next {
+            brain.handle(event, &mut records, &mut actions);
+            taken += 1;
+            next = if taken < BATCH { events.try_recv().ok() } else { None };
+        }
+        journal.append(&records)?;
+        if journal.wants_checkpoint() {
+            journal.checkpoint(&brain)?;
+        }
+        publish(&brain, outputs, !records.is_empty() || actions.contains(&Action::Report));
+        for action in actions.drain(..) {
+            act(action, context);
+        }
+    }
+    journal.checkpoint(&brain)
+}
+
+fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
+    if !changed {
+        return;
+    }
+    let reports: Vec<NodeReport> = brain.reports().collect();
+    let view = NodeView {
+        incarnation: brain.incarnation().0,
+        revision: brain.list().revision,
+        locals: brain.locals().cloned().collect(),
+        reports_pending: reports.len(),
+    };
+    outputs.view.send_replace(Arc::new(view));
+    outputs.reports.send_replace(Arc::new(reports));
+}
+
+fn act(action: Action, context: &Shared) {
+    let (share, command) = match action {
+        Action::Prepare(share) => (share, Command::Prepare),
+        Action::Adopt(share) => (share, Command::Adopt),
+        Action::Start(share) => (share.clone(), Command::Start(share)),
+        Action::Stop(share) => (share, Command::Stop),
+        Action::Undo(share) => (share, Command::Undo),
+        // The reports were published with the state.
+        Action::Report => return,
+    };
+    context.workers.ensure(context, &share).command(command);
+}

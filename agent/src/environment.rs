@@ -1,0 +1,90 @@
+//! What work finds in its environment.
+
+use crate::allocation::UENV_MOUNT;
+use crate::context::Context;
+use lattice_model::launch::block_layout;
+use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, NodeRanks};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// `LATTICE_*` and what every program expects, over the user's own.
+fn base(share: &DesiredShare) -> BTreeMap<String, String> {
+    let mut env = share.spec.env.clone();
+    let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
+    let mut default = |key: &str, value: String| {
+        env.entry(key.to_owned()).or_insert(value);
+    };
+    default("USER", share.owner.name.clone());
+    default("LOGNAME", share.owner.name.clone());
+    default("HOME", account.map_or_else(|| "/".to_owned(), |a| a.dir.to_string_lossy().into_owned()));
+    default("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned());
+    let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
+    let mut set = |key: &str, value: String| drop(env.insert(key.to_owned(), value));
+    set("LATTICE_ALLOC_ID", share.allocation.to_string());
+    set("LATTICE_JOB_NAME", share.spec.name.clone());
+    set("LATTICE_NODELIST", nodes.join(","));
+    set("LATTICE_NNODES", nodes.len().to_string());
+    set("LATTICE_TASKS_PER_NODE", share.spec.tasks_per_node.to_string());
+    set("LATTICE_REQUEUE_COUNT", share.requeue_count.to_string());
+    if share.spec.uenv.is_some() {
+        set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
+    }
+    env
+}
+
+/// The script's environment on the head.
+pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String)> {
+    let mut env = base(share);
+    of_this_node(&mut env, share, context);
+    env.into_iter().collect()
+}
+
+/// What differs from node to node.
+pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
+    env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
+    env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
+    let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
+    env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
+}
+
+/// A launch's environment, the same for all its ranks.
+pub fn of_launch(
+    share: &DesiredShare,
+    id: LaunchId,
+    ranks: u32,
+    own: impl IntoIterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
+    let mut env = base(share);
+    env.extend(own);
+    env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());
+    env.insert("LATTICE_NPROCS".to_owned(), ranks.to_string());
+    env
+}
+
+/// The one launch of an inline command: its id follows from allocation and epoch, so that it is begun once.
+pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
+    let id = entry_launch_id(share.allocation, share.epoch);
+    let per_node = share.spec.tasks_per_node;
+    let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    let ranks = per_node.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
+    let nodes: Vec<NodeRanks> = block_layout(&names, ranks, Some(per_node)).unwrap_or_default();
+    LaunchSpec {
+        id,
+        number: 1,
+        allocation: share.allocation,
+        epoch: share.epoch,
+        argv,
+        env: of_launch(share, id, ranks, []),
+        working_dir: share.spec.working_dir.clone(),
+        nodes,
+    }
+}
+
+fn entry_launch_id(allocation: AllocationId, epoch: Epoch) -> LaunchId {
+    let hash =
+        Sha256::new().chain_update(b"lattice entry launch").chain_update(allocation.0.as_bytes()).chain_update(epoch.0.to_be_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    let mut bytes = [0u8; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    LaunchId(uuid::Builder::from_random_bytes(bytes).into_uuid())
+}

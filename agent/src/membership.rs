@@ -1,0 +1,166 @@
+//! The shell around gossip's core: a UDP socket, timers, and a view that others read.
+
+use lattice_gossip::{Core, Event, Fact, Liveness, Member, Output, Token};
+use lattice_model::NodeId;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// What is asked of gossip from outside.
+#[derive(Debug)]
+pub enum Ask {
+    /// Join through this address.
+    Join(SocketAddr),
+    /// Say this about ourselves.
+    Say(Fact),
+}
+
+/// A cloneable handle.
+#[derive(Clone)]
+pub struct Membership {
+    asks: mpsc::Sender<Ask>,
+    members: watch::Receiver<Arc<Vec<Member>>>,
+}
+
+impl Membership {
+    /// Begins to gossip over `socket`.
+    pub fn start(core: Core, socket: UdpSocket, stop: CancellationToken) -> Self {
+        let (asks, queue) = mpsc::channel(64);
+        let (view, members) = watch::channel(Arc::new(Vec::new()));
+        let task = Task { core, socket, timers: BinaryHeap::new(), began: Instant::now(), order: 0, view };
+        tokio::spawn(task.run(queue, stop));
+        Self { asks, members }
+    }
+
+    /// Asks; waits while gossip is busy.
+    pub async fn ask(&self, ask: Ask) {
+        let _ = self.asks.send(ask).await;
+    }
+
+    /// All members that gossip lists, by node.
+    pub fn members(&self) -> Arc<Vec<Member>> {
+        Arc::clone(&self.members.borrow())
+    }
+
+    /// Told when the view changes.
+    pub fn watch(&self) -> watch::Receiver<Arc<Vec<Member>>> {
+        self.members.clone()
+    }
+
+    /// The nodes that are seen alive.
+    pub fn alive(&self) -> BTreeSet<NodeId> {
+        let alive = |m: &&Member| m.liveness == Liveness::Alive;
+        self.members.borrow().iter().filter(alive).map(|m| m.node.clone()).collect()
+    }
+}
+
+struct Task {
+    core: Core,
+    socket: UdpSocket,
+    timers: BinaryHeap<Reverse<(Instant, u64, TimerToken)>>,
+    began: Instant,
+    order: u64,
+    view: watch::Sender<Arc<Vec<Member>>>,
+}
+
+/// A token that never decides the order of timers.
+struct TimerToken(Token);
+
+impl PartialEq for TimerToken {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for TimerToken {}
+impl PartialOrd for TimerToken {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for TimerToken {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl Task {
+    async fn run(mut self, mut asks: mpsc::Receiver<Ask>, stop: CancellationToken) {
+        let mut buffer = vec![0u8; 65_536];
+        self.publish();
+        loop {
+            let next = self.timers.peek().map(|Reverse((at, ..))| *at);
+            tokio::select! {
+                () = stop.cancelled() => {
+                    self.handle(Event::Leave);
+                    return;
+                }
+                received = self.socket.recv_from(&mut buffer) => {
+                    // An error here is an ICMP answer to something we sent: a member that is away.
+                    if let Ok((n, from)) = received {
+                        self.handle(Event::Datagram { from, bytes: &buffer[..n] });
+                    }
+                }
+                ask = asks.recv() => match ask {
+                    Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
+                    Some(Ask::Say(fact)) => self.handle(Event::SetFact(fact)),
+                    None => return,
+                },
+                () = sleep_until(next) => {
+                    if let Some(Reverse((_, _, TimerToken(token)))) = self.timers.pop() {
+                        self.handle(Event::Timer(token));
+                    }
+                }
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        let mut out = Vec::new();
+        self.core.handle(self.now_ms(), event, &mut out);
+        if self.carry_out(out) {
+            self.publish();
+        }
+    }
+
+    fn carry_out(&mut self, out: Vec<Output>) -> bool {
+        let mut news = false;
+        for output in out {
+            match output {
+                Output::Datagram { to, bytes } => {
+                    // Gossip is made for lost datagrams; a full socket buffer is one more.
+                    let _ = self.socket.try_send_to(&bytes, to);
+                }
+                Output::Timer { after_ms, token } => {
+                    self.order += 1;
+                    let at = Instant::now() + Duration::from_millis(after_ms);
+                    self.timers.push(Reverse((at, self.order, TimerToken(token))));
+                }
+                Output::News(what) => {
+                    tracing::debug!(?what, "gossip");
+                    news = true;
+                }
+            }
+        }
+        news
+    }
+
+    fn publish(&self) {
+        self.view.send_replace(Arc::new(self.core.members().cloned().collect()));
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

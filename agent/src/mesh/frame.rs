@@ -1,0 +1,338 @@
+//! What agents say to each other: rkyv, checked before it is touched, bounded, with a version in front.
+//!
+//! ```text
+//!   frame = version (u8), 3 zero bytes, length (u32, little endian), rkyv
+//! ```
+//!
+//! Every stream begins with an [`Open`] that says what it is for; what follows is of that purpose's types. The whole
+//! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
+
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
+use rkyv::rancor::Error as Rancor;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
+use rkyv::{Archive, Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The protocol's version, in each frame and in [`ALPN`].
+pub const VERSION: u8 = 1;
+/// The handshake's protocol name.
+pub const ALPN: &[u8] = b"lattice-mesh/1";
+/// The longest frame, in bytes.
+pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Frames refused since the agent began, by reason.
+pub static REFUSED: Refused = Refused { version: AtomicU64::new(0), too_large: AtomicU64::new(0), malformed: AtomicU64::new(0) };
+
+/// See [`REFUSED`].
+#[derive(Debug)]
+pub struct Refused {
+    pub version: AtomicU64,
+    pub too_large: AtomicU64,
+    pub malformed: AtomicU64,
+}
+
+/// A frame that was not taken, or a stream that broke.
+#[derive(Debug, Error)]
+pub enum FrameError {
+    #[error("a frame of version {0}; this agent speaks {VERSION}")]
+    Version(u8),
+    #[error("a frame of {0} bytes; at most {FRAME_BYTES_MAX} are taken")]
+    TooLarge(usize),
+    #[error("a frame that is no message of this stream")]
+    Malformed,
+    #[error("the stream ended")]
+    Ended,
+    #[error("the stream broke")]
+    Io(#[from] std::io::Error),
+}
+
+/// Writes one message.
+pub async fn write<T, W>(stream: &mut W, message: &T) -> Result<(), FrameError>
+where
+    T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
+    W: AsyncWrite + Unpin,
+{
+    let body = rkyv::to_bytes::<Rancor>(message).map_err(|_| FrameError::Malformed)?;
+    if body.len() > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLarge(body.len()));
+    }
+    let length = u32::try_from(body.len()).map_err(|_| FrameError::TooLarge(body.len()))?;
+    let mut header = [VERSION, 0, 0, 0, 0, 0, 0, 0];
+    header[4..].copy_from_slice(&length.to_le_bytes());
+    stream.write_all(&header).await?;
+    stream.write_all(&body).await?;
+    stream.flush().await?;
+    Ok(())
+}
+
+/// Reads one message. [`FrameError::Ended`] where the peer finished between two.
+pub async fn read<T, R>(stream: &mut R) -> Result<T, FrameError>
+where
+    T: Archive,
+    T::Archived: for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
+    R: AsyncRead + Unpin,
+{
+    let mut header = [0u8; 8];
+    match stream.read_exact(&mut header).await {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(FrameError::Ended),
+        other => other?,
+    };
+    if header[0] != VERSION {
+        REFUSED.version.fetch_add(1, Ordering::Relaxed);
+        return Err(FrameError::Version(header[0]));
+    }
+    let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+    if length > FRAME_BYTES_MAX {
+        REFUSED.too_large.fetch_add(1, Ordering::Relaxed);
+        return Err(FrameError::TooLarge(length));
+    }
+    // Grows with what arrives: an announced length alone costs nothing.
+    let mut body = AlignedVec::<16>::new();
+    let mut chunk = vec![0u8; length.min(64 * 1024)];
+    while body.len() < length {
+        let want = chunk.len().min(length - body.len());
+        stream.read_exact(&mut chunk[..want]).await?;
+        body.extend_from_slice(&chunk[..want]);
+    }
+    rkyv::from_bytes::<T, Rancor>(&body).map_err(|_| {
+        REFUSED.malformed.fetch_add(1, Ordering::Relaxed);
+        FrameError::Malformed
+    })
+}
+
+/// The first frame of a stream: what it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum Open {
+    /// From a launch's head to one of its parts. Then [`ToPart`] one way and [`ToHead`] the other.
+    Part(WireLaunch),
+    /// From an `api` agent, for a user: an allocation's output on this node. Then [`LogItem`].
+    Logs(LogsOpen),
+    /// From an `api` agent, for a user: start a launch on its head. Then [`LaunchItem`].
+    Launch(LaunchOpen),
+}
+
+/// [`LaunchSpec`] on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct WireLaunch {
+    pub id: [u8; 16],
+    pub number: u32,
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub working_dir: String,
+    pub nodes: Vec<(String, u32, u32)>,
+}
+
+/// From a head to a part.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum ToPart {
+    /// Every part came to this fence.
+    FenceDone { number: u32, blob: Vec<u8> },
+    /// Bring the ranks down.
+    Abort { code: i32, why: String },
+    /// The launch is over and its end was told: it need not be remembered.
+    Forget,
+}
+
+/// From a part to its head. After each connect everything that is known is said again, then `Synced`.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum ToHead {
+    RankEnded { rank: u32, outcome: WireOutcome },
+    Fence { number: u32, blob: Vec<u8> },
+    Aborted { code: i32, why: String },
+    WalltimeOver,
+    Lost { why: String },
+    Synced,
+}
+
+/// [`RankOutcome`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum WireOutcome {
+    Exited(u8),
+    Signalled(u8),
+    NotStarted(u8),
+}
+
+/// Whose output is wanted, and from where on.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct LogsOpen {
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    pub rank: Option<u32>,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub follow: bool,
+    /// What the caller has: (rank, stderr, bytes).
+    pub received: Vec<(u32, bool, u64)>,
+    /// The user for whom the calling agent vouches.
+    pub uid: u32,
+    pub user: String,
+}
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum LogItem {
+    Chunk {
+        rank: u32,
+        stderr: bool,
+        data: Vec<u8>,
+    },
+    /// What is missing, for people.
+    Notice(String),
+    /// There is no more, and will be no more.
+    End,
+}
+
+/// A launch that a user asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct LaunchOpen {
+    pub id: [u8; 16],
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    pub argv: Vec<String>,
+    pub ranks: u32,
+    pub tasks_per_node: u32,
+    pub working_dir: String,
+    pub env: Vec<(String, String)>,
+    pub uid: u32,
+    pub user: String,
+}
+
+/// How a launch goes.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum LaunchItem {
+    Started { number: u32, nodes: Vec<(String, u32, u32)> },
+    Ended { code: i32, aborted: Option<String> },
+    Refused { why: String },
+}
+
+impl From<&LaunchSpec> for WireLaunch {
+    fn from(spec: &LaunchSpec) -> Self {
+        Self {
+            id: *spec.id.0.as_bytes(),
+            number: spec.number,
+            allocation: *spec.allocation.0.as_bytes(),
+            epoch: spec.epoch.0,
+            argv: spec.argv.clone(),
+            env: spec.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            working_dir: spec.working_dir.to_string_lossy().into_owned(),
+            nodes: wire_nodes(&spec.nodes),
+        }
+    }
+}
+
+/// The ranks of each node, on the wire.
+pub fn wire_nodes(nodes: &[NodeRanks]) -> Vec<(String, u32, u32)> {
+    nodes.iter().map(|n| (n.node.to_string(), n.first, n.count)).collect()
+}
+
+impl TryFrom<WireLaunch> for LaunchSpec {
+    type Error = FrameError;
+
+    fn try_from(wire: WireLaunch) -> Result<Self, FrameError> {
+        let mut nodes = Vec::with_capacity(wire.nodes.len());
+        let mut next = 0u32;
+        for (node, first, count) in wire.nodes {
+            if first != next || count == 0 {
+                return Err(FrameError::Malformed);
+            }
+            next = first.checked_add(count).ok_or(FrameError::Malformed)?;
+            nodes.push(NodeRanks { node: node.parse().map_err(|_| FrameError::Malformed)?, first, count });
+        }
+        if nodes.is_empty() || wire.argv.is_empty() {
+            return Err(FrameError::Malformed);
+        }
+        Ok(Self {
+            id: LaunchId(uuid::Uuid::from_bytes(wire.id)),
+            number: wire.number,
+            allocation: AllocationId(uuid::Uuid::from_bytes(wire.allocation)),
+            epoch: Epoch(wire.epoch),
+            argv: wire.argv,
+            env: wire.env.into_iter().collect(),
+            working_dir: wire.working_dir.into(),
+            nodes,
+        })
+    }
+}
+
+impl From<RankOutcome> for WireOutcome {
+    fn from(outcome: RankOutcome) -> Self {
+        match outcome {
+            RankOutcome::Exited { code } => Self::Exited(code),
+            RankOutcome::Signalled { signal } => Self::Signalled(signal),
+            RankOutcome::NotStarted { code } => Self::NotStarted(code),
+        }
+    }
+}
+
+impl From<WireOutcome> for RankOutcome {
+    fn from(outcome: WireOutcome) -> Self {
+        match outcome {
+            WireOutcome::Exited(code) => Self::Exited { code },
+            WireOutcome::Signalled(signal) => Self::Signalled { signal },
+            WireOutcome::NotStarted(code) => Self::NotStarted { code },
+        }
+    }
+}
+
+/// The user that an `api` agent vouches for.
+pub fn vouched(uid: u32, user: &str) -> Principal {
+    Principal { name: user.to_owned(), uid, gid: u32::MAX, groups: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(number in any::<u32>(), blob in proptest::collection::vec(any::<u8>(), 0..4096), why in ".*") {
+            runtime().block_on(async {
+                let messages = [ToPart::FenceDone { number, blob }, ToPart::Abort { code: -1, why }, ToPart::Forget];
+                let mut bytes = Vec::new();
+                for m in &messages { write(&mut bytes, m).await.unwrap(); }
+                let mut rest = bytes.as_slice();
+                for m in messages { assert_eq!(read::<ToPart, _>(&mut rest).await.unwrap(), m); }
+                assert!(matches!(read::<ToPart, _>(&mut rest).await, Err(FrameError::Ended)));
+            });
+        }
+
+        #[test]
+        fn hostile_bytes_are_refused_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), framed in any::<bool>()) {
+            runtime().block_on(async {
+                if framed && bytes.len() >= 8 {
+                    let length = u32::try_from(bytes.len() - 8).unwrap();
+                    bytes[0] = VERSION;
+                    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+                }
+                if let Ok(Open::Part(launch)) = read::<Open, _>(&mut bytes.as_slice()).await {
+                    let _ = LaunchSpec::try_from(launch);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn another_version_and_a_frame_too_large_are_refused_and_counted() {
+        runtime().block_on(async {
+            let before = REFUSED.version.load(Ordering::Relaxed);
+            let other = [9u8, 0, 0, 0, 1, 0, 0, 0, 0];
+            assert!(matches!(read::<ToPart, _>(&mut other.as_slice()).await, Err(FrameError::Version(9))));
+            assert!(REFUSED.version.load(Ordering::Relaxed) > before);
+            let large = [VERSION, 0, 0, 0, 255, 255, 255, 255];
+            assert!(matches!(read::<ToPart, _>(&mut large.as_slice()).await, Err(FrameError::TooLarge(_))));
+        });
+    }
+}

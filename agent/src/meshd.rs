@@ -1,0 +1,236 @@
+//! What this agent does for others over the mesh. Who may ask for what is decided here, stream by stream.
+//!
+//! * a launch's part: only the head of an allocation that this node has, under the same epoch;
+//! * output: the allocation's other nodes, and agents of role `api`, for its owner;
+//! * launches on this head: agents of role `api`, for the allocation's owner.
+
+use crate::context::Shared;
+use crate::environment;
+use crate::logs::{self, Wanted};
+use crate::mesh::Incoming;
+use crate::mesh::frame::{self, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched};
+use lattice_model::launch::block_layout;
+use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
+use lattice_quorum::identity::{Caller, Role};
+use lattice_runtime::shim::ShimDir;
+use quinn::{RecvStream, SendStream};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How long a peer may take to say what its stream is for.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pieces of output that wait for a slow reader.
+const LOG_QUEUE: usize = 16;
+
+/// Serves incoming streams until `stop`.
+pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            stream = incoming.recv() => stream,
+        };
+        let Some(stream) = stream else { return };
+        let context = Arc::clone(&context);
+        tokio::spawn(async move {
+            let peer = stream.peer.clone();
+            if let Err(error) = one(&context, stream).await {
+                tracing::debug!(peer = %peer.name, %error, "a peer's stream on the mesh ended badly");
+            }
+        });
+    }
+}
+
+async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameError> {
+    let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
+    let Ok(opened) = opened else { return Ok(()) };
+    match opened? {
+        Open::Part(launch) => part(context, &stream.peer, launch, stream.send, stream.recv).await,
+        Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
+        Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
+    }
+}
+
+async fn part(context: &Shared, peer: &Caller, wire: WireLaunch, mut send: SendStream, recv: RecvStream) -> Result<(), frame::FrameError> {
+    let launch = LaunchSpec::try_from(wire)?;
+    let Some(handle) = context.workers.of_epoch(launch.allocation, launch.epoch) else {
+        let why = format!("allocation {} is not on this node under epoch {}", launch.allocation.short(), launch.epoch);
+        return frame::write(&mut send, &ToHead::Lost { why }).await;
+    };
+    let headed_by_peer = handle.share.nodes.first().is_some_and(|(node, _)| node.as_str() == peer.name);
+    if !headed_by_peer || launch.part(&context.me).is_none() {
+        tracing::warn!(peer = %peer.name, allocation = %launch.allocation, "a peer that is not the head wanted to launch: refused");
+        return frame::write(&mut send, &ToHead::Lost { why: "refused: not the allocation's head".to_owned() }).await;
+    }
+    let id = launch.id;
+    let mut to_head = handle.attach(launch).await;
+    let (from_head, mut heard) = mpsc::channel(LOG_QUEUE);
+    let reader = tokio::spawn(read_to_part(recv, from_head));
+    let result = loop {
+        tokio::select! {
+            message = to_head.recv() => {
+                let Some(message) = message else { break Ok(()) };
+                if let Err(error) = frame::write(&mut send, &message).await {
+                    break Err(error);
+                }
+            }
+            message = heard.recv() => {
+                let Some(message) = message else { break Ok(()) };
+                handle.pass_on(id, message).await;
+            }
+        }
+    };
+    reader.abort();
+    result
+}
+
+async fn read_to_part(mut recv: RecvStream, from_head: mpsc::Sender<ToPart>) {
+    while let Ok(message) = frame::read::<ToPart, _>(&mut recv).await {
+        if from_head.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn output(context: &Shared, peer: &Caller, open: LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let user = vouched(open.uid, &open.user);
+    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, &open) {
+        Ok(items) => items,
+        Err(why) => {
+            frame::write(&mut send, &LogItem::Notice(why)).await?;
+            return frame::write(&mut send, &LogItem::End).await;
+        }
+    };
+    while let Some(item) = items.recv().await {
+        frame::write(&mut send, &item).await?;
+    }
+    Ok(())
+}
+
+/// Output that lies on this node, for a user for whom `peer` vouches.
+fn local_output(
+    context: &Shared,
+    peer: &Caller,
+    allocation: AllocationId,
+    epoch: Epoch,
+    user: &Principal,
+    open: &LogsOpen,
+) -> Result<mpsc::Receiver<LogItem>, String> {
+    let worker = context.workers.of_epoch(allocation, epoch);
+    let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
+    if peer.role != Role::Api && !shares_it {
+        return Err("refused: the asking agent may not vouch for users".to_owned());
+    }
+    let owner = worker.as_ref().map(|w| w.share.owner.clone());
+    if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
+        return Err("refused: the allocation belongs to somebody else".to_owned());
+    }
+    Ok(read_output(context, allocation, epoch, open))
+}
+
+/// Begins to read this node's output of an allocation. Whether the reader may was asked before.
+pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
+    let dir = ShimDir::of(&context.state_dir, allocation, epoch);
+    let wanted = Wanted {
+        launch: open.launch,
+        rank: open.rank,
+        stdout: open.stdout,
+        stderr: open.stderr,
+        received: open.received.iter().map(|(rank, stderr, bytes)| ((*rank, *stderr), *bytes)).collect(),
+    };
+    let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten().map(|w| w.activity);
+    let (out, items) = mpsc::channel(LOG_QUEUE);
+    tokio::spawn(logs::tail(dir, wanted, follow, out));
+    items
+}
+
+async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let refused = |why: &str| LaunchItem::Refused { why: why.to_owned() };
+    if peer.role != Role::Api {
+        return frame::write(&mut send, &refused("the asking agent may not vouch for users")).await;
+    }
+    let mut items = match begin(context, &open) {
+        Ok(items) => items,
+        Err(why) => return frame::write(&mut send, &refused(&why)).await,
+    };
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    while let Some(item) = items.recv().await {
+        let ended = matches!(item, LaunchItem::Ended { .. });
+        frame::write(&mut send, &item).await?;
+        if ended {
+            // Told, once the peer has it: a stream that breaks before leaves the end to be asked for again.
+            let _ = send.finish();
+            if send.stopped().await.is_ok() {
+                context.launches.told(id);
+            }
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Begins a user's launch on this head, or finds it again by its id. Gives how it goes.
+pub fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let short = allocation.short();
+    let worker =
+        context.workers.of_epoch(allocation, Epoch(open.epoch)).ok_or_else(|| format!("allocation {short} is not running on this node"))?;
+    let share = Arc::clone(&worker.share);
+    if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
+        return Err(format!("allocation {short} belongs to {}", share.owner.name));
+    }
+    let view = match context.launches.get(id) {
+        Some(view) if view.spec.allocation == allocation => view,
+        Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
+        None => {
+            let spec = launch_spec(&share, id, open)?;
+            context.launches.begin_next(context, &share, spec)
+        }
+    };
+    let (out, items) = mpsc::channel(4);
+    let mut ended = view.ended;
+    tokio::spawn(async move {
+        let started = LaunchItem::Started { number: view.spec.number, nodes: frame::wire_nodes(&view.spec.nodes) };
+        if out.send(started).await.is_err() {
+            return;
+        }
+        let end = tokio::select! {
+            () = out.closed() => return,
+            end = ended.wait_for(Option::is_some) => end.ok().and_then(|e| e.clone()),
+        };
+        let item = match end {
+            Some(end) => LaunchItem::Ended { code: end.code, aborted: end.aborted },
+            None => LaunchItem::Refused { why: "the allocation was ended".to_owned() },
+        };
+        let _ = out.send(item).await;
+    });
+    Ok(items)
+}
+
+fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<LaunchSpec, String> {
+    if open.argv.first().is_none_or(String::is_empty) {
+        return Err("a program is needed".to_owned());
+    }
+    let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    let per_node = if open.tasks_per_node > 0 { Some(open.tasks_per_node) } else { None };
+    let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
+    let ranks = if open.ranks > 0 { open.ranks } else { everywhere };
+    let nodes = block_layout(&names, ranks, per_node).map_err(|e| e.to_string())?;
+    if let Some(most) = nodes.iter().find(|n| n.count > lattice_model::spec::TASKS_PER_NODE_MAX) {
+        return Err(format!("{} ranks on one node; at most {} are possible", most.count, lattice_model::spec::TASKS_PER_NODE_MAX));
+    }
+    let working_dir = if open.working_dir.is_empty() { share.spec.working_dir.clone() } else { open.working_dir.clone().into() };
+    Ok(LaunchSpec {
+        id,
+        number: 0,
+        allocation: share.allocation,
+        epoch: share.epoch,
+        argv: open.argv.clone(),
+        env: environment::of_launch(share, id, ranks, open.env.iter().cloned()),
+        working_dir,
+        nodes,
+    })
+}

@@ -1,0 +1,102 @@
+//! The scheduler's role: while this agent holds the lease, it proposes claims for what its view shows.
+//!
+//! It proposes and may lose: the quorum refuses what does not hold any more, and the next round sees why.
+
+use crate::cluster::Cluster;
+use crate::membership::Membership;
+use lattice_model::NodeId;
+use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::wire::{Answer, Refusal, Request};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The lease that admits to placing.
+pub const LEASE: &str = "scheduler:default";
+
+/// Places until `stop`; then gives the lease back.
+pub async fn run(
+    me: NodeId,
+    quorum: QuorumClient,
+    mut cluster: watch::Receiver<Arc<Cluster>>,
+    membership: Membership,
+    lease_ms: u64,
+    stop: CancellationToken,
+) {
+    let ttl = Duration::from_millis(lease_ms);
+    let mut gossip = membership.watch();
+    let mut lease: Option<(u64, Instant)> = None;
+    let mut renew = tokio::time::interval(ttl / 3);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = renew.tick() => {
+                let asked = Instant::now();
+                lease = match acquire(&me, &quorum, lease_ms).await {
+                    Some(token) => Some((token, asked + ttl)),
+                    None => lease.filter(|(_, until)| *until > Instant::now()),
+                };
+            }
+            changed = cluster.changed() => if changed.is_err() { break },
+            changed = gossip.changed() => if changed.is_err() { break },
+        }
+        let Some((token, until)) = lease else { continue };
+        if Instant::now() >= until {
+            lease = None;
+            continue;
+        }
+        let frozen = {
+            gossip.mark_unchanged();
+            let now = cluster.borrow_and_update();
+            if !now.fresh {
+                continue;
+            }
+            now.view(&membership)
+        };
+        if !propose(&frozen, token, &quorum, &cluster).await {
+            lease = None;
+        }
+    }
+    if let Some((token, _)) = lease {
+        let release = Request::ReleaseLease { name: LEASE.to_owned(), token };
+        let _ = quorum.call(&release, Duration::from_millis(500)).await;
+    }
+}
+
+async fn acquire(me: &NodeId, quorum: &QuorumClient, ttl_ms: u64) -> Option<u64> {
+    let request = Request::AcquireLease { name: LEASE.to_owned(), holder: me.clone(), ttl_ms };
+    match quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await {
+        Ok(Answer::Lease { token, .. }) => Some(token),
+        Ok(other) => {
+            tracing::error!(?other, "the quorum answered a lease with something else");
+            None
+        }
+        Err(CallError::Refused(Refusal::LeaseHeld { .. })) => None,
+        Err(error) => {
+            tracing::debug!(%error, "the scheduler's lease could not be had");
+            None
+        }
+    }
+}
+
+/// Proposes one round. `false`: the lease is not ours any more.
+async fn propose(view: &lattice_scheduler::View, token: u64, quorum: &QuorumClient, cluster: &watch::Receiver<Arc<Cluster>>) -> bool {
+    for claim in lattice_scheduler::place(view, token) {
+        let allocation = claim.allocation;
+        match quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await {
+            Ok(_) => tracing::info!(%allocation, "claimed"),
+            Err(CallError::Refused(Refusal::StaleLease { .. })) => return false,
+            Err(error) => {
+                tracing::info!(%allocation, %error, "a claim was refused");
+                // The round was made from a view that does not hold: the next one waits for news, or a jittered moment.
+                let mut cluster = cluster.clone();
+                cluster.mark_unchanged();
+                let pause = Duration::from_millis(rand::random_range(20..80));
+                let _ = tokio::time::timeout(pause, cluster.changed()).await;
+                return true;
+            }
+        }
+    }
+    true
+}

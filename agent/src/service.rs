@@ -1,0 +1,81 @@
+//! The API: `lattice.v1` on the agent's socket. One file per service; who is calling, and how refusals read, beside them.
+
+mod admin;
+mod allocations;
+mod caller;
+mod launching;
+mod nodes;
+mod output;
+mod refusal;
+
+use crate::cluster::Cluster;
+use crate::context::Shared;
+use crate::driver::NodeView;
+use crate::membership::Membership;
+use crate::session::SessionState;
+use lattice_api::MESSAGE_BYTES_MAX;
+use lattice_api::v1::admin_service_server::AdminServiceServer;
+use lattice_api::v1::allocation_service_server::AllocationServiceServer;
+use lattice_api::v1::node_service_server::NodeServiceServer;
+use lattice_model::Timestamp;
+use lattice_quorum::client::QuorumClient;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct Api {
+    pub context: Shared,
+    pub quorum: QuorumClient,
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+    pub membership: Membership,
+    pub session: watch::Receiver<SessionState>,
+    pub view: watch::Receiver<Arc<NodeView>>,
+    /// Whether this agent vouches for the users of its machine.
+    pub vouches: bool,
+    /// What this node cannot do, each with its remedy.
+    pub degraded: Arc<Vec<String>>,
+    pub started_at: Timestamp,
+}
+
+/// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent answers on it"));
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Serves until `stop`.
+pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
+    let most = MESSAGE_BYTES_MAX;
+    tonic::transport::Server::builder()
+        .concurrency_limit_per_connection(256)
+        .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned())
+        .await
+}
+
+/// The wall clock.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,226 @@
+//! `AllocationService`: submissions and their life. Output and launches are in files of their own.
+
+use super::refusal::{status, unexpected};
+use super::{Api, launching, output};
+use lattice_api::v1;
+use lattice_api::v1::allocation_service_server::AllocationService;
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, hostlist};
+use lattice_quorum::wire::{Answer, Change, Request as Ask, WatchAllocations, WatchRequest};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// How long the quorum may take for one answer before the caller is told that it is away.
+pub(super) const ANSWER: Duration = Duration::from_secs(3);
+/// Allocations of one list.
+const LIST_MAX: u32 = 1000;
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AllocationService for Api {
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        let owner = self.user(&request)?;
+        if owner.is_root() && !self.context.allow_root {
+            return Err(Status::permission_denied("work as root is refused (allow_root is false): submit as a user"));
+        }
+        let request = request.into_inner();
+        let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
+        let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        if let Some(image) = image {
+            let (user, path) = (owner.clone(), image.path.clone());
+            let read = tokio::task::spawn_blocking(move || lattice_runtime::image::digest_as(&user, &path)).await;
+            let read = read.map_err(|e| Status::internal(e.to_string()))?;
+            let sha256 = read.map_err(|e| Status::failed_precondition(format!("uenv: {e}")))?;
+            if let Some(wanted) = image.sha256.filter(|wanted| *wanted != sha256) {
+                let text = format!("uenv: {} has the digest sha256:{sha256}, not sha256:{wanted}", image.path.display());
+                return Err(Status::failed_precondition(text));
+            }
+            if let Some(environment) = &mut wire.environment {
+                environment.sha256 = sha256;
+            }
+        }
+        let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner };
+        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Done { .. } => Ok(Response::new(v1::SubmitResponse { id: id.to_string() })),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
+        let caller = self.caller(&request)?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        Ok(Response::new(lattice_api::allocation::to_proto(&allocation)))
+    }
+
+    async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
+        let user = self.user(&request)?;
+        let request = request.into_inner();
+        let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
+        let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let uid = if request.all_users { None } else { Some(user.uid) };
+        let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
+        match self.quorum.call(&Ask::ListAllocations { uid, states, limit }, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Allocations(all) => {
+                let allocations = all.iter().map(lattice_api::allocation::to_proto).collect();
+                Ok(Response::new(v1::ListAllocationsResponse { allocations }))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    type WatchStream = Streamed<v1::Allocation>;
+
+    async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = self.caller(&request)?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let (out, stream) = mpsc::channel(4);
+        let api = self.clone();
+        tokio::spawn(async move {
+            let mut watch = AllocationWatch::new(api, allocation);
+            loop {
+                let now = watch.now().clone();
+                let over = now.state.is_terminal();
+                if out.send(Ok(lattice_api::allocation::to_proto(&now))).await.is_err() || over {
+                    return;
+                }
+                tokio::select! {
+                    () = out.closed() => return,
+                    () = watch.changed() => {}
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let ask = Ask::Cancel { id: allocation.id, by: caller.principal };
+        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Done { .. } => {
+                let state = if allocation.state.is_terminal() { allocation.state } else { AllocationState::Cancelled };
+                Ok(Response::new(v1::CancelResponse { id: allocation.id.to_string(), state: state.to_string() }))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let (summary, nodes) = if allocation.state == AllocationState::Pending {
+            let view = self.cluster.borrow().view(&self.membership);
+            let why = lattice_scheduler::explain(&view, &allocation);
+            let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
+            (why.summary + &before, why.nodes)
+        } else {
+            (situation(&allocation), Vec::new())
+        };
+        let nodes = nodes
+            .into_iter()
+            .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
+            .collect();
+        let allocation = Some(lattice_api::allocation::to_proto(&allocation));
+        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes }))
+    }
+
+    type LogsStream = Streamed<v1::LogChunk>;
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        let stream = output::logs(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    type LaunchStream = Streamed<v1::LaunchEvent>;
+
+    async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {
+        let stream = launching::launch(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+impl Api {
+    /// One allocation, by id or prefix, as the quorum has it.
+    pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
+        match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Allocation(allocation) => Ok(*allocation),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// What there is to say of an allocation that does not wait for nodes.
+fn situation(allocation: &Allocation) -> String {
+    let nodes = hostlist::fold(allocation.nodes());
+    match allocation.state {
+        AllocationState::Pending => "waits for nodes".to_owned(),
+        AllocationState::Staging => format!("its nodes {nodes} are preparing: image, mounts, scope, shim"),
+        AllocationState::Running => format!("runs on {nodes}"),
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
+            let hint = match &allocation.reason {
+                Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
+                Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
+                Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
+                Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
+                Some(_) | None => "",
+            };
+            format!("ended {}: {why}{hint}", allocation.state)
+        }
+    }
+}
+
+/// Follows one allocation in the quorum; what was known last stays while the quorum is away.
+pub(super) struct AllocationWatch {
+    api: Api,
+    now: Allocation,
+    changes: Option<lattice_quorum::client::ChangeStream>,
+}
+
+impl AllocationWatch {
+    pub(super) fn new(api: Api, now: Allocation) -> Self {
+        Self { api, now, changes: None }
+    }
+
+    /// The allocation as last heard of.
+    pub(super) fn now(&self) -> &Allocation {
+        &self.now
+    }
+
+    /// Waits until something newer is known. Safe to drop while it waits.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            let Some(changes) = &mut self.changes else {
+                let request = WatchRequest { nodes: false, allocations: WatchAllocations::One(self.now.id) };
+                match self.api.quorum.watch(&request).await {
+                    Ok(changes) => self.changes = Some(changes),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                }
+                continue;
+            };
+            let newer = match changes.next().await {
+                Ok(Change::Start { allocations, .. }) => allocations.into_iter().find(|a| a.id == self.now.id),
+                Ok(Change::Allocation(allocation)) => Some(*allocation),
+                Ok(Change::Node(_)) => None,
+                Err(_) => {
+                    self.changes = None;
+                    None
+                }
+            };
+            if let Some(newer) = newer.filter(|a| a.revision > self.now.revision) {
+                self.now = newer;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `NodeService`.
+
+use super::Api;
+use super::allocations::ANSWER;
+use super::refusal::{status, unexpected};
+use crate::session::SessionState;
+use lattice_api::v1;
+use lattice_api::v1::node_service_server::NodeService;
+use lattice_gossip::Liveness;
+use lattice_model::{AllocationState, NodeId, SharePhase};
+use lattice_node::Phase;
+use lattice_quorum::wire::{Answer, Request as Ask};
+use tonic::{Request, Response, Status};
+
+#[tonic::async_trait]
+impl NodeService for Api {
+    async fn list(&self, request: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
+        self.caller(&request)?;
+        let nodes = match self.quorum.call(&Ask::ListNodes, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Nodes(nodes) => nodes,
+            other => return Err(unexpected(&other)),
+        };
+        let members = self.membership.members();
+        let gossip = |node: &NodeId| members.iter().find(|m| &m.node == node).map_or("unknown", |m| liveness(m.liveness));
+        let cluster = self.cluster.borrow().clone();
+        let on = |node: &NodeId| {
+            let holds = cluster.allocations.values().filter(|a| {
+                a.state != AllocationState::Pending && a.shares.iter().any(|s| &s.node == node && s.phase != SharePhase::Released)
+            });
+            holds.map(|a| a.id).collect()
+        };
+        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), gossip(&n.id))).collect();
+        Ok(Response::new(v1::ListNodesResponse { nodes }))
+    }
+
+    async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
+        self.caller(&request)?;
+        let view = self.view.borrow().clone();
+        let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
+            SessionState::Connected { member } => (true, format!("session with {member}")),
+            SessionState::Lost { since, why } => (
+                false,
+                format!(
+                    "no session for {} s ({why}). What runs here goes on. Unknown until it is back: new work for this node, \
+                     cancellations, and whether other nodes' parts still run",
+                    since.elapsed().as_secs()
+                ),
+            ),
+        };
+        let allocations = view
+            .locals
+            .iter()
+            .map(|local| {
+                let detail = self.context.workers.get(local.share.allocation).map(|w| w.detail.borrow().clone()).unwrap_or_default();
+                v1::LocalAllocation {
+                    id: local.share.allocation.to_string(),
+                    epoch: local.share.epoch.0,
+                    phase: phase(local.phase).to_owned(),
+                    owner: local.share.owner.name.clone(),
+                    name: local.share.spec.name.clone(),
+                    shim_pid: detail.shim_pid.unwrap_or(0),
+                    detail: detail.text,
+                }
+            })
+            .collect();
+        Ok(Response::new(v1::LocalStatusResponse {
+            node: self.context.me.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_ms: self.started_at.0,
+            incarnation: view.incarnation,
+            quorum_connected,
+            quorum_detail,
+            desired_revision: view.revision.0,
+            reports_pending: view.reports_pending as u64,
+            allocations,
+            degraded: self.degraded.to_vec(),
+        }))
+    }
+
+    async fn gossip_members(&self, request: Request<v1::GossipMembersRequest>) -> Result<Response<v1::GossipMembersResponse>, Status> {
+        self.caller(&request)?;
+        let members = self.membership.members();
+        let to_proto = |m: &lattice_gossip::Member| v1::GossipMember {
+            node: m.node.to_string(),
+            address: m.addr.to_string(),
+            incarnation: m.incarnation,
+            liveness: liveness(m.liveness).to_owned(),
+            state: m.fact.as_ref().map_or(String::new(), |f| f.state.to_string()),
+        };
+        Ok(Response::new(v1::GossipMembersResponse { members: members.iter().map(to_proto).collect() }))
+    }
+}
+
+fn liveness(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::Alive => "alive",
+        Liveness::Suspect => "suspect",
+        Liveness::Down => "down",
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "Preparing",
+        Phase::Prepared => "Prepared",
+        Phase::Running => "Running",
+        Phase::Stopping => "Stopping",
+        Phase::Undoing => "Undoing",
+    }
+}

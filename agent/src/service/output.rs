@@ -1,0 +1,253 @@
+//! Output of allocations and launches, brought together from the nodes where it lies.
+
+use super::Api;
+use super::allocations::AllocationWatch;
+use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
+use crate::meshd;
+use lattice_api::v1;
+use lattice_model::{Allocation, AllocationId, Entrypoint, Epoch, NodeId, Principal};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tonic::{Request, Status};
+
+/// Pieces that wait for a slow caller.
+const QUEUE: usize = 32;
+/// How long a node that does not answer is tried for output that is not followed, or once the work has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which output is wanted.
+#[derive(Clone)]
+pub(super) struct Selection {
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    pub rank: Option<u32>,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub follow: bool,
+    pub user: Principal,
+    /// What the caller has: (rank, stderr) → bytes.
+    pub received: BTreeMap<(u32, bool), u64>,
+}
+
+/// `AllocationService.Logs`.
+pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
+    let caller = api.caller(&request)?;
+    let request = request.into_inner();
+    let allocation = api.allocation(&request.key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let (stdout, stderr) = match request.stream.as_str() {
+        "" => (true, true),
+        "stdout" => (true, false),
+        "stderr" => (false, true),
+        other => return Err(Status::invalid_argument(format!("stream: {other:?} is neither stdout nor stderr"))),
+    };
+    let node = match request.node.as_str() {
+        "" => None,
+        name => Some(name.parse::<NodeId>().map_err(|e| Status::invalid_argument(e.to_string()))?),
+    };
+    let selection = Selection {
+        allocation: allocation.id,
+        epoch: allocation.epoch,
+        launch: entry_number(&allocation),
+        rank: request.rank,
+        stdout,
+        stderr,
+        follow: request.follow,
+        user: caller.principal,
+        received: request.received.iter().map(|r| ((r.rank, r.stderr), r.bytes)).collect(),
+    };
+    let (out, stream) = mpsc::channel(QUEUE);
+    let api = api.clone();
+    tokio::spawn(async move { follow_allocation(&api, allocation, selection, node, out).await });
+    Ok(stream)
+}
+
+fn entry_number(allocation: &Allocation) -> u32 {
+    match allocation.spec.entrypoint {
+        Entrypoint::Script { .. } => 0,
+        Entrypoint::Command { .. } => 1,
+    }
+}
+
+/// Sends what there is; when it is followed, waits for its nodes, stays with it over requeues, and ends with it.
+async fn follow_allocation(
+    api: &Api,
+    allocation: Allocation,
+    mut selection: Selection,
+    node: Option<NodeId>,
+    out: mpsc::Sender<Result<v1::LogChunk, Status>>,
+) {
+    let follow = selection.follow;
+    let mut watch = AllocationWatch::new(api.clone(), allocation);
+    let mut read = None;
+    loop {
+        let now = watch.now().clone();
+        if now.epoch.0 > 0 && read != Some(now.epoch) {
+            if read.is_some() {
+                selection.received.clear();
+                let text = format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + 1);
+                let _ = out.send(Ok(notice("", &text))).await;
+            }
+            read = Some(now.epoch);
+            selection.epoch = now.epoch;
+            let script = matches!(now.spec.entrypoint, Entrypoint::Script { .. });
+            let nodes: Vec<NodeId> =
+                now.nodes().take(if script { 1 } else { usize::MAX }).filter(|n| node.as_ref().is_none_or(|w| w == *n)).cloned().collect();
+            let (ended, over) = watch::channel(now.state.is_terminal());
+            let mut gathering = std::pin::pin!(gather(api, &nodes, &selection, over, &out));
+            loop {
+                tokio::select! {
+                    () = &mut gathering => break,
+                    () = watch.changed(), if follow => {
+                        let left = watch.now().state.is_terminal() || watch.now().epoch != now.epoch;
+                        ended.send_replace(left);
+                    }
+                }
+            }
+        }
+        if !follow || watch.now().state.is_terminal() || out.is_closed() {
+            return;
+        }
+        tokio::select! {
+            () = out.closed() => return,
+            () = watch.changed() => {}
+        }
+    }
+}
+
+/// Brings together one launch's output from `nodes`; ends when each has said that there is no more. `over`: the work
+/// has ended, so that a node that does not answer now is not waited for.
+pub(super) async fn gather(
+    api: &Api,
+    nodes: &[NodeId],
+    selection: &Selection,
+    over: watch::Receiver<bool>,
+    out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
+) {
+    let pulls = nodes.iter().map(|node| {
+        let (api, selection, over, out) = (api.clone(), selection.clone(), over.clone(), out.clone());
+        tokio::spawn(pull(api, node.clone(), selection, over, out))
+    });
+    for pull in pulls.collect::<Vec<_>>() {
+        let _ = pull.await;
+    }
+}
+
+async fn pull(
+    api: Api,
+    node: NodeId,
+    mut selection: Selection,
+    over: watch::Receiver<bool>,
+    out: mpsc::Sender<Result<v1::LogChunk, Status>>,
+) {
+    let mut silent_since = None;
+    loop {
+        let why = match open(&api, &node, &selection).await {
+            Ok(mut items) => {
+                silent_since = None;
+                match pass_on(&mut items, &node, &mut selection, &out).await {
+                    Passed::End | Passed::Nobody => return,
+                    Passed::Broken => "the connection broke".to_owned(),
+                }
+            }
+            Err(why) => why,
+        };
+        let since = *silent_since.get_or_insert_with(std::time::Instant::now);
+        let wait = selection.follow && !*over.borrow();
+        if !wait && since.elapsed() > PATIENCE {
+            let text = format!("the rest of its output is missing here, and still on the node: {why}");
+            let _ = out.send(Ok(notice(node.as_str(), &text))).await;
+            return;
+        }
+        tokio::select! {
+            () = out.closed() => return,
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+        }
+    }
+}
+
+async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::Receiver<LogItem>, String> {
+    let open = LogsOpen {
+        allocation: *selection.allocation.0.as_bytes(),
+        epoch: selection.epoch.0,
+        launch: selection.launch,
+        rank: selection.rank,
+        stdout: selection.stdout,
+        stderr: selection.stderr,
+        follow: selection.follow,
+        received: selection.received.iter().map(|((rank, stderr), bytes)| (*rank, *stderr, *bytes)).collect(),
+        uid: selection.user.uid,
+        user: selection.user.name.clone(),
+    };
+    if node == &api.context.me {
+        return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, &open));
+    }
+    let address = api.mesh_address(selection.allocation, node).ok_or_else(|| format!("the address of {node} is not known"))?;
+    let (mut send, mut recv) = api.context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+    frame::write(&mut send, &Open::Logs(open)).await.map_err(|e| e.to_string())?;
+    let (items, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        // The sending half stays open for as long as somebody reads.
+        let _send = send;
+        loop {
+            let item = tokio::select! {
+                () = items.closed() => return,
+                item = frame::read::<LogItem, _>(&mut recv) => item,
+            };
+            let Ok(item) = item else { return };
+            if items.send(item).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+enum Passed {
+    End,
+    Broken,
+    Nobody,
+}
+
+async fn pass_on(
+    items: &mut mpsc::Receiver<LogItem>,
+    node: &NodeId,
+    selection: &mut Selection,
+    out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
+) -> Passed {
+    loop {
+        let item = tokio::select! {
+            () = out.closed() => return Passed::Nobody,
+            item = items.recv() => item,
+        };
+        let chunk = match item {
+            None => return Passed::Broken,
+            Some(LogItem::End) => return Passed::End,
+            Some(LogItem::Notice(text)) => notice(node.as_str(), &text),
+            Some(LogItem::Chunk { rank, stderr, data }) => {
+                *selection.received.entry((rank, stderr)).or_insert(0) += data.len() as u64;
+                let node = node.to_string();
+                v1::LogChunk { node, launch: selection.launch, rank, stderr, data, notice: String::new() }
+            }
+        };
+        if out.send(Ok(chunk)).await.is_err() {
+            return Passed::Nobody;
+        }
+    }
+}
+
+fn notice(node: &str, text: &str) -> v1::LogChunk {
+    v1::LogChunk { node: node.to_owned(), notice: text.to_owned(), ..Default::default() }
+}
+
+impl Api {
+    /// Where a node's mesh is, as the allocation's own list or the cluster's has it.
+    pub(super) fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
+        let local = self.context.workers.get(allocation);
+        let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));
+        listed.or_else(|| self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone()))
+    }
+}

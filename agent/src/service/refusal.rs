@@ -1,0 +1,31 @@
+//! How the quorum's refusals read as gRPC statuses: one place, so that the CLI's exit codes follow from it.
+
+use lattice_quorum::client::CallError;
+use lattice_quorum::wire::{Answer, Refusal};
+use tonic::Status;
+
+/// The status of a call that had no answer.
+pub(super) fn status(error: &CallError) -> Status {
+    match error {
+        CallError::Unavailable { .. } => Status::unavailable(error.to_string()),
+        CallError::Refused(refusal) => {
+            let text = refusal.to_string();
+            match refusal {
+                Refusal::NoSuchAllocation { .. } | Refusal::NoSuchNode { .. } => Status::not_found(text),
+                Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
+                    Status::invalid_argument(text)
+                }
+                Refusal::NotYours { .. } | Refusal::Role { .. } => Status::permission_denied(text),
+                Refusal::AllocationExists { .. } => Status::already_exists(text),
+                Refusal::Unavailable { .. } => Status::unavailable(text),
+                Refusal::AuditBroken { .. } => Status::data_loss(text),
+                _ => Status::failed_precondition(text),
+            }
+        }
+    }
+}
+
+/// An answer of another kind than asked for: a member of a version that does not fit.
+pub(super) fn unexpected(answer: &Answer) -> Status {
+    Status::internal(format!("the quorum answered with something else: {answer:?}").chars().take(300).collect::<String>())
+}

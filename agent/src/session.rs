@@ -1,0 +1,156 @@
+//! The agent's session with the quorum: registration, heartbeats and reports up, the list of what to do down.
+//!
+//! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
+
+use crate::context::Shared;
+use lattice_model::{Boot, Incarnation, NodeAddresses, NodeReport, Resources};
+use lattice_node::Event;
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::wire::{Down, Up};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// Pause between two tries, doubling up to the second.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How the session stands.
+#[derive(Clone, Debug)]
+pub enum SessionState {
+    /// Registered through this member.
+    Connected { member: String },
+    /// None since then, for this reason.
+    Lost { since: Instant, why: String },
+}
+
+/// What the node registers with.
+pub struct Registration {
+    pub boot: Boot,
+    pub size: Resources,
+    pub addresses: NodeAddresses,
+    pub schedulable: bool,
+    /// The incarnation of the life before this one; 0 for the first.
+    pub previous: Incarnation,
+}
+
+/// Runs the session until `stop`.
+pub async fn run(
+    context: Shared,
+    quorum: QuorumClient,
+    registration: Registration,
+    reports: watch::Receiver<Arc<Vec<NodeReport>>>,
+    state: watch::Sender<SessionState>,
+    stop: CancellationToken,
+) {
+    let mut session = Session { context, quorum, registration, reports, state, registered: None };
+    let mut pause = PAUSE;
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = session.once() => ended,
+        };
+        session.lost(ended);
+        pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))) => {}
+        }
+    }
+}
+
+struct Session {
+    context: Shared,
+    quorum: QuorumClient,
+    registration: Registration,
+    reports: watch::Receiver<Arc<Vec<NodeReport>>>,
+    state: watch::Sender<SessionState>,
+    /// The incarnation that this life was given.
+    registered: Option<Incarnation>,
+}
+
+impl Session {
+    fn lost(&self, why: String) {
+        self.state.send_if_modified(|state| match state {
+            SessionState::Lost { why: old, .. } => {
+                *old = why;
+                false
+            }
+            SessionState::Connected { .. } => {
+                tracing::warn!(%why, "the session with the quorum is lost; work goes on, another member is tried");
+                *state = SessionState::Lost { since: Instant::now(), why };
+                true
+            }
+        });
+    }
+
+    /// One session, from registration to its end; gives why it ended.
+    async fn once(&mut self) -> String {
+        let register = Up::Register {
+            node: self.context.me.clone(),
+            boot: self.registration.boot,
+            size: self.registration.size,
+            addresses: self.registration.addresses.clone(),
+            schedulable: self.registration.schedulable,
+            incarnation: self.registered.unwrap_or(self.registration.previous),
+            new_life: self.registered.is_none(),
+        };
+        let (up, mut down) = match self.quorum.session(register).await {
+            Ok(session) => session,
+            Err(error) => return error.to_string(),
+        };
+        let mut incarnation = None;
+        let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
+        let mut seq = 0;
+        let mut sent = 0;
+        loop {
+            tokio::select! {
+                message = down.next() => match message {
+                    Err(error) => return error.to_string(),
+                    Ok(Down::Close { why }) => return why,
+                    Ok(Down::HeartbeatAck { .. }) => {}
+                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, .. }) => {
+                        incarnation = Some(issued);
+                        self.registered = Some(issued);
+                        heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
+                        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                        sent = report_seq;
+                        self.context.tell(Event::Registered { incarnation: issued, report_seq }).await;
+                        self.reports.mark_changed();
+                        let member = down.member().to_owned();
+                        tracing::info!(%member, incarnation = issued.0, "registered");
+                        self.state.send_replace(SessionState::Connected { member });
+                    }
+                    Ok(Down::Desired(list)) => self.context.tell(Event::Listed(list)).await,
+                    Ok(Down::Acked { incarnation, seq }) => self.context.tell(Event::Acknowledged { incarnation, seq }).await,
+                },
+                _ = heartbeat.tick() => {
+                    if let Some(incarnation) = incarnation {
+                        seq += 1;
+                        if up.send(Up::Heartbeat { incarnation, seq }).await.is_err() {
+                            return "the session's line broke".to_owned();
+                        }
+                    }
+                }
+                changed = self.reports.changed() => {
+                    if changed.is_err() {
+                        return "the agent stops".to_owned();
+                    }
+                    let pending = Arc::clone(&self.reports.borrow_and_update());
+                    for report in pending.iter().filter(|r| Some(r.incarnation) == incarnation) {
+                        if report.seq <= sent {
+                            continue;
+                        }
+                        if up.send(Up::Report(report.clone())).await.is_err() {
+                            return "the session's line broke".to_owned();
+                        }
+                        sent = report.seq;
+                    }
+                }
+            }
+        }
+    }
+}
