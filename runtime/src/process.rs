@@ -63,7 +63,7 @@ pub struct Child {
     pub pid: i32,
     /// Its pidfd.
     pub pidfd: OwnedFd,
-    /// Told through: see [`Child::start`] and [`Start`].
+    /// Its own word on whether it became its program.
     start: Start,
 }
 
