@@ -1,12 +1,42 @@
-//! The slim quorum.
+//! The slim quorum: one to five members that agree on who owns what of a node, and on the audit log.
+//!
+//! ```text
+//!   agents ──gRPC, mTLS──▶ service ──▶ proposer ──▶ Raft (openraft) ──▶ store::log     one sync for many commands
+//!                             ▲            ▲           │  ▲
+//!                 changes ────┘        leader's        │  └── network ──▶ the other members
+//!                    ▲                 clocks          ▼
+//!                    └───────────── store::machine: ledger::apply (pure) + audit file + snapshots
+//! ```
+//!
+//! | task | owns | talks by |
+//! |---|---|---|
+//! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
+//! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
+//! | standing | whether there is a leader | watch out |
+//! | duties | the leader's clocks, or a follower's summaries | proposer, network |
+//! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), broadcast (cut off when behind) |
+//! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
+//! | openraft's own | Raft | |
+//!
+//! An agent uses [`client::QuorumClient`]. A process that hosts a member uses [`member::run`], or [`member::Member`]
+//! where it must know when the member is ready. The state's parts and why each is agreed upon: [`ledger`].
 
 pub mod ca;
 pub mod changes;
 pub mod client;
+pub mod clocks;
+pub mod config;
 pub mod identity;
 pub mod ledger;
+pub mod member;
 pub mod pack;
 pub mod raft;
 pub mod store;
 pub mod tls;
 pub mod wire;
+
+mod hearts;
+mod network;
+mod proposer;
+mod reads;
+mod service;

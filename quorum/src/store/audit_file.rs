@@ -45,13 +45,7 @@ impl AuditFile {
     /// Opens or makes the file and finds its last whole record.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let fail = |what| StoreError::io(path, what);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(fail("cannot be opened"))?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(fail("cannot be opened"))?;
         let length = file.metadata().map_err(fail("cannot be read"))?.len();
         if length < HEADER {
             file.set_len(0).and_then(|()| file.write_all_at(MAGIC, 0)).map_err(fail("cannot be written"))?;

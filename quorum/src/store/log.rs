@@ -234,13 +234,7 @@ impl Writer {
     }
 
     /// Writes this append and those that wait behind it, syncs once, and tells all of them. Gives back the job that ended the run.
-    fn append(
-        &mut self,
-        queue: &Receiver<Job>,
-        first: u64,
-        payloads: Vec<Vec<u8>>,
-        flushed: LogFlushed<TypeConfig>,
-    ) -> Option<Job> {
+    fn append(&mut self, queue: &Receiver<Job>, first: u64, payloads: Vec<Vec<u8>>, flushed: LogFlushed<TypeConfig>) -> Option<Job> {
         let mut waiting = vec![flushed];
         let mut bytes: usize = payloads.iter().map(Vec::len).sum();
         let mut result = self.write(first, &payloads);

@@ -123,6 +123,11 @@ impl Machine {
         })
     }
 
+    /// Whether nothing was ever applied, as far as the disk knows.
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_none()
+    }
+
     /// What readers share.
     pub fn agreed(&self) -> Arc<Agreed> {
         Arc::clone(&self.agreed)

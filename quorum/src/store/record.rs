@@ -90,9 +90,8 @@ pub fn scan(bytes: &[u8], start: usize) -> (Vec<Found>, Ending) {
         return (found, Ending::Clean);
     }
     // A length may be damaged too, so every later byte may begin a record; the header's own checksum makes this cheap.
-    let once_whole = (at + 1..written).any(|later| {
-        header(bytes, later).is_some_and(|h| h.synced_before > at as u64) && whole(bytes, later).is_some()
-    });
+    let once_whole =
+        (at + 1..written).any(|later| header(bytes, later).is_some_and(|h| h.synced_before > at as u64) && whole(bytes, later).is_some());
     (found, if once_whole { Ending::Damaged { offset: at } } else { Ending::Torn { offset: at } })
 }
 

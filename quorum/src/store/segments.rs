@@ -74,12 +74,7 @@ impl Segments {
         Ok(this)
     }
 
-    fn open_segment(
-        &mut self,
-        first: u64,
-        is_last: bool,
-        each: &mut impl FnMut(Stored) -> Result<(), String>,
-    ) -> Result<(), StoreError> {
+    fn open_segment(&mut self, first: u64, is_last: bool, each: &mut impl FnMut(Stored) -> Result<(), String>) -> Result<(), StoreError> {
         let path = self.path(first);
         let bytes = fs::read(&path).map_err(StoreError::io(&path, "cannot be read"))?;
         let whole_header = bytes.get(..12) == Some(&MAGIC[..]) && bytes.get(12..16) == Some(&VERSION.to_le_bytes()[..]);
@@ -175,8 +170,7 @@ impl Segments {
         self.sync()?;
         let path = self.path(first);
         let fail = |what| StoreError::io(&path, what);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(fail("cannot be made"))?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(fail("cannot be made"))?;
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&VERSION.to_le_bytes());
         file.write_all_at(&header, 0).map_err(fail("cannot be written"))?;

@@ -1,0 +1,163 @@
+//! The configuration of a member.
+
+use crate::tls::TlsFiles;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// One member's configuration. `members` is the same in every member's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuorumConfig {
+    /// This member's id, at least 1.
+    pub id: u64,
+    /// The cluster's name, 1 to 63 bytes.
+    pub cluster: String,
+    /// Where log, snapshots and audit file lie. One member's for ever.
+    pub data_dir: PathBuf,
+    /// Where agents are served.
+    pub service_listen: SocketAddr,
+    /// Where members are served.
+    pub raft_listen: SocketAddr,
+    /// All members.
+    pub members: Vec<MemberAddress>,
+    /// Certificate (CN `member-<id>`, OU `quorum`), key and authority.
+    pub tls: TlsFiles,
+    /// How often the leader shows that it lives, in milliseconds. 10 to 10,000.
+    pub heartbeat_ms: u64,
+    /// How long a leader is missed before another is elected, in milliseconds; up to half as much is added at random.
+    /// At least five times `heartbeat_ms`.
+    pub election_ms: u64,
+    /// How often agents are told to show that they live, in milliseconds.
+    pub node_heartbeat_ms: u64,
+    /// A node that was silent for so long is Degraded, in milliseconds. More than `node_heartbeat_ms`.
+    pub node_degraded_after_ms: u64,
+    /// A node that was silent for so much longer is Down, in milliseconds.
+    pub node_down_after_ms: u64,
+    /// A snapshot is made when so many entries were applied since the last one. At least 10.
+    pub snapshot_entries: u64,
+}
+
+/// Where one member is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberAddress {
+    /// Its id.
+    pub id: u64,
+    /// By agents, `host:port`.
+    pub service: String,
+    /// By members, `host:port`.
+    pub raft: String,
+}
+
+impl Default for QuorumConfig {
+    fn default() -> Self {
+        Self {
+            id: 1,
+            cluster: "lattice".to_owned(),
+            data_dir: PathBuf::from("/var/lib/lattice/quorum"),
+            service_listen: SocketAddr::from(([0, 0, 0, 0], 50051)),
+            raft_listen: SocketAddr::from(([0, 0, 0, 0], 9000)),
+            members: Vec::new(),
+            tls: TlsFiles::default(),
+            heartbeat_ms: 100,
+            election_ms: 1000,
+            node_heartbeat_ms: 10_000,
+            node_degraded_after_ms: 30_000,
+            node_down_after_ms: 60_000,
+            snapshot_entries: 10_000,
+        }
+    }
+}
+
+/// A value that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field}: {why}")]
+pub struct InvalidConfig {
+    /// The key in the file.
+    pub field: &'static str,
+    /// What would be right.
+    pub why: String,
+}
+
+impl QuorumConfig {
+    /// Checks ranges and relations.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let invalid = |field, why: &str| Err(InvalidConfig { field, why: why.to_owned() });
+        if self.id == 0 {
+            return invalid("id", "members are counted from 1");
+        }
+        if self.cluster.is_empty() || self.cluster.len() > 63 || self.cluster.chars().any(char::is_control) {
+            return invalid("cluster", "1 to 63 bytes without control characters");
+        }
+        if self.members.is_empty() {
+            return invalid("members", "at least this member itself must be named");
+        }
+        let ids: BTreeSet<u64> = self.members.iter().map(|m| m.id).collect();
+        if ids.len() != self.members.len() || ids.contains(&0) {
+            return invalid("members", "each needs an id of its own, counted from 1");
+        }
+        if !ids.contains(&self.id) {
+            return Err(InvalidConfig { field: "members", why: format!("this member ({}) is not among them", self.id) });
+        }
+        if let Some(member) = self.members.iter().find(|m| !is_address(&m.service) || !is_address(&m.raft)) {
+            return Err(InvalidConfig { field: "members", why: format!("member {} needs service and raft as host:port", member.id) });
+        }
+        if !(10..=10_000).contains(&self.heartbeat_ms) {
+            return invalid("heartbeat_ms", "10 to 10000");
+        }
+        if self.election_ms < 5 * self.heartbeat_ms || self.election_ms > 100_000 {
+            return invalid("election_ms", "at least five times heartbeat_ms and at most 100000");
+        }
+        if self.node_heartbeat_ms < 50 {
+            return invalid("node_heartbeat_ms", "at least 50");
+        }
+        if self.node_degraded_after_ms <= self.node_heartbeat_ms {
+            return invalid("node_degraded_after_ms", "more than node_heartbeat_ms");
+        }
+        if self.snapshot_entries < 10 {
+            return invalid("snapshot_entries", "at least 10");
+        }
+        Ok(())
+    }
+
+    /// Where this member is reached.
+    pub fn this_member(&self) -> Option<&MemberAddress> {
+        self.members.iter().find(|m| m.id == self.id)
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> QuorumConfig {
+        let text = "id: 2\nmembers:\n  - {id: 1, service: \"h1:50051\", raft: \"h1:9000\"}\n  - {id: 2, service: \"h2:50051\", raft: \"h2:9000\"}\n";
+        lattice_model::config::parse("quorum.yaml", text).unwrap()
+    }
+
+    #[test]
+    fn the_documented_file_is_read_and_checked() {
+        assert_eq!(config().validate(), Ok(()));
+        let refused = |change: &dyn Fn(&mut QuorumConfig), field: &str| {
+            let mut changed = config();
+            change(&mut changed);
+            assert_eq!(changed.validate().unwrap_err().field, field);
+        };
+        refused(&|c| c.id = 3, "members");
+        refused(&|c| c.members.clear(), "members");
+        refused(&|c| c.members[1].id = 1, "members");
+        refused(&|c| c.members[0].raft = "h1".to_owned(), "members");
+        refused(&|c| c.election_ms = 400, "election_ms");
+        refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
+        refused(&|c| c.cluster = String::new(), "cluster");
+        let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
+        assert!(error.to_string().contains("data_dir"), "{error}");
+    }
+}

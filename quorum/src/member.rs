@@ -1,0 +1,423 @@
+//! One member: its disk, its Raft, its two listeners and its tasks.
+//!
+//! ```text
+//!   proposer   commands ──▶ entries            reads      one check of leadership for many questions
+//!   standing   has this member a leader?       duties     while leading: clocks ──▶ NodeStates, ExpireLease;
+//!   2 servers  service (agents), raft (members)           while following: heartbeats ──▶ leader
+//! ```
+//!
+//! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
+//! folder is free.
+
+use crate::clocks::{Clocks, Limits};
+use crate::config::{InvalidConfig, QuorumConfig};
+use crate::hearts::Hearts;
+use crate::ledger::{Action, Outcome};
+use crate::network::Peers;
+use crate::pack::with_causes;
+use crate::proposer::{Proposer, Unserved, reply};
+use crate::raft::{Peer, Raft};
+use crate::reads::ReadGate;
+use crate::service;
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+use crate::store::log::Log;
+use crate::store::machine::{Agreed, Machine};
+use crate::tls::TlsError;
+use crate::wire::{HeartbeatSummary, Refusal};
+use lattice_model::{MemberId, Node, Revision};
+use openraft::SnapshotPolicy;
+use openraft::error::{Fatal, InitializeError, RaftError};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// A member that was without a leader for so long closes its sessions.
+pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether there is a leader.
+const STANDING_TICK: Duration = Duration::from_millis(100);
+/// How often heartbeats are folded and clocks are read.
+const DUTIES_TICK: Duration = Duration::from_secs(1);
+/// How long the parts may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a member cannot start, or stopped.
+#[derive(Debug, Error)]
+pub enum MemberError {
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{address}: cannot listen there")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{} holds a member's state already: start without --bootstrap", path.display())]
+    Bootstrapped { path: PathBuf },
+    #[error("the cluster cannot be initialised: {why}")]
+    Initialise { why: String },
+    #[error("Raft has stopped: {why}")]
+    Raft { why: String },
+    #[error("serving has stopped: {why}")]
+    Serve { why: String },
+}
+
+impl From<Fatal<u64>> for MemberError {
+    fn from(fatal: Fatal<u64>) -> Self {
+        Self::Raft { why: fatal.to_string() }
+    }
+}
+
+/// A member's sockets, bound before it starts.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For agents.
+    pub service: TcpListener,
+    /// For members.
+    pub raft: TcpListener,
+}
+
+impl Listeners {
+    /// Binds what the configuration says.
+    pub async fn bind(config: &QuorumConfig) -> Result<Self, MemberError> {
+        let bind = async |address: SocketAddr| TcpListener::bind(address).await.map_err(|source| MemberError::Listen { address, source });
+        Ok(Self { service: bind(config.service_listen).await?, raft: bind(config.raft_listen).await? })
+    }
+}
+
+/// What the tasks and services of a member share.
+pub(crate) struct Core {
+    pub config: QuorumConfig,
+    pub raft: Raft,
+    pub agreed: Arc<Agreed>,
+    pub proposer: Proposer,
+    pub reads: ReadGate,
+    pub peers: Peers,
+    pub hearts: Hearts,
+    /// Whether this member had a leader within the last two seconds.
+    pub led: watch::Receiver<bool>,
+    pub stop: CancellationToken,
+}
+
+/// A running member.
+pub struct Member {
+    core: Arc<Core>,
+    tasks: Vec<JoinHandle<()>>,
+    servers: Vec<JoinHandle<()>>,
+    /// Why a server ended by itself.
+    failures: watch::Receiver<Option<String>>,
+    released: oneshot::Receiver<()>,
+}
+
+/// Runs a member until `shutdown`, or until it cannot go on.
+pub async fn run(config: QuorumConfig, bootstrap: bool, shutdown: CancellationToken) -> Result<(), MemberError> {
+    let listeners = Listeners::bind(&config).await?;
+    let member = Member::start(config, bootstrap, listeners).await?;
+    let ended = tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        error = member.failed() => Err(error),
+    };
+    member.stop().await;
+    ended
+}
+
+impl Member {
+    /// Starts a member on sockets that are bound already. With `bootstrap`, makes the cluster of all configured members.
+    pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
+        config.validate()?;
+        let tls = config.tls.read()?;
+        let peers = Peers::new(&config.members, config.id, &tls)?;
+        let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
+        let log = Log::open(&directory)?;
+        let machine = Machine::open(&directory)?;
+        let pristine = log.is_empty() && machine.is_empty();
+        drop(directory);
+        if bootstrap && !pristine {
+            return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
+        }
+        let agreed = machine.agreed();
+        let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), peers.clone(), log, machine).await?;
+        if bootstrap {
+            initialise(&raft, &config).await?;
+        } else if !pristine && config.members.len() == 1 {
+            // There is nobody to wait for.
+            raft.trigger().elect().await?;
+        }
+
+        let stop = CancellationToken::new();
+        let (proposer, proposing) = Proposer::start(raft.clone(), stop.clone());
+        let (reads, reading) = ReadGate::start(raft.clone(), stop.clone());
+        let (led_tx, led) = watch::channel(true);
+        let core = Arc::new(Core { config, raft, agreed, proposer, reads, peers, hearts: Hearts::default(), led, stop });
+        let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
+        let duties = tokio::spawn(duties(Arc::clone(&core)));
+        let (servers, failures) = service::serve(&core, &tls, listeners)?;
+        tracing::info!(
+            member = core.config.id,
+            cluster = core.config.cluster,
+            service = %core.config.service_listen,
+            raft = %core.config.raft_listen,
+            "serving"
+        );
+        Ok(Self { core, tasks: vec![proposing, reading, standing, duties], servers, failures, released })
+    }
+
+    /// Returns once the cluster is formed, has a leader, and this member can serve. Never, while there is no majority.
+    pub async fn ready(&self) {
+        let mut metrics = self.core.raft.metrics();
+        loop {
+            let leads = metrics.borrow().current_leader.is_some();
+            if leads && !self.core.agreed.ledger().cluster().is_empty() {
+                return;
+            }
+            // Metrics change with every applied entry and every election. When Raft ends, `failed` tells.
+            if metrics.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns when the member cannot go on, with the reason.
+    pub async fn failed(&self) -> MemberError {
+        let mut failures = self.failures.clone();
+        let raft = async {
+            let mut metrics = self.core.raft.metrics();
+            loop {
+                if let Err(fatal) = &metrics.borrow().running_state {
+                    return MemberError::from(fatal.clone());
+                }
+                if metrics.changed().await.is_err() {
+                    return MemberError::Raft { why: "its task has ended".to_owned() };
+                }
+            }
+        };
+        let servers = async {
+            match failures.wait_for(Option::is_some).await {
+                Ok(failure) => MemberError::Serve { why: failure.clone().unwrap_or_default() },
+                Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = raft => error,
+            error = servers => error,
+        }
+    }
+
+    /// The agreed state as this member has applied it.
+    pub fn agreed(&self) -> &Arc<Agreed> {
+        &self.core.agreed
+    }
+
+    /// The member that leads, as this one knows.
+    pub fn leader(&self) -> Option<u64> {
+        self.core.raft.metrics().borrow().current_leader
+    }
+
+    /// Stops everything and returns when the folder is free.
+    pub async fn stop(self) {
+        self.core.stop.cancel();
+        for server in self.servers {
+            let abort = server.abort_handle();
+            if tokio::time::timeout(STOP_TIMEOUT, server).await.is_err() {
+                tracing::warn!("connections did not end in time");
+                abort.abort();
+            }
+        }
+        for task in self.tasks {
+            // A task that panicked has said so.
+            let _ended = task.await;
+        }
+        if let Err(error) = self.core.raft.shutdown().await {
+            tracing::warn!(%error, "Raft did not stop cleanly");
+        }
+        drop(self.core);
+        if tokio::time::timeout(STOP_TIMEOUT, self.released).await.is_err() {
+            tracing::warn!("the data folder is still in use");
+        }
+    }
+}
+
+/// openraft elects after a lease of the longest election timeout and a random one on top; both are derived from
+/// `election_ms`, so that the whole lies between it and one and a half times it.
+fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
+    let raft = openraft::Config {
+        cluster_name: config.cluster.clone(),
+        heartbeat_interval: config.heartbeat_ms,
+        election_timeout_min: config.election_ms * 4 / 10,
+        election_timeout_max: config.election_ms * 7 / 10,
+        install_snapshot_timeout: 30_000,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_entries),
+        max_in_snapshot_log_to_keep: config.snapshot_entries.min(1000),
+        replication_lag_threshold: config.snapshot_entries + 1000,
+        ..openraft::Config::default()
+    };
+    raft.validate().map_err(|error| MemberError::Initialise { why: error.to_string() })
+}
+
+async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {
+    let members: BTreeMap<u64, Peer> =
+        config.members.iter().map(|m| (m.id, Peer { service: m.service.clone(), raft: m.raft.clone() })).collect();
+    match raft.initialize(members).await {
+        Ok(()) => Ok(()),
+        Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Err(MemberError::Bootstrapped { path: config.data_dir.clone() }),
+        Err(error) => Err(MemberError::Initialise { why: error.to_string() }),
+    }
+}
+
+impl Core {
+    /// Whether this member leads, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.raft.metrics().borrow().current_leader == Some(self.config.id)
+    }
+
+    /// Proposes commands here, in this order, and waits for all. Only the leader can.
+    pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+        let receivers: Vec<_> = actions.into_iter().map(|action| self.proposer.propose(action)).collect();
+        let mut results = Vec::with_capacity(receivers.len());
+        for receiver in receivers {
+            let (result, revision) = reply(receiver).await?;
+            results.push(result.map(|outcome| (outcome, revision)));
+        }
+        Ok(results)
+    }
+
+    /// Waits, at most so long, until this member has applied that revision.
+    pub async fn applied(&self, revision: Revision, limit: Duration) -> bool {
+        self.raft.wait(Some(limit)).applied_index_at_least(Some(revision.0), "a forwarded command").await.is_ok()
+    }
+}
+
+/// Keeps `led` true while there is a leader, or was one lately.
+async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
+    let mut tick = tokio::time::interval(STANDING_TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_led = Instant::now();
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let metrics = core.raft.metrics();
+        let has_leader = {
+            let metrics = metrics.borrow();
+            match metrics.current_leader {
+                None => false,
+                Some(leader) if leader == core.config.id => {
+                    let silence = metrics.millis_since_quorum_ack.map(Duration::from_millis);
+                    silence.is_none_or(|s| s < LEADERLESS_MAX)
+                }
+                Some(_) => true,
+            }
+        };
+        if has_leader {
+            last_led = Instant::now();
+        }
+        let is_led = last_led.elapsed() < LEADERLESS_MAX;
+        led.send_if_modified(|was| std::mem::replace(was, is_led) != is_led);
+    }
+}
+
+/// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
+async fn duties(core: Arc<Core>) {
+    let limits = Limits {
+        degraded_after: Duration::from_millis(core.config.node_degraded_after_ms),
+        down_after: Duration::from_millis(core.config.node_down_after_ms),
+    };
+    // A quarter of the shortest time that is measured, where that is shorter.
+    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.degraded_after / 4).max(Duration::from_millis(20)));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut leading: Option<(u64, Instant, Clocks)> = None;
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let (leader, term) = {
+            let metrics = core.raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.current_leader, metrics.current_term)
+        };
+        if leader != Some(core.config.id) {
+            leading = None;
+            if let Some(leader) = leader {
+                tell_leader(&core, leader).await;
+            }
+            continue;
+        }
+        if leading.as_ref().is_none_or(|(of, _, _)| *of != term) {
+            leading = Some((term, Instant::now(), Clocks::new(limits)));
+        }
+        if let Some((_, since, clocks)) = &mut leading {
+            lead(&core, *since, clocks).await;
+        }
+    }
+}
+
+async fn tell_leader(core: &Core, leader: u64) {
+    let until = Instant::now();
+    let fresh = core.hearts.take();
+    if fresh.is_empty() {
+        return;
+    }
+    let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
+    let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
+    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard };
+    if core.peers.heartbeats(leader, &summary, DUTIES_TICK).await {
+        core.hearts.leader_knows(until);
+    } else {
+        // Told with the next summary, to whoever leads then.
+        for (node, (incarnation, at)) in fresh {
+            core.hearts.heard(node, incarnation, at);
+        }
+    }
+}
+
+async fn lead(core: &Core, since: Instant, clocks: &mut Clocks) {
+    let now = since.elapsed();
+    let until = Instant::now();
+    for (node, (incarnation, at)) in core.hearts.take() {
+        clocks.heard(node, incarnation, at.saturating_duration_since(since));
+    }
+    core.hearts.leader_knows(until);
+    let mass_silence_before = clocks.mass_silence;
+    let mut actions = Vec::new();
+    {
+        let ledger = core.agreed.ledger();
+        if ledger.cluster().is_empty() {
+            actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
+        }
+        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }));
+        if !standings.is_empty() {
+            actions.push(Action::NodeStates(standings));
+        }
+        actions.extend(clocks.expiries(now, ledger.leases()));
+    }
+    if clocks.mass_silence && !mass_silence_before {
+        tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");
+    }
+    if actions.is_empty() {
+        return;
+    }
+    match tokio::time::timeout(DUTIES_TICK * 5, core.propose_here(actions)).await {
+        Ok(Ok(results)) => {
+            for refusal in results.into_iter().filter_map(Result::err) {
+                tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");
+            }
+        }
+        // The next tick, or the next leader, proposes again.
+        Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not taken"),
+        Err(_) => tracing::debug!("the leader's commands are not committed yet"),
+    }
+}

@@ -1,0 +1,166 @@
+//! Commands on their way into the log.
+//!
+//! openraft 0.9 syncs each entry that is written before it takes the next, so what shares a sync must share an entry:
+//! commands that arrive while entries are under way are gathered and proposed together. One alone goes at once.
+//!
+//! ```text
+//!   propose ──▶ queue ──▶ gather (up to 256, 1 MiB) ──▶ entry, at most 2 under way ──▶ applied ──▶ each its own reply
+//! ```
+
+use crate::ledger::{Action, Command, Outcome};
+use crate::raft::{Proposal, Raft, TypeConfig};
+use crate::wire::Refusal;
+use lattice_model::{Revision, Timestamp};
+use openraft::error::{ClientWriteError, Fatal};
+use openraft::raft::ClientWriteResult;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Commands that wait to be proposed; more are refused.
+const WAITING_MAX: usize = 16 * 1024;
+/// Commands in one entry.
+const BATCH_MAX: usize = 256;
+/// Bytes in one entry, about: a command that is larger goes alone.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Entries under way at once: one being synced here, one on its way to the others.
+const UNDER_WAY_MAX: usize = 2;
+
+/// Why this member did not take a command or question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// Another member leads, where that is known.
+    NotLeader(Option<u64>),
+    /// It cannot be said whether it happened, or it did not.
+    Unavailable(String),
+}
+
+/// A command's outcome and where it was committed.
+pub type Reply = Result<(Result<Outcome, Refusal>, Revision), Unserved>;
+
+struct Waiting {
+    action: Action,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// Takes commands.
+#[derive(Clone, Debug)]
+pub struct Proposer(mpsc::Sender<Waiting>);
+
+impl Proposer {
+    /// Starts the task that proposes.
+    pub fn start(raft: Raft, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+        let (tx, rx) = mpsc::channel(WAITING_MAX);
+        let task = tokio::spawn(ProposerTask { raft, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
+        (Self(tx), task)
+    }
+
+    /// Proposes a command; its reply comes when it is applied. Commands are committed in the order of these calls.
+    pub fn propose(&self, action: Action) -> oneshot::Receiver<Reply> {
+        let (tx, rx) = oneshot::channel();
+        if let Err(error) = self.0.try_send(Waiting { action, reply: tx }) {
+            let why = match &error {
+                mpsc::error::TrySendError::Full(_) => "too many commands are waiting",
+                mpsc::error::TrySendError::Closed(_) => "this member is stopping",
+            };
+            answer(error.into_inner().reply, Err(Unserved::Unavailable(why.to_owned())));
+        }
+        rx
+    }
+}
+
+fn answer(to: oneshot::Sender<Reply>, reply: Reply) {
+    // Whoever asked may be gone.
+    let _gone = to.send(reply);
+}
+
+/// Waits for a reply of [`Proposer::propose`].
+pub async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
+    receiver.await.unwrap_or_else(|_| Err(Unserved::Unavailable("this member is stopping".to_owned())))
+}
+
+struct ProposerTask {
+    raft: Raft,
+    queue: mpsc::Receiver<Waiting>,
+    under_way: Arc<Semaphore>,
+}
+
+impl ProposerTask {
+    async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let first = tokio::select! {
+                () = stop.cancelled() => return,
+                first = self.queue.recv() => first,
+            };
+            let Some(first) = first else { return };
+            let permit = tokio::select! {
+                () = stop.cancelled() => return,
+                permit = Arc::clone(&self.under_way).acquire_owned() => permit,
+            };
+            let Ok(permit) = permit else { return };
+            let at = now();
+            let mut bytes = first.action.bytes_about();
+            let mut commands = vec![Command { at, action: first.action }];
+            let mut replies = vec![first.reply];
+            while commands.len() < BATCH_MAX
+                && bytes < BATCH_BYTES_MAX
+                && let Ok(next) = self.queue.try_recv()
+            {
+                bytes += next.action.bytes_about();
+                commands.push(Command { at, action: next.action });
+                replies.push(next.reply);
+            }
+            let proposal = match Proposal::new(&commands) {
+                Ok(proposal) => proposal,
+                Err(error) => {
+                    fail_all(replies, &Unserved::Unavailable(crate::pack::with_causes(&error)));
+                    continue;
+                }
+            };
+            // Handed over here, so that entries keep the order of their commands; waited for elsewhere.
+            match self.raft.client_write_ff(proposal).await {
+                Ok(receiver) => {
+                    tokio::spawn(async move {
+                        let result = receiver.await.ok();
+                        drop(permit);
+                        settle(result, replies);
+                    });
+                }
+                Err(error) => fail_all(replies, &stopped(&error)),
+            }
+        }
+    }
+}
+
+fn settle(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::Sender<Reply>>) {
+    match result {
+        Some(Ok(response)) => {
+            let revision = Revision(response.log_id.index);
+            for (to, result) in waiting.into_iter().zip(response.data.0) {
+                answer(to, Ok((result, revision)));
+            }
+        }
+        Some(Err(ClientWriteError::ForwardToLeader(forward))) => fail_all(waiting, &Unserved::NotLeader(forward.leader_id)),
+        Some(Err(error @ ClientWriteError::ChangeMembershipError(_))) => {
+            fail_all(waiting, &Unserved::Unavailable(error.to_string()));
+        }
+        None => fail_all(waiting, &Unserved::Unavailable("leadership was lost on the way; it may have been committed".to_owned())),
+    }
+}
+
+fn stopped(error: &Fatal<u64>) -> Unserved {
+    Unserved::Unavailable(format!("this member has stopped: {error}"))
+}
+
+fn fail_all(waiting: Vec<oneshot::Sender<Reply>>, why: &Unserved) {
+    for to in waiting {
+        answer(to, Err(why.clone()));
+    }
+}
+
+/// The time that a command carries: this machine's, taken by the leader.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,75 @@
+//! Linearizable reads: the leader makes sure that it still leads, once for all questions that wait.
+
+use crate::proposer::Unserved;
+use crate::raft::Raft;
+use openraft::error::{CheckIsLeaderError, RaftError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Questions that wait; more are refused.
+const WAITING_MAX: usize = 16 * 1024;
+/// Tries before the members are taken for unreachable. Each lasts at most one Raft heartbeat.
+const TRIES: usize = 5;
+
+type Waiting = oneshot::Sender<Result<(), Unserved>>;
+
+/// Lets reads through.
+#[derive(Clone, Debug)]
+pub struct ReadGate(mpsc::Sender<Waiting>);
+
+impl ReadGate {
+    /// Starts the task that asks the members.
+    pub fn start(raft: Raft, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+        let (tx, mut rx) = mpsc::channel::<Waiting>(WAITING_MAX);
+        let task = tokio::spawn(async move {
+            loop {
+                let first = tokio::select! {
+                    () = stop.cancelled() => return,
+                    first = rx.recv() => first,
+                };
+                let Some(first) = first else { return };
+                let mut waiting = vec![first];
+                while let Ok(next) = rx.try_recv() {
+                    waiting.push(next);
+                }
+                let result = tokio::select! {
+                    () = stop.cancelled() => return,
+                    result = confirm(&raft) => result,
+                };
+                for to in waiting {
+                    // Whoever asked may be gone.
+                    let _gone = to.send(result.clone());
+                }
+            }
+        });
+        (Self(tx), task)
+    }
+
+    /// Returns when everything that was committed before this call is applied here, and this member leads.
+    pub async fn pass(&self) -> Result<(), Unserved> {
+        let (tx, rx) = oneshot::channel();
+        let stopping = || Unserved::Unavailable("this member is stopping".to_owned());
+        match self.0.try_send(tx) {
+            Ok(()) => rx.await.unwrap_or_else(|_| Err(stopping())),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Unserved::Unavailable("too many questions are waiting".to_owned())),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(stopping()),
+        }
+    }
+}
+
+async fn confirm(raft: &Raft) -> Result<(), Unserved> {
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        match raft.ensure_linearizable().await {
+            Ok(_) => return Ok(()),
+            Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {
+                return Err(Unserved::NotLeader(forward.leader_id));
+            }
+            Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(error))) => {
+                why = format!("no majority of the members answers ({} of them do)", error.got.len());
+            }
+            Err(RaftError::Fatal(error)) => return Err(Unserved::Unavailable(format!("this member has stopped: {error}"))),
+        }
+    }
+    Err(Unserved::Unavailable(why))
+}

@@ -1,0 +1,130 @@
+//! What a member serves: agents on one port, members on the other. mTLS on both; who may do what is decided by the
+//! role in the caller's certificate.
+
+mod answer;
+mod raft_rpc;
+mod session;
+mod watching;
+
+use crate::identity::{Caller, Role};
+use crate::member::{Core, Listeners, MemberError};
+use crate::pack::{pack, unpack, with_causes};
+use crate::proposer::Unserved;
+use crate::tls::{ClientTls, TlsError};
+use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
+use lattice_api::v1::Packed;
+use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
+use lattice_api::v1::raft_server::RaftServer;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::Stream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Response, Status, Streaming};
+
+/// Calls of one connection that are worked on at once.
+const CALLS_PER_CONNECTION: usize = 256;
+/// Calls of all connections that are worked on at once.
+const CALLS_MAX: usize = 8192;
+/// Streams of one connection (a session and some watches).
+const STREAMS_PER_CONNECTION: u32 = 1024;
+/// A connection that is silent for so long is asked whether it is there.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// The servers, and why one of them ended by itself.
+type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
+
+/// Begins to serve both ports.
+pub(crate) fn serve(core: &Arc<Core>, tls: &ClientTls, listeners: Listeners) -> Result<Serving, MemberError> {
+    let server = || -> Result<Server, TlsError> {
+        Ok(Server::builder()
+            .tls_config(tls.server())
+            .map_err(TlsError::Material)?
+            .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION)
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE)))
+    };
+    let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let incoming = |listener| TcpIncoming::from(listener).with_nodelay(Some(true));
+    let service =
+        server()?.add_service(quorum).serve_with_incoming_shutdown(incoming(listeners.service), core.stop.clone().cancelled_owned());
+    let members = server()?.add_service(raft).serve_with_incoming_shutdown(incoming(listeners.raft), core.stop.clone().cancelled_owned());
+    let (failed, failures) = watch::channel(None);
+    let spawn = |what: &'static str, server: futures::future::BoxFuture<'static, Result<(), tonic::transport::Error>>| {
+        let (failed, stop) = (failed.clone(), core.stop.clone());
+        tokio::spawn(async move {
+            let ended = server.await;
+            if !stop.is_cancelled() {
+                let why = ended.err().map_or_else(|| "it ended".to_owned(), |e| with_causes(&e));
+                failed.send_replace(Some(format!("{what}: {why}")));
+            }
+        })
+    };
+    let servers = vec![spawn("agents", Box::pin(service)), spawn("members", Box::pin(members))];
+    Ok((servers, failures))
+}
+
+struct Service {
+    core: Arc<Core>,
+    calls: Arc<Semaphore>,
+}
+
+type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Quorum for Service {
+    type SessionStream = Packets;
+    type WatchStream = Packets;
+
+    async fn call(&self, request: tonic::Request<Packed>) -> Result<Response<Packed>, Status> {
+        let caller = Caller::of(&request)?;
+        let _permit = self.calls.try_acquire().map_err(|_| Status::unavailable("too many calls at once"))?;
+        if request.metadata().contains_key(answer::FORWARDED) {
+            if caller.role != Role::Quorum {
+                return Err(Status::permission_denied("only members forward"));
+            }
+            let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
+            return Ok(Response::new(pack(&forwarded)?));
+        }
+        let question: Request = unpack(request.get_ref())?;
+        let answer = match answer::may(&caller, &question) {
+            Ok(()) => answer::answer(&self.core, question).await,
+            Err(refusal) => Err(refusal),
+        };
+        Ok(Response::new(pack(&answer)?))
+    }
+
+    async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {
+        let caller = Caller::of(&request)?;
+        if caller.role == Role::Quorum {
+            return Err(Status::permission_denied("sessions are for agents (roles node and api)"));
+        }
+        Ok(Response::new(session::open(Arc::clone(&self.core), caller, request.into_inner())))
+    }
+
+    async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
+        Caller::of(&request)?;
+        let wanted = unpack(request.get_ref())?;
+        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted)?))
+    }
+}
+
+/// As a refusal, for those who asked for an answer.
+fn unserved(why: Unserved) -> Refusal {
+    match why {
+        Unserved::NotLeader(Some(leader)) => Refusal::Unavailable { why: format!("member {leader} leads") },
+        Unserved::NotLeader(None) => Refusal::Unavailable { why: "no member leads at present".to_owned() },
+        Unserved::Unavailable(why) => Refusal::Unavailable { why },
+    }
+}

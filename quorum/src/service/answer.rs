@@ -1,0 +1,239 @@
+//! Questions and commands. The leader answers; another member passes them on to it, once.
+
+use super::unserved;
+use crate::identity::{Caller, Role};
+use crate::ledger::{Action, Outcome};
+use crate::member::Core;
+use crate::pack::{pack, unpack, with_causes};
+use crate::proposer::Unserved;
+use crate::store::machine::AuditError;
+use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use lattice_model::{Allocation, Entrypoint, MemberId, Revision};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::metadata::MetadataValue;
+
+/// Marks what a member passed on: it is answered here or not at all.
+pub(super) const FORWARDED: &str = "lattice-forwarded";
+/// How long the leader may take for what was passed on.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of allocations or records in one answer, about.
+const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Allocations in one answer.
+const LIST_MAX: u32 = 1000;
+/// Audit records in one answer.
+const AUDIT_MAX: u32 = 10_000;
+/// A member that has not answered the leader for so long is called silent.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
+
+/// What a member passes on to the leader.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Forward {
+    Propose(Vec<Action>),
+    Read(Request),
+}
+
+/// What the leader answers to a [`Forward`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Forwarded {
+    Proposed(Vec<Result<(Outcome, Revision), Refusal>>),
+    Answered(Result<Answer, Refusal>),
+    Unserved(String),
+}
+
+/// Whether the caller's certificate entitles it to this.
+pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
+    let needed = match request {
+        Request::Status | Request::GetAllocation { .. } | Request::ListNodes => return Ok(()),
+        Request::AcquireLease { holder, .. } if caller.role == Role::Api && holder.as_str() != caller.name => {
+            return Err(Refusal::Malformed { why: format!("{} cannot take a lease for {holder}", caller.name) });
+        }
+        Request::Submit { .. }
+        | Request::Cancel { .. }
+        | Request::ListAllocations { .. }
+        | Request::Claim(_)
+        | Request::AcquireLease { .. }
+        | Request::ReleaseLease { .. }
+        | Request::Audit { .. }
+        | Request::VerifyAudit => Role::Api,
+    };
+    if caller.role == needed { Ok(()) } else { Err(Refusal::Role { needed: needed.to_string(), role: caller.role.to_string() }) }
+}
+
+/// Answers an agent.
+pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+    let (action, ttl_ms) = match request {
+        Request::Status => return Ok(Answer::Status(status(core))),
+        Request::VerifyAudit => return verify_audit(core).await,
+        Request::GetAllocation { .. } | Request::ListAllocations { .. } | Request::ListNodes | Request::Audit { .. } => {
+            return read(core, request).await;
+        }
+        Request::Submit { id, spec, owner } => (Action::Submit { id, spec, owner }, 0),
+        Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
+        Request::Claim(claim) => (Action::Claim(claim), 0),
+        Request::AcquireLease { name, holder, ttl_ms } => (Action::AcquireLease { name, holder, ttl_ms }, ttl_ms),
+        Request::ReleaseLease { name, token } => (Action::ReleaseLease { name, token }, 0),
+    };
+    let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
+    let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
+    Ok(match outcome {
+        Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
+        Outcome::Claimed { epoch } => Answer::Claimed { epoch, revision },
+        Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
+    })
+}
+
+/// Proposes commands in this order, here or through the leader.
+pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+    match leader_elsewhere(core) {
+        None => core.propose_here(actions).await,
+        Some(leader) => match pass_on(core, leader, &Forward::Propose(actions)).await? {
+            Forwarded::Proposed(results) => Ok(results),
+            Forwarded::Unserved(why) => Err(Unserved::Unavailable(why)),
+            Forwarded::Answered(_) => Err(Unserved::Unavailable("the leader answered something else".to_owned())),
+        },
+    }
+}
+
+async fn read(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+    match leader_elsewhere(core) {
+        None => read_here(core, request).await,
+        Some(leader) => match pass_on(core, leader, &Forward::Read(request)).await.map_err(unserved)? {
+            Forwarded::Answered(answer) => answer,
+            Forwarded::Unserved(why) => Err(Refusal::Unavailable { why }),
+            Forwarded::Proposed(_) => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
+        },
+    }
+}
+
+/// Answers what another member passed on. Never passes it on again.
+pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
+    match forward {
+        Forward::Propose(actions) => match core.propose_here(actions).await {
+            Ok(results) => Forwarded::Proposed(results),
+            Err(why) => Forwarded::Unserved(unserved(why).to_string()),
+        },
+        Forward::Read(request) => Forwarded::Answered(read_here(core, request).await),
+    }
+}
+
+fn leader_elsewhere(core: &Core) -> Option<u64> {
+    core.raft.metrics().borrow().current_leader.filter(|leader| *leader != core.config.id)
+}
+
+async fn pass_on(core: &Core, leader: u64, forward: &Forward) -> Result<Forwarded, Unserved> {
+    let unavailable = |why: String| Unserved::Unavailable(format!("member {leader} leads: {why}"));
+    let mut client = core.peers.service(leader).ok_or_else(|| unavailable("it is not in the configuration".to_owned()))?;
+    let mut request = tonic::Request::new(pack(forward).map_err(|e| unavailable(with_causes(&e)))?);
+    request.metadata_mut().insert(FORWARDED, MetadataValue::from_static("1"));
+    match tokio::time::timeout(FORWARD_TIMEOUT, client.call(request)).await {
+        Ok(Ok(reply)) => unpack(reply.get_ref()).map_err(|e| unavailable(with_causes(&e))),
+        Ok(Err(status)) => Err(unavailable(std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes))),
+        Err(_) => Err(unavailable("no answer in time".to_owned())),
+    }
+}
+
+async fn read_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+    core.reads.pass().await.map_err(unserved)?;
+    match request {
+        Request::GetAllocation { key } => {
+            let found = core.agreed.ledger().find(&key).cloned()?;
+            Ok(Answer::Allocation(Box::new(Allocation::clone(&found))))
+        }
+        Request::ListAllocations { uid, states, limit } => {
+            let limit = if limit == 0 { LIST_MAX } else { limit.min(LIST_MAX) };
+            let found = core.agreed.ledger().list(uid, &states, limit as usize);
+            Ok(Answer::Allocations(bounded(found)))
+        }
+        Request::ListNodes => {
+            let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
+            Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
+        }
+        Request::Audit { after_seq, limit } => {
+            let limit = if limit == 0 { AUDIT_MAX } else { limit.min(AUDIT_MAX) };
+            let agreed = Arc::clone(&core.agreed);
+            blocking(move || agreed.audit_records(after_seq, limit as usize)).await.map(Answer::Audit)
+        }
+        Request::Submit { .. }
+        | Request::Cancel { .. }
+        | Request::Claim(_)
+        | Request::AcquireLease { .. }
+        | Request::ReleaseLease { .. }
+        | Request::VerifyAudit
+        | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
+    }
+}
+
+/// As many as fit in one message.
+fn bounded(found: Vec<Arc<Allocation>>) -> Vec<Allocation> {
+    let mut bytes = 0;
+    let fits = found.iter().take_while(|a| {
+        bytes += bytes_about(a);
+        bytes <= ANSWER_BYTES_MAX
+    });
+    fits.map(|a| (**a).clone()).collect()
+}
+
+/// About how many bytes an allocation takes in a message.
+pub(super) fn bytes_about(allocation: &Allocation) -> usize {
+    let script = match &allocation.spec.entrypoint {
+        Entrypoint::Script { text, .. } => text.len(),
+        Entrypoint::Command { .. } => 0,
+    };
+    1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
+}
+
+async fn verify_audit(core: &Arc<Core>) -> Result<Answer, Refusal> {
+    let agreed = Arc::clone(&core.agreed);
+    let head = blocking(move || agreed.verify_audit()).await?;
+    Ok(Answer::AuditVerified { records: head.seq, head: head.hash })
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError> + Send + 'static) -> Result<T, Refusal> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(AuditError::Broken(fault))) => Err(Refusal::AuditBroken { seq: fault.seq, why: fault.why.to_owned() }),
+        Ok(Err(AuditError::Read { seq, source })) => Err(Refusal::AuditBroken { seq, why: source.to_string() }),
+        Ok(Err(AuditError::Store(error))) => Err(Refusal::Unavailable { why: with_causes(&error) }),
+        Err(error) => Err(Refusal::Unavailable { why: error.to_string() }),
+    }
+}
+
+fn status(core: &Core) -> QuorumStatus {
+    let metrics = core.raft.metrics().borrow().clone();
+    let leads = metrics.current_leader == Some(core.config.id);
+    let members = core.config.members.iter().map(|member| {
+        let is_leader = metrics.current_leader == Some(member.id);
+        let this = member.id == core.config.id;
+        let replicated = metrics.replication.as_ref().and_then(|r| r.get(&member.id)).copied().flatten().map(|id| id.index);
+        let matched = if this { metrics.last_log_index } else { replicated };
+        let standing = if is_leader {
+            "leader"
+        } else if this {
+            "follower"
+        } else if leads {
+            let silent = core.peers.silence(member.id).is_none_or(|s| s > SILENT_AFTER);
+            if silent { "silent" } else { "follower" }
+        } else {
+            "unknown"
+        };
+        let (service, raft) = (member.service.clone(), member.raft.clone());
+        MemberStatus { id: MemberId(member.id), service, raft, matched, standing: standing.to_owned() }
+    });
+    let members = members.collect();
+    let ledger = core.agreed.ledger();
+    QuorumStatus {
+        cluster: core.config.cluster.clone(),
+        member: MemberId(core.config.id),
+        leader: metrics.current_leader.map(MemberId),
+        term: metrics.current_term,
+        generation: ledger.generation(),
+        revision: ledger.revision(),
+        members,
+        nodes: ledger.node_counts(),
+        allocations: ledger.allocation_counts(),
+        audit_records: ledger.audit_head().seq,
+        at: crate::proposer::now(),
+    }
+}

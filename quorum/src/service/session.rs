@@ -1,0 +1,290 @@
+//! An agent's session.
+//!
+//! ```text
+//!   up:   Register ──▶ committed ──▶ Heartbeat … (memory)   Report … (committed in order)
+//!   down: Registered, Desired, then Desired at each change · Acked · HeartbeatAck · Close
+//! ```
+
+use super::answer::propose;
+use super::watching::leaderless;
+use super::{Packets, unserved};
+use crate::identity::Caller;
+use crate::ledger::{Action, Outcome, Registration};
+use crate::member::Core;
+use crate::pack::{pack, unpack, with_causes};
+use crate::wire::{Down, Refusal, Up};
+use lattice_api::v1::Packed;
+use lattice_model::{DesiredShare, Incarnation, NodeId, NodeReport, Revision};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+/// Messages that wait to go down a session.
+const DOWN_QUEUE: usize = 64;
+/// Reports that are committed together.
+const REPORTS_MAX: usize = 64;
+/// How long an agent may take to say who it is, or to read what it is sent.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long this member may lie behind the leader at a registration.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+/// Begins a session.
+pub(super) fn open(core: Arc<Core>, caller: Caller, up: Streaming<Packed>) -> Packets {
+    let (tx, rx) = mpsc::channel(DOWN_QUEUE);
+    tokio::spawn(async move {
+        let down = DownLink { tx };
+        let ended = tokio::select! {
+            () = down.tx.closed() => return,
+            () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
+            () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
+            ended = serve(&core, &caller, up, &down) => ended,
+        };
+        match ended {
+            Ended::Gone => {}
+            Ended::Close(why) => {
+                tracing::debug!(agent = caller.name, why, "a session is closed");
+                // An agent that does not read learns it from the stream's end.
+                let _told = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
+            }
+            Ended::Refused(status) => {
+                let _told = tokio::time::timeout(PATIENCE, down.tx.send(Err(status))).await;
+            }
+        }
+    });
+    Box::pin(ReceiverStream::new(rx))
+}
+
+/// How a session ends.
+enum Ended {
+    /// The agent went away, or does not read.
+    Gone,
+    /// It is told why, and connects elsewhere.
+    Close(String),
+    /// What it asks for is not its to ask.
+    Refused(Status),
+}
+
+struct DownLink {
+    tx: mpsc::Sender<Result<Packed, Status>>,
+}
+
+impl DownLink {
+    async fn send(&self, down: &Down) -> Result<(), Ended> {
+        let packed = pack(down).map_err(|e| Ended::Close(with_causes(&e)))?;
+        match tokio::time::timeout(PATIENCE, self.tx.send(Ok(packed))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended::Gone),
+        }
+    }
+}
+
+async fn serve(core: &Arc<Core>, caller: &Caller, mut up: Streaming<Packed>, down: &DownLink) -> Ended {
+    let ended = async {
+        let first = tokio::time::timeout(PATIENCE, next(&mut up)).await;
+        let registration = first.map_err(|_| Ended::Close("no registration came".to_owned()))??;
+        let mut session = Session::register(core, caller, registration, down).await?;
+        let result = session.run(&mut up).await;
+        core.agreed.changes.session_over(&session.node, &session.changed);
+        result
+    };
+    match ended.await {
+        Ok(never) => match never {},
+        Err(ended) => ended,
+    }
+}
+
+async fn next(up: &mut Streaming<Packed>) -> Result<Up, Ended> {
+    match up.message().await {
+        Ok(Some(packed)) => unpack(&packed).map_err(|e| Ended::Refused(e.into())),
+        Ok(None) | Err(_) => Err(Ended::Gone),
+    }
+}
+
+struct Session<'a> {
+    core: &'a Arc<Core>,
+    down: &'a DownLink,
+    node: NodeId,
+    incarnation: Incarnation,
+    /// Wakes when what the node is to do changes.
+    changed: Arc<Notify>,
+    /// Up to when the leader knows what was heard here.
+    known: watch::Receiver<Instant>,
+    /// The last heartbeat that the leader does not know yet.
+    beat: Option<(u64, Instant)>,
+    /// What was last sent.
+    sent: Option<Vec<DesiredShare>>,
+}
+
+impl<'a> Session<'a> {
+    async fn register(core: &'a Arc<Core>, caller: &Caller, up: Up, down: &'a DownLink) -> Result<Self, Ended> {
+        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life } = up else {
+            return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
+        };
+        if node.as_str() != caller.name {
+            let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
+            return Err(Ended::Refused(Status::permission_denied(why)));
+        }
+        let registration = Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life };
+        let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        let (outcome, revision) = match results.pop() {
+            Some(Ok(done)) => done,
+            Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+        };
+        let Outcome::Registered { incarnation, report_seq } = outcome else {
+            return Err(Ended::Close("the leader answered something else".to_owned()));
+        };
+        if !core.applied(revision, CATCH_UP).await {
+            return Err(Ended::Close("this member lies too far behind the leader".to_owned()));
+        }
+        let changed = core.agreed.changes.session(node.clone());
+        core.hearts.heard(node.clone(), incarnation, Instant::now());
+        let mut session = Self { core, down, node, incarnation, changed, known: core.hearts.known(), beat: None, sent: None };
+        let registered = Down::Registered {
+            incarnation,
+            generation: core.agreed.ledger().generation(),
+            cluster: core.config.cluster.clone(),
+            heartbeat_ms: core.config.node_heartbeat_ms,
+            report_seq,
+            members: core.config.members.iter().map(|m| m.service.clone()).collect(),
+        };
+        down.send(&registered).await?;
+        session.send_desired(revision).await?;
+        Ok(session)
+    }
+
+    async fn run(&mut self, up: &mut Streaming<Packed>) -> Result<std::convert::Infallible, Ended> {
+        // Sockets are read by a task of their own, so that waiting here for something else loses no message.
+        let (tx, mut messages) = mpsc::channel(REPORTS_MAX);
+        let reading = async move {
+            loop {
+                let message = next(up).await;
+                let last = message.is_err();
+                if tx.send(message).await.is_err() || last {
+                    return;
+                }
+            }
+        };
+        let working = async {
+            let mut held: Option<Up> = None;
+            loop {
+                if let Some(message) = held.take() {
+                    held = self.handle(message, &mut messages).await?;
+                    continue;
+                }
+                tokio::select! {
+                    message = messages.recv() => match message {
+                        Some(message) => held = self.handle(message?, &mut messages).await?,
+                        None => return Err(Ended::Gone),
+                    },
+                    () = self.changed.notified() => self.send_desired(Revision(0)).await?,
+                    known = self.known.changed(), if self.beat.is_some() => {
+                        if known.is_ok() {
+                            self.acknowledge_beat().await?;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::pin!(reading, working);
+        tokio::select! {
+            ended = &mut working => ended,
+            () = &mut reading => working.await,
+        }
+    }
+
+    /// Deals with a message and with the reports that wait behind it. Gives back a message that is neither.
+    async fn handle(&mut self, up: Up, messages: &mut mpsc::Receiver<Result<Up, Ended>>) -> Result<Option<Up>, Ended> {
+        match up {
+            Up::Register { .. } => Err(Ended::Refused(Status::invalid_argument("a session has one registration"))),
+            Up::Heartbeat { incarnation, seq } => {
+                if incarnation == self.incarnation {
+                    let now = Instant::now();
+                    self.core.hearts.heard(self.node.clone(), incarnation, now);
+                    if self.core.leads() {
+                        self.down.send(&Down::HeartbeatAck { seq }).await?;
+                    } else {
+                        self.beat = Some((seq, now));
+                    }
+                }
+                Ok(None)
+            }
+            Up::Report(report) => {
+                let mut reports = vec![report];
+                let mut other = None;
+                while reports.len() < REPORTS_MAX
+                    && let Ok(message) = messages.try_recv()
+                {
+                    match message? {
+                        Up::Report(report) => reports.push(report),
+                        up @ (Up::Register { .. } | Up::Heartbeat { .. }) => {
+                            other = Some(up);
+                            break;
+                        }
+                    }
+                }
+                self.commit(reports).await?;
+                Ok(other)
+            }
+        }
+    }
+
+    async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
+        if let Some(report) = reports.iter().find(|r| r.node != self.node) {
+            let why = format!("{} cannot report for {}", self.node, report.node);
+            return Err(Ended::Refused(Status::permission_denied(why)));
+        }
+        self.core.hearts.heard(self.node.clone(), self.incarnation, Instant::now());
+        let seqs: Vec<u64> = reports.iter().map(|r| r.seq).collect();
+        let actions = reports.into_iter().map(Action::Report).collect();
+        let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        let mut acked = None;
+        let mut refused: Option<Refusal> = None;
+        for (seq, result) in seqs.into_iter().zip(results) {
+            match result {
+                Ok(_) if refused.is_none() => acked = Some(seq),
+                Ok(_) => {}
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            }
+        }
+        if let Some(seq) = acked {
+            self.down.send(&Down::Acked { incarnation: self.incarnation, seq }).await?;
+        }
+        match refused {
+            Some(refusal) => Err(Ended::Close(refusal.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
+        let known = *self.known.borrow_and_update();
+        if let Some((seq, at)) = self.beat
+            && at <= known
+        {
+            self.beat = None;
+            self.down.send(&Down::HeartbeatAck { seq }).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the node is to do, unless that was sent before.
+    async fn send_desired(&mut self, at_least: Revision) -> Result<(), Ended> {
+        let desired = {
+            let ledger = self.core.agreed.ledger();
+            // A newer life of the agent has a session of its own.
+            let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
+            if incarnation != Some(self.incarnation) {
+                return Err(Ended::Close("the node registered anew".to_owned()));
+            }
+            ledger.desired(&self.node)
+        };
+        debug_assert!(desired.revision >= at_least, "the registration is applied here");
+        if self.sent.as_ref() == Some(&desired.shares) {
+            return Ok(());
+        }
+        self.sent = Some(desired.shares.clone());
+        self.down.send(&Down::Desired(desired)).await
+    }
+}
