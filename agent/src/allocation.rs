@@ -21,7 +21,7 @@ use crate::mesh::frame::{ToHead, ToPart};
 use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, RankOutcome};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
-use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, ShimDir, StopReason, ToShim};
+use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
 use link::Link;
 pub use prepare::UENV_MOUNT;
 use std::collections::{BTreeMap, BTreeSet};
@@ -464,8 +464,13 @@ impl AllocationTask {
             }
             FromShim::Aborted { launch, code, why } => {
                 if let Some(local) = self.launches.get_mut(&launch) {
-                    local.aborted = Some((code, why.clone()));
-                    local.tell(ToHead::Aborted { code, why });
+                    if code == REFUSED_CODE {
+                        // Nothing of it was started here: no rank's end will follow.
+                        local.tell(ToHead::Lost { why });
+                    } else {
+                        local.aborted = Some((code, why.clone()));
+                        local.tell(ToHead::Aborted { code, why });
+                    }
                 }
             }
             FromShim::Stopping { why } => {

@@ -1,10 +1,165 @@
-//! `lattice dev`: a member, an agent and all roles in one process.
+//! `lattice dev`: a member, an agent and all roles in one process, everything in one directory, on loopback alone.
 
-use std::path::PathBuf;
+use crate::config::{AgentConfig, Role};
+use crate::doctor::{self, Health};
+use anyhow::{Context, bail};
+use lattice_model::MemberId;
+use lattice_quorum::ca;
+use lattice_quorum::config::{MemberAddress, QuorumConfig};
+use lattice_quorum::identity::{Role as CertificateRole, member_name};
+use lattice_quorum::member::{self, MemberError};
+use lattice_quorum::tls::TlsFiles;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use tokio_util::sync::CancellationToken;
 
-/// Runs until `stop`.
+const MEMBER: MemberId = MemberId(1);
+
+/// The ports that this cluster took when it began: kept, because members know each other by them.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Ports {
+    service: u16,
+    raft: u16,
+    mesh: u16,
+    gossip: u16,
+}
+
+/// Runs until `stop`. What is in `dir` from another time goes on.
 pub async fn run(dir: Option<PathBuf>, stop: CancellationToken) -> anyhow::Result<()> {
-    let _ = (dir, stop);
-    anyhow::bail!("being written")
+    let uid = nix::unistd::geteuid();
+    let dir = dir.unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-dev-{uid}")));
+    let dir = prepare_dir(&dir, uid.as_raw())?;
+    let ports = ports(&dir)?;
+    let tls = certificates(&dir)?;
+    let agent = agent_config(&dir, ports, &tls)?;
+    let quorum = quorum_config(&dir, ports, &tls);
+
+    for finding in doctor::examine(&agent).iter().filter(|f| f.health != Health::Ok) {
+        eprintln!("{:<9} {}: {}", finding.health, finding.subject, finding.text);
+    }
+    eprintln!("lattice dev: one node, one member, everything in {}", dir.display());
+    eprintln!("  in another shell:  export LATTICE_ENDPOINT=unix:{}", agent.socket.display());
+    eprintln!("                     lattice submit -- hostname && lattice logs -f @last");
+    eprintln!("  Ctrl-C ends it; what runs then goes on and is found again at the next start.");
+
+    // The member outlives the agent, which gives back its lease at its end.
+    let member_stop = CancellationToken::new();
+    let mut member = pin!(run_member(quorum, member_stop.clone()));
+    let mut agent = pin!(crate::run(agent, stop.clone()));
+    tokio::select! {
+        ended = &mut member => {
+            stop.cancel();
+            let agent = agent.await;
+            ended.context("the quorum member")?;
+            agent?;
+            bail!("the quorum member ended by itself");
+        }
+        ended = &mut agent => {
+            member_stop.cancel();
+            let member = member.await;
+            ended?;
+            member.context("the quorum member")
+        }
+    }
+}
+
+/// A member that forms its cluster unless it has: a crash in the middle of the first start harms nothing.
+async fn run_member(config: QuorumConfig, stop: CancellationToken) -> Result<(), MemberError> {
+    match member::run(config.clone(), true, stop.clone()).await {
+        Err(MemberError::Bootstrapped { .. }) => member::run(config, false, stop).await,
+        other => other,
+    }
+}
+
+/// Makes the directory ours alone. One in a place that others can write to is taken only if it is ours already.
+fn prepare_dir(dir: &Path, uid: u32) -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let about = fs::symlink_metadata(dir)?;
+    if !about.is_dir() || about.uid() != uid {
+        bail!("{} is not a directory of this user: choose another with --dir", dir.display());
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
+    Ok(fs::canonicalize(dir)?)
+}
+
+fn ports(dir: &Path) -> anyhow::Result<Ports> {
+    let path = dir.join("ports.json");
+    match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged: remove {}", path.display(), dir.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let (a, b) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+            let (c, d) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
+            let ports = Ports {
+                service: a.local_addr()?.port(),
+                raft: b.local_addr()?.port(),
+                mesh: c.local_addr()?.port(),
+                gossip: d.local_addr()?.port(),
+            };
+            fs::write(&path, serde_json::to_vec(&ports)?)?;
+            Ok(ports)
+        }
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+fn certificates(dir: &Path) -> anyhow::Result<PathBuf> {
+    let tls = dir.join("tls");
+    if !tls.join("ca.crt").exists() {
+        ca::init(&tls)?;
+    }
+    let hosts = ["127.0.0.1".to_owned()];
+    for (name, role) in [(member_name(MEMBER.0), CertificateRole::Quorum), ("dev".to_owned(), CertificateRole::Api)] {
+        if !tls.join(format!("{name}.crt")).exists() {
+            ca::issue(&tls, &name, role, &hosts, &tls)?;
+        }
+    }
+    let key = dir.join("gossip.key");
+    if !key.exists() {
+        let hex: String = rand::random::<[u8; 32]>().iter().map(|b| format!("{b:02x}")).collect();
+        let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&key)?;
+        std::io::Write::write_all(&mut file, hex.as_bytes())?;
+    }
+    Ok(tls)
+}
+
+fn files(tls: &Path, name: &str) -> TlsFiles {
+    TlsFiles { ca: tls.join("ca.crt"), cert: tls.join(format!("{name}.crt")), key: tls.join(format!("{name}.key")) }
+}
+
+fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> anyhow::Result<AgentConfig> {
+    Ok(AgentConfig {
+        node_id: "dev".to_owned(),
+        cluster: "dev".to_owned(),
+        state_dir: dir.join("node"),
+        socket: dir.join("agent.sock"),
+        quorum: vec![format!("127.0.0.1:{}", ports.service)],
+        tls: files(tls, "dev"),
+        mesh_listen: format!("127.0.0.1:{}", ports.mesh),
+        gossip_listen: format!("127.0.0.1:{}", ports.gossip),
+        gossip_key_file: dir.join("gossip.key"),
+        gossip: lattice_gossip::Config::lab(),
+        roles: vec![Role::Api, Role::Scheduler],
+        allow_root: true,
+        cgroup_root: format!("lattice-dev-{}/workload.slice", nix::unistd::geteuid()).into(),
+        ..AgentConfig::default()
+    })
+}
+
+fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
+    let (service, raft) = (format!("127.0.0.1:{}", ports.service), format!("127.0.0.1:{}", ports.raft));
+    QuorumConfig {
+        id: MEMBER.0,
+        cluster: "dev".to_owned(),
+        data_dir: dir.join("quorum"),
+        service_listen: (Ipv4Addr::LOCALHOST, ports.service).into(),
+        raft_listen: (Ipv4Addr::LOCALHOST, ports.raft).into(),
+        members: vec![MemberAddress { id: MEMBER.0, service, raft }],
+        tls: files(tls, &member_name(MEMBER.0)),
+        ..QuorumConfig::default()
+    }
 }

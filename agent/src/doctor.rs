@@ -97,17 +97,16 @@ fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {
             .map(|d| Path::new(d).join(name))
             .find(|p| p.exists())
     };
-    match (there("libmpich.so.12"), there("libmpi.so.40")) {
+    let (health, text) = match (there("libmpich.so.12"), there("libmpi.so.40")) {
         (Some(mpich), _) => {
-            add("MPI", Health::Ok, format!("PMI-1 serves {}; PMI-2 and PMIx (Open MPI) are not served by this version", mpich.display()))
+            (Health::Ok, format!("PMI-1 serves {}; PMI-2 and PMIx (Open MPI) are not served by this version", mpich.display()))
         }
-        (None, Some(open_mpi)) => {
-            add("MPI", Health::Degraded, format!("{} needs PMIx, which this version does not serve; MPICH works", open_mpi.display()))
+        (None, Some(other)) => {
+            (Health::Degraded, format!("{} needs PMIx, which this version does not serve; MPICH works", other.display()))
         }
-        (None, None) => {
-            add("MPI", Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1".to_owned())
-        }
-    }
+        (None, None) => (Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1".to_owned()),
+    };
+    add("MPI", health, text);
 }
 
 /// Finds the slice and makes and removes a scope in it: whether it is there is not the question, but whether it is ours.

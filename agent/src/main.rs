@@ -80,7 +80,7 @@ fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {

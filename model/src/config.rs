@@ -29,12 +29,15 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     (near.0 <= 1 + given.len() / 4).then_some(near.1)
 }
 
-/// From serde's "unknown field `x`, expected one of `a`, `b`": which of them was meant.
+/// From "unknown field `x`, expected one of a, b" (names with or without backticks): which of them was meant.
 fn suggestion(message: &str) -> Option<String> {
-    let rest = &message[message.find("unknown field")?..];
-    let mut quoted = rest.split('`').skip(1).step_by(2);
-    let given = quoted.next()?;
-    nearest(given, quoted).map(str::to_owned)
+    let line = message.lines().find(|l| l.contains("unknown field"))?;
+    let rest = &line[line.find("unknown field `")? + "unknown field `".len()..];
+    let (given, rest) = rest.split_once('`')?;
+    let (_, known) = rest.split_once("expected ")?;
+    let known = known.strip_prefix("one of ").unwrap_or(known);
+    let names = known.split([',', ' ']).map(|n| n.trim_matches(['`', '.', ':'])).filter(|n| !n.is_empty() && *n != "or");
+    nearest(given, names).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -47,6 +50,7 @@ mod tests {
     #[derive(Default)]
     struct Config {
         listen_address: String,
+        id: u64,
         data_dir: String,
     }
 
@@ -63,6 +67,7 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_defaults() {
         let config: Config = parse("x", "\n").unwrap();
+        assert_eq!(config.id, 0);
         assert_eq!((config.listen_address.as_str(), config.data_dir.as_str()), ("", ""));
     }
 }

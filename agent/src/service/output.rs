@@ -5,7 +5,7 @@ use super::allocations::AllocationWatch;
 use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
 use crate::meshd;
 use lattice_api::v1;
-use lattice_model::{Allocation, AllocationId, Entrypoint, Epoch, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -65,6 +65,15 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     Ok(stream)
 }
 
+/// Whether the attempt of its present epoch has begun: its nodes have files then.
+fn ran(allocation: &Allocation) -> bool {
+    match allocation.state {
+        AllocationState::Pending | AllocationState::Staging => false,
+        AllocationState::Running => true,
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_some(),
+    }
+}
+
 fn entry_number(allocation: &Allocation) -> u32 {
     match allocation.spec.entrypoint {
         Entrypoint::Script { .. } => 0,
@@ -85,7 +94,7 @@ async fn follow_allocation(
     let mut read = None;
     loop {
         let now = watch.now().clone();
-        if now.epoch.0 > 0 && read != Some(now.epoch) {
+        if ran(&now) && read != Some(now.epoch) {
             if read.is_some() {
                 selection.received.clear();
                 let text = format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + 1);
@@ -109,6 +118,9 @@ async fn follow_allocation(
             }
         }
         if !follow || watch.now().state.is_terminal() || out.is_closed() {
+            if read.is_none() {
+                let _ = out.send(Ok(notice("", &format!("there is no output: it is {} and has not run", watch.now().state)))).await;
+            }
             return;
         }
         tokio::select! {

@@ -36,6 +36,7 @@ impl Shim {
         match &mut self.ending {
             Ending::No => {
                 self.ending = Ending::Terminating { why, kill_at };
+                self.agent.tell(&FromShim::Stopping { why });
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
             }

@@ -14,6 +14,10 @@ impl Shim {
         if !matches!(self.walltime, Walltime::NotYet) {
             agent.tell(&FromShim::Going);
         }
+        // Before any end: who hears of the ends knows then what they are.
+        if let Ending::Terminating { why, .. } | Ending::Killing { why, .. } | Ending::Stopped { why } = self.ending {
+            agent.tell(&FromShim::Stopping { why });
+        }
         match self.script {
             Script::None => {}
             Script::Running(_) => agent.tell(&FromShim::ScriptStarted),

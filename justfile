@@ -1,0 +1,23 @@
+# What people run by hand. CI runs `.ci/run`, which is the same and installs what it needs.
+
+default: check
+
+# Formatting, lints, tests: what CI refuses to be without.
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo test --workspace
+
+# The demonstration of README.
+demo:
+    cargo run --release -p lattice-lab -- demo
+
+# One benchmark against its peers on this machine.
+bench name="launch":
+    cargo run --release -p lattice-lab -- bench {{name}}
+
+# Longer than CI has time for: licences and advisories (cargo-deny), properties with many more cases, the benchmark.
+nightly:
+    cargo deny check
+    PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-quorum
+    cargo run --release -p lattice-lab -- bench launch

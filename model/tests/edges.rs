@@ -1,0 +1,53 @@
+//! The tree tells the architecture, and Cargo keeps it: a dependency between our crates that ARCHITECTURE.md's table
+//! does not have fails here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// Crate → the crates of ours that it may depend on.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("node", &["model"]),
+    ("scheduler", &["model"]),
+    ("gossip", &["model"]),
+    ("pmi", &["model"]),
+    ("runtime", &["model"]),
+    ("api", &["model"]),
+    ("shim", &["model", "runtime", "pmi"]),
+    ("quorum", &["model", "api"]),
+    ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum"]),
+    ("cli", &["model", "api"]),
+    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "agent"]),
+];
+
+/// Crates that decide and do nothing: no runtime, no sockets.
+const PURE: &[&str] = &["model", "node", "scheduler", "gossip", "pmi"];
+const IMPURE: &[&str] = &["tokio", "quinn", "tonic", "nix", "libc", "openraft"];
+
+#[test]
+fn our_crates_depend_on_each_other_as_the_architecture_says() {
+    let output = Command::new(env!("CARGO")).args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut seen = BTreeMap::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap().strip_prefix("lattice-").unwrap().to_owned();
+        let names = |kind: bool| -> BTreeSet<String> {
+            let dependencies = package["dependencies"].as_array().unwrap().iter();
+            dependencies.filter(|d| d["kind"].is_null() || !kind).map(|d| d["name"].as_str().unwrap().to_owned()).collect()
+        };
+        seen.insert(name, (names(false), names(true)));
+    }
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
+    assert_eq!(seen.keys().map(String::as_str).collect::<Vec<_>>(), allowed.keys().copied().collect::<Vec<_>>());
+    for (name, (all, ordinary)) in &seen {
+        for dependency in all.iter().filter_map(|d| d.strip_prefix("lattice-")) {
+            assert!(allowed[name.as_str()].contains(&dependency), "{name} depends on {dependency}, which the architecture does not have");
+        }
+        if PURE.contains(&name.as_str()) {
+            for dependency in IMPURE {
+                assert!(!ordinary.contains(*dependency), "{name} is pure and depends on {dependency}");
+            }
+        }
+    }
+}
