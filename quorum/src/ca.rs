@@ -163,3 +163,30 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), CaError> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(fail)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Caller;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn certificates_carry_name_and_role_and_nothing_is_overwritten() {
+        let dir = std::env::temp_dir().join(format!("lattice-ca-{}", std::process::id()));
+        init(&dir).unwrap();
+        assert!(matches!(init(&dir), Err(CaError::Exists { .. })));
+        let issued = issue(&dir, "n1", Role::Node, &["h1".to_owned(), "10.0.0.1".to_owned()], &dir).unwrap();
+        let der = CertificateDer::from_pem_file(&issued.cert).unwrap();
+        assert_eq!(Caller::from_certificates(&[der]), Ok(Caller { name: "n1".to_owned(), role: Role::Node }));
+        for key in [dir.join("ca.key"), issued.key] {
+            assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        for (name, role) in [("member-1", Role::Api), ("n1", Role::Quorum), ("quorum.lattice", Role::Node), ("a/b", Role::Node)] {
+            assert!(matches!(issue(&dir, name, role, &[], &dir), Err(CaError::Name { .. })), "{name} as {role}");
+        }
+        assert!(matches!(issue(&dir, "n2", Role::Node, &["a b".to_owned()], &dir), Err(CaError::Host { .. })));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

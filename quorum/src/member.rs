@@ -145,6 +145,9 @@ impl Member {
         let pristine = log.is_empty() && machine.is_empty();
         drop(directory);
         if bootstrap && !pristine {
+            // Who is told to start again without it finds the folder free.
+            drop((log, machine));
+            let _free = tokio::time::timeout(STOP_TIMEOUT, released).await;
             return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
         }
         let agreed = machine.agreed();

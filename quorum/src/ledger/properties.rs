@@ -1,1 +1,286 @@
+//! Random histories of commands, and what must hold after each of them.
 
+use super::scenarios::{SIZE, id, node, registration, spec, user};
+use super::{Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
+use crate::pack;
+use lattice_model::claim::ClaimShare;
+use lattice_model::{
+    AllocationState, AuditRecord, Claim, EndReason, Epoch, Node, NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision,
+    Timestamp,
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const NODES: u8 = 4;
+const IDS: u128 = 24;
+
+/// A move, made a command by looking at the ledger, so that most commands have an effect.
+#[derive(Clone, Debug)]
+enum Move {
+    Submit { id: u128, nodes: u32, requeue: u8, max: u32, owner: u32 },
+    Cancel { id: u128, by: u32 },
+    Claim { id: u128, nodes: Vec<u8>, half: bool, stale: u8 },
+    Register { node: u8, boot: u128, memory: bool, new_life: bool },
+    Report { node: u8, id: u128, item: u8, old_epoch: bool, skip: u64 },
+    State { node: u8, state: u8, stale: bool },
+    Lease { holder: u8 },
+    Release { stale: bool },
+    Expire { stale: bool },
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let (id, node) = (0..IDS, 0..NODES);
+    prop_oneof![
+        2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32)
+            .prop_map(|(id, nodes, requeue, max, owner)| Move::Submit { id, nodes, requeue, max, owner }),
+        1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
+        5 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+            .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
+        3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
+            .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
+        10 => (node.clone(), id, 0..12u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
+            .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
+        1 => (node.clone(), 0..3u8, any::<bool>()).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
+        2 => node.prop_map(|holder| Move::Lease { holder }),
+        1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
+        1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
+    ]
+}
+
+fn half(of: Resources) -> Resources {
+    Resources { cores: of.cores / 2, memory_bytes: of.memory_bytes / 2, gpus: of.gpus / 2 }
+}
+
+fn action(ledger: &Ledger, a_move: &Move) -> Action {
+    let lease = ledger.leases().find(|(name, _)| *name == SCHEDULER_LEASE).map(|(_, lease)| lease.clone());
+    let token = lease.as_ref().map_or(0, |l| l.token);
+    match a_move.clone() {
+        Move::Submit { id: number, nodes, requeue, max, owner } => {
+            let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
+            Action::Submit { id: id(number), spec: Box::new(spec(nodes, policy, max)), owner: user(owner) }
+        }
+        Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
+        Move::Claim { id: number, nodes, half: small, stale } => {
+            // Mostly one that waits.
+            let waiting = ledger.allocations().find(|a| a.state == AllocationState::Pending && stale > 3);
+            let number = waiting.map_or(id(number), |a| a.id);
+            let allocation = ledger.allocation(number);
+            let wanted = allocation.map_or(1, |a| a.spec.nodes as usize);
+            let shares = nodes.iter().cycle().take(wanted).enumerate().map(|(at, n)| {
+                // Mostly distinct nodes.
+                let number = if stale == 0 { *n } else { (nodes[0] + u8::try_from(at).unwrap()) % NODES };
+                let known = ledger.node(&node(number)).map_or(Revision(0), |n| n.hold_revision);
+                let hold_revision = if stale == 1 { Revision(known.0 + 1) } else { known };
+                ClaimShare { node: node(number), resources: if small { half(SIZE) } else { SIZE }, hold_revision }
+            });
+            Action::Claim(Claim {
+                allocation: number,
+                requeue_count: allocation.map_or(0, |a| a.requeue_count) + u32::from(stale == 2),
+                lease_token: token + u64::from(stale == 3),
+                shares: shares.collect(),
+            })
+        }
+        Move::Register { node: number, boot, memory, new_life } => {
+            let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
+            Action::Register(registration(number, boot, if memory { known } else { 0 }, new_life))
+        }
+        Move::Report { node: number, id: of, item, old_epoch, skip } => {
+            let known = ledger.node(&node(number));
+            // Mostly about something that the node has.
+            let held = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch));
+            let (allocation, epoch) = match held {
+                Some(held) if item != 7 => held,
+                _ => (id(of), ledger.allocation(id(of)).map_or(Epoch(0), |a| a.epoch)),
+            };
+            let epoch = Epoch(epoch.0.saturating_sub(u64::from(old_epoch)));
+            let item = match item {
+                0 | 1 | 7 => ReportItem::Prepared { allocation, epoch },
+                2 => ReportItem::PrepareFailed { allocation, epoch, why: "x".into() },
+                3 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } },
+                4 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 1 } },
+                5 => ReportItem::Ended { allocation, epoch, reason: EndReason::NodeLost { node: node(number), why: "x".into() } },
+                _ => ReportItem::Released { allocation, epoch },
+            };
+            let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();
+            Action::Report(NodeReport { node: node(number), incarnation, seq: seq + skip, item })
+        }
+        Move::State { node: number, state, stale } => {
+            let mut incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            incarnation.0 -= u64::from(stale && incarnation.0 > 0);
+            let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down][usize::from(state)];
+            Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
+        }
+        Move::Lease { holder } => Action::AcquireLease { name: SCHEDULER_LEASE.into(), holder: node(holder % 2), ttl_ms: 1000 },
+        Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale) },
+        Move::Expire { stale } => {
+            let renewed = lease.map_or(Revision(0), |l| l.renewed);
+            Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
+        }
+    }
+}
+
+/// Shares of a node never exceed it.
+fn invariant_nodes_are_never_oversubscribed(ledger: &Ledger) {
+    for known in ledger.nodes() {
+        assert!(known.size.holds(&ledger.held(&known.id)), "{}", known.id);
+    }
+}
+
+/// A claim that stands holds exactly its shares; nothing else counts as standing; the rest is shown as leaving.
+fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
+    for allocation in ledger.allocations() {
+        let live = |node: &Node| {
+            let holds = ledger.holdings(&node.id).iter().filter(|h| h.allocation == allocation.id);
+            holds.filter(|h| ledger.is_live(h.allocation, h.epoch)).count()
+        };
+        let counts: Vec<usize> = ledger.nodes().map(|n| live(n)).collect();
+        assert!(counts.iter().all(|c| *c <= 1));
+        let holding: BTreeSet<_> = ledger.nodes().filter(|n| live(n) == 1).map(|n| n.id.clone()).collect();
+        let stands = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
+        let shares: BTreeSet<_> = allocation.nodes().filter(|_| stands).cloned().collect();
+        assert_eq!(holding, shares, "{allocation:?}");
+        assert_eq!(allocation.state == AllocationState::Pending, allocation.shares.is_empty() && !allocation.state.is_terminal());
+    }
+    for known in ledger.nodes() {
+        let leaving: Vec<_> = ledger
+            .holdings(&known.id)
+            .iter()
+            .filter(|h| !ledger.is_live(h.allocation, h.epoch))
+            .map(|h| (h.allocation, h.epoch, h.resources))
+            .collect();
+        assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
+    }
+}
+
+/// A refusal changes nothing but the revision.
+fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
+    if applied.result.is_err() {
+        let mut same = before.clone();
+        same.revision = after.revision;
+        assert_eq!(same, *after);
+        assert_eq!((&applied.audit[..], &applied.changed), (&[][..], &super::Changed::default()));
+    }
+}
+
+/// Whoever watches hears of everything that is different.
+fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied) {
+    for allocation in after.allocations() {
+        if before.allocation(allocation.id) != Some(allocation) {
+            assert!(applied.changed.allocations.contains(&allocation.id));
+            assert_eq!(allocation.revision, after.revision);
+        }
+    }
+    for known in after.nodes() {
+        let quiet = before.node(&known.id).map(|n| Node { report_seq: known.report_seq, ..(**n).clone() });
+        if quiet.as_ref() != Some(&**known) {
+            assert!(applied.changed.nodes.contains(&known.id), "{known:?}");
+            assert_eq!(known.revision, after.revision);
+        }
+        if before.desired(&known.id).shares != after.desired(&known.id).shares {
+            assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
+        }
+    }
+}
+
+struct History {
+    commands: Vec<(Revision, Command)>,
+    states: Vec<Ledger>,
+    audit: Vec<AuditRecord>,
+    claims: usize,
+}
+
+fn play(moves: &[Move]) -> History {
+    let mut ledger = Ledger::default();
+    let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0 };
+    let mut last_epoch = Epoch(0);
+    let mut head = AuditHead::default();
+    // A cluster with a scheduler, so that claims have a chance.
+    let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
+    let beginning: Vec<Move> = (0..NODES).map(join).chain([Move::Lease { holder: 0 }]).collect();
+    for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
+        // Two commands share an entry.
+        let revision = Revision(index / 2 + 1);
+        let command = Command { at: Timestamp(index * 10), action: action(&ledger, a_move) };
+        let before = ledger.clone();
+        let applied = ledger.apply(revision, &command);
+        invariant_nodes_are_never_oversubscribed(&ledger);
+        invariant_one_live_claim_for_each_allocation(&ledger);
+        invariant_refusals_change_nothing(&before, &ledger, &applied);
+        invariant_changes_are_told(&before, &ledger, &applied);
+        if let Ok(Outcome::Claimed { epoch }) = applied.result {
+            assert!(epoch > last_epoch, "epochs rise");
+            last_epoch = epoch;
+            history.claims += 1;
+        }
+        for record in &applied.audit {
+            head.follow(record).unwrap();
+        }
+        assert_eq!(&head, ledger.audit_head());
+        history.audit.extend(applied.audit);
+        history.commands.push((revision, command));
+        history.states.push(ledger.clone());
+    }
+    history
+}
+
+fn replay(mut ledger: Ledger, commands: &[(Revision, Command)]) -> Ledger {
+    for (revision, command) in commands {
+        ledger.apply(*revision, command);
+    }
+    ledger
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120)) {
+        play(&moves);
+    }
+
+    #[test]
+    fn replays_and_snapshots_give_the_same_state(moves in prop::collection::vec(a_move(), 1..80), cut in any::<prop::sample::Index>()) {
+        let history = play(&moves);
+        let cut = cut.index(history.commands.len() + 1);
+        let prefix = replay(Ledger::default(), &history.commands[..cut]);
+        prop_assert_eq!(&prefix, &history.states[cut]);
+        let restored: Ledger = pack::from_bytes(&pack::to_bytes(&prefix).unwrap()).unwrap();
+        prop_assert_eq!(&restored, &prefix);
+        prop_assert_eq!(&replay(restored, &history.commands[cut..]), history.states.last().unwrap());
+        // Commands mean the same after their way through the log.
+        let through: Vec<(Revision, Command)> = history
+            .commands
+            .iter()
+            .map(|(r, c)| (*r, pack::from_bytes(&pack::to_bytes(c).unwrap()).unwrap()))
+            .collect();
+        prop_assert_eq!(&through, &history.commands);
+    }
+
+    #[test]
+    fn the_chain_breaks_on_any_changed_byte(
+        moves in prop::collection::vec(a_move(), 20..60), which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), flip in 1..=255u8,
+    ) {
+        let mut audit = play(&moves).audit;
+        prop_assume!(!audit.is_empty());
+        let which = which.index(audit.len());
+        let mut text = serde_json::to_vec(&audit[which]).unwrap();
+        let at = at.index(text.len());
+        text[at] ^= flip;
+        // What is no record any more is noticed without the chain.
+        let Ok(changed) = serde_json::from_slice::<AuditRecord>(&text) else { return Ok(()) };
+        prop_assume!(changed != audit[which]);
+        audit[which] = changed;
+        let mut head = AuditHead::default();
+        prop_assert!(audit.iter().any(|record| head.follow(record).is_err()) );
+    }
+}
+
+#[test]
+fn histories_are_not_idle() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let moves = prop::collection::vec(a_move(), 120);
+    let claims: usize = (0..20).map(|_| play(&moves.new_tree(&mut runner).unwrap().current()).claims).sum();
+    assert!(claims > 60, "{claims} claims in 20 histories exercise little");
+}

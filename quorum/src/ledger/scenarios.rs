@@ -1,1 +1,331 @@
+//! One story at a time, as people tell them.
 
+use super::{Action, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use crate::wire::Refusal;
+use lattice_model::claim::ClaimShare;
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId,
+    NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
+};
+use std::time::Duration;
+use uuid::Uuid;
+
+pub(super) const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
+
+pub(super) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
+    AllocationSpec {
+        name: "a".into(),
+        tenant: String::new(),
+        project: String::new(),
+        vcluster: String::new(),
+        tags: Default::default(),
+        nodes,
+        tasks_per_node: 1,
+        walltime: Duration::from_secs(60),
+        entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
+        uenv: None,
+        working_dir: "/".into(),
+        env: Default::default(),
+        requeue,
+        requeues_max,
+        preemption_class: 5,
+    }
+}
+
+pub(super) fn user(uid: u32) -> Principal {
+    Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
+}
+
+pub(super) fn node(number: u8) -> NodeId {
+    format!("n{number}").parse().unwrap()
+}
+
+pub(super) fn id(number: u128) -> AllocationId {
+    // Spread over the leading digits, as real ids are.
+    AllocationId(Uuid::from_u128(number << 96 | number))
+}
+
+pub(super) fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
+    Registration {
+        node: node(number),
+        boot: Boot(Uuid::from_u128(boot)),
+        size: SIZE,
+        addresses: NodeAddresses { mesh: format!("n{number}:1"), gossip: format!("n{number}:2") },
+        schedulable: true,
+        incarnation: Incarnation(incarnation),
+        new_life,
+    }
+}
+
+/// A ledger with some nodes and a scheduler.
+struct Story {
+    ledger: Ledger,
+    index: u64,
+    seqs: [u64; 8],
+    token: u64,
+}
+
+impl Story {
+    fn new(nodes: u8) -> Self {
+        let mut story = Self { ledger: Ledger::default(), index: 0, seqs: [0; 8], token: 0 };
+        for number in 0..nodes {
+            story.done(Action::Register(registration(number, 1, 0, true)));
+        }
+        let lease = Action::AcquireLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000 };
+        let Ok(Outcome::Leased { token }) = story.act(lease) else { panic!("nobody holds it") };
+        story.token = token;
+        story
+    }
+
+    fn act(&mut self, action: Action) -> Result<Outcome, Refusal> {
+        self.index += 1;
+        let command = Command { at: Timestamp(self.index * 1000), action };
+        self.ledger.apply(Revision(self.index), &command).result
+    }
+
+    fn done(&mut self, action: Action) {
+        self.act(action).unwrap();
+    }
+
+    fn submit(&mut self, number: u128, nodes: u32, requeue: RequeuePolicy, max: u32) {
+        self.done(Action::Submit { id: id(number), spec: Box::new(spec(nodes, requeue, max)), owner: user(7) });
+    }
+
+    fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
+        let shares = nodes
+            .iter()
+            .map(|n| ClaimShare {
+                node: node(*n),
+                resources: SIZE,
+                hold_revision: self.ledger.node(&node(*n)).map_or(Revision(0), |n| n.hold_revision),
+            })
+            .collect();
+        let requeue_count = self.ledger.allocation(id(number)).map_or(0, |a| a.requeue_count);
+        self.act(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }))
+    }
+
+    fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
+        match self.claim(number, nodes) {
+            Ok(Outcome::Claimed { epoch }) => epoch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn report(&mut self, from: u8, item: ReportItem) {
+        let seq = &mut self.seqs[usize::from(from)];
+        *seq += 1;
+        let incarnation = self.ledger.node(&node(from)).unwrap().incarnation;
+        let report = NodeReport { node: node(from), incarnation, seq: *seq, item };
+        self.done(Action::Report(report));
+    }
+
+    fn state(&self, number: u128) -> AllocationState {
+        self.ledger.allocation(id(number)).unwrap().state
+    }
+
+    fn desired(&self, number: u8) -> usize {
+        self.ledger.desired(&node(number)).shares.len()
+    }
+}
+
+fn prepared(number: u128, epoch: Epoch) -> ReportItem {
+    ReportItem::Prepared { allocation: id(number), epoch }
+}
+
+fn released(number: u128, epoch: Epoch) -> ReportItem {
+    ReportItem::Released { allocation: id(number), epoch }
+}
+
+#[test]
+fn it_runs_when_every_node_is_prepared_and_its_nodes_are_free_when_they_say_so() {
+    let mut s = Story::new(2);
+    s.submit(1, 2, RequeuePolicy::Never, 0);
+    let epoch = s.claimed(1, &[0, 1]);
+    s.report(1, prepared(1, epoch));
+    assert_eq!(s.state(1), AllocationState::Staging);
+    s.report(0, prepared(1, epoch));
+    assert_eq!(s.state(1), AllocationState::Running);
+    // Only the head knows how it ended.
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.state(1), AllocationState::Running);
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!((s.state(1), s.desired(0), s.desired(1)), (AllocationState::Completed, 0, 0));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().leaving.len(), 1);
+    s.report(0, released(1, epoch));
+    assert_eq!(s.ledger.held(&node(0)), Resources::default());
+    assert_eq!(s.ledger.held(&node(1)), SIZE);
+    let phases: Vec<_> = s.ledger.allocation(id(1)).unwrap().shares.iter().map(|s| s.phase).collect();
+    assert_eq!(phases, [SharePhase::Released, SharePhase::Prepared]);
+}
+
+#[test]
+fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
+    let mut s = Story::new(3);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    s.claimed(1, &[0]);
+    let why = |result: Result<Outcome, Refusal>| match result {
+        Err(Refusal::Conflict { conflicts }) => (conflicts[0].holder, conflicts[0].why.clone()),
+        other => panic!("{other:?}"),
+    };
+    let (holder, text) = why(s.claim(2, &[0]));
+    assert!(holder == Some(id(1)) && text.contains("allocation"), "{text}");
+    assert!(why(s.claim(2, &[9])).1.contains("not registered"));
+    assert!(matches!(s.claim(1, &[1]), Err(Refusal::NotPending { .. })));
+    assert!(matches!(s.claim(3, &[1]), Err(Refusal::NoSuchAllocation { .. })));
+    assert!(matches!(s.claim(2, &[1, 2]), Err(Refusal::MalformedClaim { .. })));
+    s.submit(4, 2, RequeuePolicy::Never, 0);
+    assert!(matches!(s.claim(4, &[1, 1]), Err(Refusal::MalformedClaim { .. })));
+    let incarnation = s.ledger.node(&node(1)).unwrap().incarnation;
+    let standing = NodeStanding { node: node(1), incarnation, state: NodeState::Degraded, reason: "silent".into() };
+    s.done(Action::NodeStates(vec![standing]));
+    assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
+    // What the claim saw is no longer so.
+    let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
+    let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share] };
+    assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
+    assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
+    let late = Claim { requeue_count: 1, ..claim(s.token, stale) };
+    assert!(matches!(s.act(Action::Claim(late)), Err(Refusal::StaleRequeueCount { seen: 1, now: 0, .. })));
+}
+
+#[test]
+fn a_failed_prologue_excludes_the_node_and_the_third_one_ends_it() {
+    let mut s = Story::new(4);
+    s.submit(1, 1, RequeuePolicy::Always, 5);
+    for (round, n) in [0u8, 1].into_iter().enumerate() {
+        let epoch = s.claimed(1, &[n]);
+        s.report(n, ReportItem::PrepareFailed { allocation: id(1), epoch, why: "no image".into() });
+        assert_eq!((s.state(1), s.desired(n)), (AllocationState::Pending, 0));
+        assert_eq!(s.ledger.allocation(id(1)).unwrap().excluded.len(), round + 1);
+        assert_eq!(s.ledger.held(&node(n)), SIZE, "it has not said that it is clean");
+        s.report(n, released(1, epoch));
+        assert!(matches!(s.claim(1, &[n]), Err(Refusal::Conflict { .. })));
+    }
+    let epoch = s.claimed(1, &[2]);
+    s.report(2, ReportItem::PrepareFailed { allocation: id(1), epoch, why: "no image".into() });
+    let ended = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((ended.state, ended.requeue_count), (AllocationState::Failed, 0));
+    assert!(matches!(ended.reason, Some(EndReason::PrologueFailed { .. })));
+}
+
+#[test]
+fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
+    let mut s = Story::new(2);
+    s.submit(1, 2, RequeuePolicy::OnNodeFailure, 1);
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    let epoch = s.claimed(1, &[0, 1]);
+    s.done(Action::Register(registration(0, 2, 1, true)));
+    let lost = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(4000)));
+    assert_eq!((s.ledger.held(&node(0)), s.ledger.held(&node(1))), (Resources::default(), SIZE));
+    assert_eq!(s.ledger.node(&node(1)).unwrap().leaving.len(), 1);
+    assert!(matches!(s.claim(1, &[0, 1]), Err(Refusal::Conflict { .. })));
+    // An end that was reported under the lost epoch comes too late.
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.state(1), AllocationState::Pending);
+    s.report(1, released(1, epoch));
+    s.claimed(1, &[0, 1]);
+    s.done(Action::Register(registration(0, 3, 2, true)));
+    assert_eq!(s.state(1), AllocationState::Failed);
+}
+
+#[test]
+fn requeues_follow_the_policy() {
+    let exited = EndReason::Exited { code: 1 };
+    let lost = EndReason::NodeLost { node: node(0), why: "x".into() };
+    for (policy, reason, back) in [
+        (RequeuePolicy::Never, lost.clone(), false),
+        (RequeuePolicy::OnNodeFailure, lost.clone(), true),
+        (RequeuePolicy::OnNodeFailure, exited.clone(), false),
+        (RequeuePolicy::Always, exited, true),
+        (RequeuePolicy::Always, lost, true),
+        (RequeuePolicy::Always, EndReason::Exited { code: 0 }, false),
+        (RequeuePolicy::Always, EndReason::WalltimeExceeded, false),
+        (RequeuePolicy::Always, EndReason::LaunchAborted { code: 1, why: "x".into() }, true),
+    ] {
+        let mut s = Story::new(1);
+        s.submit(1, 1, policy, 1);
+        let epoch = s.claimed(1, &[0]);
+        s.report(0, prepared(1, epoch));
+        s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: reason.clone() });
+        assert_eq!(s.state(1) == AllocationState::Pending, back, "{policy:?} {reason:?}");
+    }
+}
+
+#[test]
+fn only_its_owner_or_root_cancels() {
+    let mut s = Story::new(1);
+    s.submit(1, 1, RequeuePolicy::Always, 3);
+    assert!(matches!(s.act(Action::Cancel { id: id(1), by: user(8) }), Err(Refusal::NotYours { .. })));
+    let epoch = s.claimed(1, &[0]);
+    s.done(Action::Cancel { id: id(1), by: user(0) });
+    assert_eq!((s.state(1), s.desired(0), s.ledger.held(&node(0))), (AllocationState::Cancelled, 0, SIZE));
+    s.report(0, released(1, epoch));
+    assert_eq!(s.ledger.held(&node(0)), Resources::default());
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+}
+
+#[test]
+fn registrations_keep_a_life_and_outlast_an_older_one() {
+    let mut s = Story::new(1);
+    let known = |s: &Story| s.ledger.node(&node(0)).unwrap().incarnation;
+    assert_eq!(known(&s), Incarnation(1));
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let epoch = s.claimed(1, &[0]);
+    s.report(0, prepared(1, epoch));
+    let again = s.act(Action::Register(registration(0, 1, 1, false)));
+    assert_eq!(again, Ok(Outcome::Registered { incarnation: Incarnation(1), report_seq: 1 }));
+    // It lived without a quorum and counted on.
+    let again = s.act(Action::Register(registration(0, 1, 5, false)));
+    assert_eq!(again, Ok(Outcome::Registered { incarnation: Incarnation(6), report_seq: 0 }));
+    let old = NodeReport { node: node(0), incarnation: Incarnation(1), seq: 2, item: released(1, epoch) };
+    assert!(matches!(s.act(Action::Report(old)), Err(Refusal::StaleIncarnation { .. })));
+    let gap = NodeReport { node: node(0), incarnation: Incarnation(6), seq: 2, item: released(1, epoch) };
+    assert!(matches!(s.act(Action::Report(gap)), Err(Refusal::Malformed { .. })));
+    assert_eq!(s.state(1), AllocationState::Running);
+    // An agent without memory sweeps what it was to end, and keeps what stands.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done(Action::Register(registration(0, 1, 6, true)));
+    assert_eq!(s.ledger.held(&node(0)), SIZE);
+    s.done(Action::Register(registration(0, 1, 0, true)));
+    assert_eq!(s.ledger.held(&node(0)), Resources::default());
+}
+
+#[test]
+fn a_node_that_shrinks_keeps_its_work_and_gets_no_more() {
+    let mut s = Story::new(1);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    s.claimed(1, &[0]);
+    let smaller = Resources { cores: 4, ..SIZE };
+    s.done(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
+    assert_eq!(s.desired(0), 1);
+    assert!(matches!(s.claim(2, &[0]), Err(Refusal::Conflict { .. })));
+}
+
+#[test]
+fn allocations_are_found_by_prefix() {
+    let mut s = Story::new(0);
+    s.submit(0x1234_5678, 1, RequeuePolicy::Never, 0);
+    s.submit(0x1234_9999, 1, RequeuePolicy::Never, 0);
+    let found = |key: &str| s.ledger.find(key).map(|a| a.id);
+    assert_eq!(found("12345"), Ok(id(0x1234_5678)));
+    assert_eq!(found(&id(0x1234_9999).to_string()), Ok(id(0x1234_9999)));
+    assert!(matches!(found("1234"), Err(Refusal::AmbiguousAllocation { candidates, .. }) if candidates.len() == 2));
+    assert!(matches!(found("123"), Err(Refusal::Malformed { .. })));
+    assert!(matches!(found("ffff"), Err(Refusal::NoSuchAllocation { .. })));
+    assert!(matches!(found("xyzw"), Err(Refusal::NoSuchAllocation { .. })));
+}
+
+#[test]
+fn the_oldest_ended_allocations_are_forgotten() {
+    let mut s = Story::new(0);
+    let most = super::ENDED_KEPT_MAX as u128;
+    for number in 0..most + 3 {
+        s.submit(number, 1, RequeuePolicy::Never, 0);
+        s.done(Action::Cancel { id: id(number), by: user(7) });
+    }
+    assert_eq!(s.ledger.allocations().count() as u128, most);
+    assert!(s.ledger.allocation(id(2)).is_none() && s.ledger.allocation(id(3)).is_some());
+}

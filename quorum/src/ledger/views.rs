@@ -115,7 +115,7 @@ impl Ledger {
     pub fn list(&self, uid: Option<u32>, states: &[AllocationState], limit: usize) -> Vec<Arc<Allocation>> {
         let wanted = |a: &&Arc<Allocation>| uid.is_none_or(|uid| a.owner.uid == uid) && (states.is_empty() || states.contains(&a.state));
         let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
-        found.sort_unstable_by(|a, b| (b.submitted_at, b.id).cmp(&(a.submitted_at, a.id)));
+        found.sort_unstable_by_key(|a| std::cmp::Reverse((a.submitted_at, a.id)));
         found.into_iter().take(limit).cloned().collect()
     }
 

@@ -1,1 +1,278 @@
+//! Crashes at every byte, and damage.
 
+use super::audit_file::AuditFile;
+use super::directory::Directory;
+use super::log::Log;
+use super::machine::Machine;
+use super::segments::{SEGMENT_HEADER, Segments};
+use super::{StoreError, snapshot_file};
+use crate::ledger::{Action, AuditHead, Command};
+use crate::raft::{Entry, LogId, Proposal, Vote};
+use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
+use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lattice-store-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn payloads(dir: &Path) -> Result<Vec<Vec<u8>>, StoreError> {
+    let mut found = Vec::new();
+    Segments::open(dir, |stored| {
+        found.push(stored.payload);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Three entries, each synced; the file without the zeros behind it, and where the last entry begins.
+fn three_entries(dir: &Path) -> (PathBuf, Vec<u8>, usize) {
+    let mut segments = Segments::open(dir, |_| Ok(())).unwrap();
+    let mut last = 0;
+    for index in 1..=3u64 {
+        let payload = vec![u8::try_from(index).unwrap() | 0x80; 40];
+        last = usize::try_from(segments.append(index, &[payload]).unwrap()[0].offset).unwrap();
+        segments.sync().unwrap();
+    }
+    let file = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(&file).unwrap();
+    let end = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    (file, bytes[..end].to_vec(), last)
+}
+
+#[test]
+fn a_last_entry_torn_at_any_byte_is_cut_off_and_the_log_goes_on() {
+    let scratch = Scratch::new();
+    let (file, bytes, last) = three_entries(&scratch.0);
+    for torn in last + 1..bytes.len() {
+        for zeros in [0, 100] {
+            let mut left = bytes[..torn].to_vec();
+            left.resize(torn + zeros, 0);
+            std::fs::write(&file, &left).unwrap();
+            assert_eq!(payloads(&scratch.0).unwrap().len(), 2, "torn at {torn}");
+            let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+            segments.append(3, &[b"again".to_vec()]).unwrap();
+            segments.sync().unwrap();
+            assert_eq!(payloads(&scratch.0).unwrap().last().unwrap(), b"again");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_byte_in_the_middle_refuses_to_start_and_names_the_place() {
+    let scratch = Scratch::new();
+    let (file, bytes, last) = three_entries(&scratch.0);
+    for at in 0..last {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        std::fs::write(&file, &flipped).unwrap();
+        match payloads(&scratch.0) {
+            Err(StoreError::Corrupt { path, offset, .. }) => {
+                assert_eq!(path, file);
+                assert!(offset <= at as u64, "byte {at}, named {offset}");
+            }
+            other => panic!("byte {at}: {other:?}"),
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), flipped, "nothing is changed");
+    }
+}
+
+#[test]
+fn a_segment_that_never_began_is_removed() {
+    let scratch = Scratch::new();
+    three_entries(&scratch.0);
+    for bytes in [&b""[..], &b"LATT"[..], &[0; 64][..]] {
+        std::fs::write(scratch.0.join(format!("{:020}.log", 4)), bytes).unwrap();
+        assert_eq!(payloads(&scratch.0).unwrap().len(), 3);
+    }
+    assert_eq!(SEGMENT_HEADER, 16);
+}
+
+fn id(index: u64) -> LogId {
+    LogId::new(CommittedLeaderId::new(1, 1), index)
+}
+
+fn entry(index: u64) -> Entry {
+    let command = Command {
+        at: Timestamp(index),
+        action: Action::AcquireLease { name: format!("l{index}"), holder: "n1".parse().unwrap(), ttl_ms: 1000 },
+    };
+    Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(&[command]).unwrap()) }
+}
+
+async fn reopen(scratch: &Scratch) -> (Log, Directory) {
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    (Log::open(&directory).unwrap(), directory)
+}
+
+/// Closes the log and waits until its folder is free.
+async fn close(scratch: &Scratch, log: Log, directory: Directory) {
+    drop((log, directory));
+    while matches!(Directory::open(&scratch.0, "c", 1), Err(StoreError::Locked { .. })) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn indices(log: &mut Log) -> Vec<u64> {
+    log.try_get_log_entries(..).await.unwrap().iter().map(|e| e.log_id.index).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vote_truncation_and_purge_outlast_a_restart() {
+    let scratch = Scratch::new();
+    let (mut log, directory) = reopen(&scratch).await;
+    assert!(log.is_empty());
+    log.save_vote(&Vote::new(3, 1)).await.unwrap();
+    log.blocking_append((1..=10).map(entry)).await.unwrap();
+    log.truncate(id(8)).await.unwrap();
+    log.blocking_append([entry(8)]).await.unwrap();
+    log.purge(id(4)).await.unwrap();
+    assert_eq!(indices(&mut log).await, [5, 6, 7, 8]);
+    close(&scratch, log, directory).await;
+
+    let (mut log, directory) = reopen(&scratch).await;
+    assert!(!log.is_empty());
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(3, 1)));
+    assert_eq!(indices(&mut log).await, [5, 6, 7, 8]);
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(id(4)), Some(id(8))));
+    assert_eq!(log.try_get_log_entries(6..=7).await.unwrap(), [entry(6), entry(7)]);
+    // Behind a snapshot from elsewhere.
+    log.purge(id(100)).await.unwrap();
+    log.blocking_append([entry(101)]).await.unwrap();
+    close(&scratch, log, directory).await;
+    let (mut log, directory) = reopen(&scratch).await;
+    assert_eq!(indices(&mut log).await, [101]);
+    close(&scratch, log, directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_that_left_the_memory_are_read_from_disk() {
+    let scratch = Scratch::new();
+    let (mut log, directory) = reopen(&scratch).await;
+    let large = |index| Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal(vec![7; 3 << 20].into())) };
+    for index in 1..=20 {
+        log.blocking_append([large(index)]).await.unwrap();
+    }
+    assert_eq!(log.try_get_log_entries(1..3).await.unwrap(), [large(1), large(2)]);
+    // Replication takes some at a time, and always at least one.
+    assert_eq!(log.limited_get_log_entries(1, 20).await.unwrap().len(), 1);
+    assert!(std::fs::read_dir(scratch.0.join("log")).unwrap().count() > 1, "more than one segment");
+    log.truncate(id(2)).await.unwrap();
+    assert_eq!(indices(&mut log).await, [1]);
+    close(&scratch, log, directory).await;
+    let (mut log, directory) = reopen(&scratch).await;
+    assert_eq!(indices(&mut log).await, [1]);
+    close(&scratch, log, directory).await;
+}
+
+fn record(head: &mut AuditHead) -> AuditRecord {
+    head.link(Revision(1), Timestamp(1), "u", AuditAction::LeaseGranted, None, None, "x".into())
+}
+
+#[test]
+fn an_audit_file_torn_at_any_byte_is_written_again_by_the_replay() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("audit.log");
+    let mut head = AuditHead::default();
+    let records: Vec<AuditRecord> = (0..3).map(|_| record(&mut head)).collect();
+    AuditFile::open(&path).unwrap().append(&records).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    for torn in 16..bytes.len() {
+        std::fs::write(&path, &bytes[..torn]).unwrap();
+        let mut file = AuditFile::open(&path).unwrap();
+        assert!(file.head().seq < 3);
+        file.append(&records).unwrap();
+        assert_eq!(file.head(), &head);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+    // What does not follow is not appended.
+    let mut other = AuditHead { seq: 3, hash: "0".repeat(64) };
+    let stranger = record(&mut other);
+    assert!(AuditFile::open(&path).unwrap().append(&[stranger]).is_err());
+}
+
+#[test]
+fn audit_records_are_found_behind_any_place() {
+    let scratch = Scratch::new();
+    let mut file = AuditFile::open(&scratch.0.join("audit.log")).unwrap();
+    let mut head = AuditHead::default();
+    let records: Vec<AuditRecord> = (0..3000).map(|_| record(&mut head)).collect();
+    file.append(&records).unwrap();
+    for after in [0, 1, 1023, 1024, 1025, 2048, 2999, 3000, 9999] {
+        let found: Vec<u64> = file.records(after, 3000).unwrap().map(|r| r.unwrap().seq).take(3).collect();
+        let want: Vec<u64> = (after + 1..=3000).take(3).collect();
+        assert_eq!(found, want, "behind {after}");
+    }
+}
+
+async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = Machine::open(&directory).unwrap();
+    let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
+    assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
+    (machine, directory)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_restores_ledger_and_audit_file_and_a_damaged_one_refuses() {
+    let scratch = Scratch::new();
+    let (mut machine, directory) = machine_with(&scratch, 30).await;
+    let snapshot = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
+    let want = machine.agreed().ledger().clone();
+    drop((machine, directory, snapshot));
+    // Without its audit file, and with one that is torn.
+    let audit = scratch.0.join("audit.log");
+    for left in [0, 500] {
+        let whole = std::fs::read(&audit).unwrap();
+        std::fs::write(&audit, &whole[..left]).unwrap();
+        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+        let mut machine = Machine::open(&directory).unwrap();
+        assert_eq!(*machine.agreed().ledger(), want);
+        assert_eq!(machine.agreed().verify_audit().unwrap(), *want.audit_head());
+        assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
+    }
+    let path = snapshot_file::path_of(&scratch.0, 30);
+    let whole = std::fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(101) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x40;
+        std::fs::write(&path, &flipped).unwrap();
+        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+        match Machine::open(&directory) {
+            Err(StoreError::Corrupt { path: named, .. }) => assert_eq!(named, path),
+            other => panic!("byte {at}: {:?}", other.is_ok()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_audit_record_is_found() {
+    let scratch = Scratch::new();
+    let (machine, _directory) = machine_with(&scratch, 5).await;
+    let agreed = machine.agreed();
+    agreed.verify_audit().unwrap();
+    let path = scratch.0.join("audit.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(9).position(|w| w == b"node:n1\xa6" || w.starts_with(b"node:n1")).unwrap();
+    bytes[at + 6] = b'2';
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(agreed.verify_audit().is_err());
+}

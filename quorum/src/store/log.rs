@@ -258,7 +258,7 @@ impl Writer {
         }
         for flushed in waiting {
             let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
-            flushed.log_io_completed(told.map(|()| ()));
+            flushed.log_io_completed(told.copied());
         }
         lock(&self.index).evict();
         next

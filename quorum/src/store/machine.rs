@@ -3,6 +3,8 @@
 //! The ledger lives in memory behind a lock that is held for one entry at a time. Entries are shared (`Arc`), so a
 //! snapshot begins with a cheap copy and is written while further entries are applied.
 
+#![expect(clippy::result_large_err, reason = "the error is openraft's")]
+
 use super::audit_file::AuditFile;
 use super::directory::Directory;
 use super::{StoreError, snapshot_file};

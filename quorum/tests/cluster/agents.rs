@@ -1,0 +1,157 @@
+//! Sessions, claims, watches and who may do what.
+
+use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
+use lattice_model::{AllocationId, AllocationState, Boot, EndReason, NodeState, ReportItem};
+use lattice_quorum::client::CallError;
+use lattice_quorum::identity::Role;
+use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchRequest};
+use std::time::Duration;
+use uuid::Uuid;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_allocation_goes_from_submission_to_its_end() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let client = lab.api(&[1]);
+    let mut agent = Agent::register(&client, "n1").await;
+    let token = lease(&client, "n1").await;
+    let id = submit(&client, 1).await;
+    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::Live };
+    let mut watch = client.watch(&watch).await.unwrap();
+    let Change::Start { nodes, allocations, .. } = watch.next().await.unwrap() else { panic!("a watch begins with a list") };
+    assert_eq!((nodes.len(), allocations.len()), (1, 1));
+
+    let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
+    let Down::Desired(list) = agent.next().await else { panic!("the node is told") };
+    assert_eq!((list.shares[0].allocation, list.shares[0].epoch, list.shares[0].state), (id, epoch, AllocationState::Staging));
+    assert_eq!(list.shares[0].nodes, [("n1".parse().unwrap(), "n1:9401".to_owned())]);
+
+    let mut told = agent.report(ReportItem::Prepared { allocation: id, epoch }).await;
+    if told.is_empty() {
+        told.push(agent.next().await);
+    }
+    assert!(matches!(&told[0], Down::Desired(list) if list.shares[0].state == AllocationState::Running), "{told:?}");
+    agent.report(ReportItem::Ended { allocation: id, epoch, reason: EndReason::Exited { code: 3 } }).await;
+
+    // The node is not free before it says so.
+    let next = submit(&client, 1).await;
+    match claim(&client, next, token, &["n1"]).await {
+        Err(CallError::Refused(Refusal::Conflict { conflicts })) => assert_eq!(conflicts[0].holder, Some(id)),
+        other => panic!("{other:?}"),
+    }
+    agent.report(ReportItem::Released { allocation: id, epoch }).await;
+    assert!(matches!(claim(&client, next, token, &["n1"]).await, Ok(Answer::Claimed { .. })));
+
+    let key = id.short();
+    let Answer::Allocation(ended) = client.call(&Request::GetAllocation { key }, PATIENCE).await.unwrap() else { panic!() };
+    assert_eq!((ended.state, ended.reason), (AllocationState::Failed, Some(EndReason::Exited { code: 3 })));
+    let mut states = Vec::new();
+    while states.last() != Some(&AllocationState::Failed) {
+        if let Change::Allocation(a) = watch.next().await.unwrap()
+            && a.id == id
+        {
+            states.push(a.state);
+        }
+    }
+    assert_eq!(states, [AllocationState::Staging, AllocationState::Running, AllocationState::Failed]);
+    let Answer::AuditVerified { records, .. } = client.call(&Request::VerifyAudit, PATIENCE).await.unwrap() else { panic!() };
+    let Answer::Audit(log) = client.call(&Request::Audit { after_seq: 0, limit: 0 }, PATIENCE).await.unwrap() else { panic!() };
+    assert_eq!(log.len() as u64, records);
+    drop(watch);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_claims_for_one_node_one_holds_whichever_members_are_asked() {
+    let mut lab = Lab::new(3, |_| {});
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    let (first, second) = (lab.api(&[2]), lab.api(&[3]));
+    let _agent = Agent::register(&first, "n1").await;
+    let token = lease(&first, "n1").await;
+    let (a, b) = (submit(&first, 1).await, submit(&second, 1).await);
+    let (left, right) = tokio::join!(claim(&first, a, token, &["n1"]), claim(&second, b, token, &["n1"]));
+    let (won, refusal) = match (left, right) {
+        (Ok(Answer::Claimed { .. }), Err(CallError::Refused(refusal))) => (a, refusal),
+        (Err(CallError::Refused(refusal)), Ok(Answer::Claimed { .. })) => (b, refusal),
+        other => panic!("{other:?}"),
+    };
+    let Refusal::Conflict { conflicts } = refusal else { panic!("{refusal:?}") };
+    assert_eq!(conflicts.iter().map(|c| c.holder).collect::<Vec<_>>(), [Some(won)]);
+    for member in members {
+        member.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_entitles_to_its_role_and_name_alone() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let node = lab.client(&[1], "n2", Role::Node);
+    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner() };
+    match node.call(&submission, PATIENCE).await {
+        Err(CallError::Refused(Refusal::Role { needed, role })) => assert_eq!((needed.as_str(), role.as_str()), ("api", "node")),
+        other => panic!("{other:?}"),
+    }
+    let Ok(Answer::Nodes(_)) = node.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes may be listed") };
+    // Another node's name.
+    let (_up, mut down) = node.session(Agent::registration("n1", Boot(Uuid::nil()), 0)).await.unwrap();
+    assert!(matches!(down.next().await, Err(CallError::Refused(_))));
+    // A lease in another's name.
+    let api = lab.api(&[1]);
+    let lease = Request::AcquireLease { name: "x".into(), holder: "n2".parse().unwrap(), ttl_ms: 1000 };
+    assert!(matches!(api.call(&lease, PATIENCE).await, Err(CallError::Refused(Refusal::Malformed { .. }))));
+    // A member's certificate opens no session, and another authority's opens nothing.
+    let stranger = Lab::new(1, |_| {});
+    let endpoints = vec![lab.config(1).service_listen.to_string()];
+    let foreign = lattice_quorum::client::QuorumClient::new(endpoints, stranger.agent("n1", Role::Api)).unwrap();
+    let refused = foreign.call(&Request::Status, Duration::from_millis(500)).await;
+    assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
+    let mut lab = Lab::new(3, |c| {
+        c.node_heartbeat_ms = 100;
+        c.node_degraded_after_ms = 400;
+        c.node_down_after_ms = 400;
+    });
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    // On a follower: its heartbeats reach the leader in a summary.
+    let any = lab.api(&[1, 2, 3]);
+    eventually("a leader", async || any.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
+    let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
+    let client = lab.client(&[follower], "n1", Role::Api);
+    let mut agent = Agent::register(&client, "n1").await;
+    let state = async || match any.call(&Request::ListNodes, PATIENCE).await.unwrap() {
+        Answer::Nodes(nodes) => nodes[0].state,
+        other => panic!("{other:?}"),
+    };
+    eventually("degraded", state, |s| *s == NodeState::Degraded).await;
+    eventually("down", state, |s| *s == NodeState::Down).await;
+    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7 }).await.unwrap();
+    assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
+    eventually("ready", state, |s| *s == NodeState::Ready).await;
+    for member in members {
+        member.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_renews_ends_and_the_next_token_is_higher() {
+    let mut lab = Lab::new(1, |c| {
+        c.node_heartbeat_ms = 100;
+        c.node_degraded_after_ms = 400;
+    });
+    let member = lab.start(1, true).await;
+    let (one, two) = (lab.client(&[1], "n1", Role::Api), lab.client(&[1], "n2", Role::Api));
+    let take = |holder: &str| Request::AcquireLease { name: "x".into(), holder: holder.parse().unwrap(), ttl_ms: 500 };
+    let Ok(Answer::Lease { token, .. }) = one.call(&take("n1"), PATIENCE).await else { panic!("it is free") };
+    let Ok(Answer::Lease { token: same, .. }) = one.call(&take("n1"), PATIENCE).await else { panic!("it is its own") };
+    assert_eq!(token, same);
+    assert!(matches!(two.call(&take("n2"), PATIENCE).await, Err(CallError::Refused(Refusal::LeaseHeld { .. }))));
+    let taken = async || two.call(&take("n2"), PATIENCE).await;
+    let Ok(Answer::Lease { token: next, .. }) = eventually("the lease ends", taken, Result::is_ok).await else { panic!() };
+    assert!(next > token);
+    member.stop().await;
+}

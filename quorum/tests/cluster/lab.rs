@@ -1,0 +1,267 @@
+//! Members on loopback, with certificates of their own authority.
+
+use lattice_model::{
+    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
+    RequeuePolicy, Resources,
+};
+use lattice_quorum::ca;
+use lattice_quorum::client::{CallError, DownStream, QuorumClient};
+use lattice_quorum::config::{MemberAddress, QuorumConfig};
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::member::{Listeners, Member};
+use lattice_quorum::tls::{ClientTls, TlsFiles};
+use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A folder that goes away with the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lattice-quorum-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The configurations and certificates of a cluster; members are started from it.
+pub struct Lab {
+    pub scratch: Scratch,
+    pub configs: Vec<QuorumConfig>,
+    /// Sockets that are bound and not yet given to a member.
+    listeners: Vec<Option<(std::net::TcpListener, std::net::TcpListener)>>,
+}
+
+impl Lab {
+    pub fn new(members: u64, change: impl Fn(&mut QuorumConfig)) -> Self {
+        let scratch = Scratch::new();
+        let dir = scratch.0.join("ca");
+        ca::init(&dir).unwrap();
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for id in 1..=members {
+            let bind = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let (service, raft) = (bind(), bind());
+            let text = |l: &std::net::TcpListener| l.local_addr().unwrap().to_string();
+            addresses.push(MemberAddress { id, service: text(&service), raft: text(&raft) });
+            listeners.push(Some((service, raft)));
+        }
+        let configs = addresses
+            .iter()
+            .map(|member| {
+                let name = format!("member-{}", member.id);
+                let issued = ca::issue(&dir, &name, Role::Quorum, &["127.0.0.1".to_owned()], &dir).unwrap();
+                let mut config = QuorumConfig {
+                    id: member.id,
+                    cluster: "test".to_owned(),
+                    data_dir: scratch.0.join(&name),
+                    service_listen: member.service.parse().unwrap(),
+                    raft_listen: member.raft.parse().unwrap(),
+                    members: addresses.clone(),
+                    tls: TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key },
+                    heartbeat_ms: 50,
+                    election_ms: 500,
+                    ..QuorumConfig::default()
+                };
+                change(&mut config);
+                config
+            })
+            .collect();
+        Self { scratch, configs, listeners }
+    }
+
+    /// Starts member `id` in this process.
+    pub async fn start(&mut self, id: u64, bootstrap: bool) -> Member {
+        let config = self.config(id).clone();
+        let listeners = match self.listeners[usize::try_from(id - 1).unwrap()].take() {
+            Some((service, raft)) => {
+                let turn = |l: std::net::TcpListener| {
+                    l.set_nonblocking(true).unwrap();
+                    tokio::net::TcpListener::from_std(l).unwrap()
+                };
+                Listeners { service: turn(service), raft: turn(raft) }
+            }
+            None => Listeners::bind(&config).await.unwrap(),
+        };
+        Member::start(config, bootstrap, listeners).await.unwrap()
+    }
+
+    /// Gives the ports up, so that a process can bind them.
+    pub fn release_ports(&mut self) {
+        self.listeners.iter_mut().for_each(|l| *l = None);
+    }
+
+    pub fn config(&self, id: u64) -> &QuorumConfig {
+        &self.configs[usize::try_from(id - 1).unwrap()]
+    }
+
+    /// A certificate for an agent.
+    pub fn agent(&self, name: &str, role: Role) -> ClientTls {
+        let dir = self.scratch.0.join("ca");
+        let out = self.scratch.0.join(format!("{name}-{role}"));
+        let files = |cert: &Path| TlsFiles {
+            ca: dir.join("ca.crt"),
+            cert: cert.join(format!("{name}.crt")),
+            key: cert.join(format!("{name}.key")),
+        };
+        if !out.exists() {
+            ca::issue(&dir, name, role, &[], &out).unwrap();
+        }
+        files(&out).read().unwrap()
+    }
+
+    pub fn client(&self, members: &[u64], name: &str, role: Role) -> QuorumClient {
+        let endpoints = members.iter().map(|id| self.config(*id).members[usize::try_from(id - 1).unwrap()].service.clone()).collect();
+        QuorumClient::new(endpoints, self.agent(name, role)).unwrap()
+    }
+
+    pub fn api(&self, members: &[u64]) -> QuorumClient {
+        self.client(members, "n1", Role::Api)
+    }
+}
+
+pub fn spec(nodes: u32) -> AllocationSpec {
+    AllocationSpec {
+        name: "a".into(),
+        tenant: String::new(),
+        project: String::new(),
+        vcluster: String::new(),
+        tags: Default::default(),
+        nodes,
+        tasks_per_node: 1,
+        walltime: Duration::from_secs(60),
+        entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
+        uenv: None,
+        working_dir: "/".into(),
+        env: Default::default(),
+        requeue: RequeuePolicy::Never,
+        requeues_max: 0,
+        preemption_class: 5,
+    }
+}
+
+pub fn owner() -> Principal {
+    Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] }
+}
+
+pub fn size() -> Resources {
+    Resources { cores: 8, memory_bytes: 1 << 30, gpus: 0 }
+}
+
+pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
+    let id = AllocationId(Uuid::new_v4());
+    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner() };
+    let answer = client.call(&request, PATIENCE).await.unwrap();
+    assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
+    id
+}
+
+pub async fn lease(client: &QuorumClient, holder: &str) -> u64 {
+    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: 60_000 };
+    match client.call(&request, PATIENCE).await.unwrap() {
+        Answer::Lease { token, .. } => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, nodes: &[&str]) -> Result<Answer, CallError> {
+    let Answer::Nodes(known) = client.call(&Request::ListNodes, PATIENCE).await? else { panic!("nodes were asked for") };
+    let share = |name: &&str| {
+        let node = known.iter().find(|n| n.id.as_str() == *name).unwrap();
+        lattice_model::claim::ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision }
+    };
+    let shares = nodes.iter().map(share).collect();
+    client.call(&Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares }), PATIENCE).await
+}
+
+pub async fn status(client: &QuorumClient) -> QuorumStatus {
+    match client.call(&Request::Status, PATIENCE).await.unwrap() {
+        Answer::Status(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks again until it holds; fails with what it was last.
+pub async fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl AsyncFnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let last = ask().await;
+        if holds(&last) {
+            return last;
+        }
+        assert!(Instant::now() < end, "{what}: {last:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A session as an agent holds it.
+pub struct Agent {
+    pub node: NodeId,
+    pub up: mpsc::Sender<Up>,
+    pub down: DownStream,
+    pub incarnation: Incarnation,
+    seq: u64,
+}
+
+impl Agent {
+    pub fn registration(name: &str, boot: Boot, incarnation: u64) -> Up {
+        Up::Register {
+            node: name.parse().unwrap(),
+            boot,
+            size: size(),
+            addresses: NodeAddresses { mesh: format!("{name}:9401"), gossip: format!("{name}:9402") },
+            schedulable: true,
+            incarnation: Incarnation(incarnation),
+            new_life: true,
+        }
+    }
+
+    pub async fn register(client: &QuorumClient, name: &str) -> Self {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            // As an agent does: closed while there is no leader, it comes again.
+            let opened = client.session(Self::registration(name, Boot(Uuid::nil()), 0)).await;
+            if let Ok((up, mut down)) = opened
+                && let Ok(Down::Registered { incarnation, .. }) = down.next().await
+            {
+                assert!(matches!(down.next().await, Ok(Down::Desired(_))));
+                return Self { node: name.parse().unwrap(), up, down, incarnation, seq: 0 };
+            }
+            assert!(Instant::now() < end, "{name} cannot register");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Reports and waits until it is committed; what came down meanwhile.
+    pub async fn report(&mut self, item: ReportItem) -> Vec<Down> {
+        self.seq += 1;
+        let report = NodeReport { node: self.node.clone(), incarnation: self.incarnation, seq: self.seq, item };
+        self.up.send(Up::Report(report)).await.unwrap();
+        let mut meanwhile = Vec::new();
+        loop {
+            match self.next().await {
+                Down::Acked { seq, .. } if seq == self.seq => return meanwhile,
+                other => meanwhile.push(other),
+            }
+        }
+    }
+
+    pub async fn next(&mut self) -> Down {
+        tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap()
+    }
+}

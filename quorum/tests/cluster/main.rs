@@ -1,0 +1,6 @@
+//! Members as agents and operators meet them: in this process, and as processes that are killed.
+
+mod agents;
+mod lab;
+mod members;
+mod processes;

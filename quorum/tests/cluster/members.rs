@@ -1,0 +1,120 @@
+//! Members that stop, start and lag behind.
+
+use crate::lab::{Lab, PATIENCE, eventually, lease, status, submit};
+use lattice_quorum::member::{Listeners, Member, MemberError};
+use lattice_quorum::store::StoreError;
+use lattice_quorum::wire::{Answer, Request};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_all_members_restart_state_and_audit_chain_are_the_same() {
+    let mut lab = Lab::new(3, |c| c.snapshot_entries = 20);
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    let client = lab.api(&[1, 2, 3]);
+    lease(&client, "n1").await;
+    let mut ids = Vec::new();
+    for _ in 0..50 {
+        ids.push(submit(&client, 1).await);
+    }
+    let before = status(&client).await;
+    assert_eq!(before.members.len(), 3);
+    let chain = async |client: &lattice_quorum::client::QuorumClient| match client.call(&Request::VerifyAudit, PATIENCE).await {
+        Ok(Answer::AuditVerified { records, head }) => (records, head),
+        other => panic!("{other:?}"),
+    };
+    let all_have = async |members: &[Member], revision| {
+        eventually(
+            "all apply it",
+            async || members.iter().map(|m| m.agreed().ledger().revision()).collect::<Vec<_>>(),
+            |r| r.iter().all(|r| *r >= revision),
+        )
+        .await;
+    };
+    all_have(&members, before.revision).await;
+    let ledger = members[0].agreed().ledger().clone();
+    for member in &members {
+        assert_eq!(*member.agreed().ledger(), ledger);
+    }
+    let head = chain(&client).await;
+    for member in members {
+        member.stop().await;
+    }
+
+    let members = [lab.start(1, false).await, lab.start(2, false).await, lab.start(3, false).await];
+    let client = lab.api(&[1, 2, 3]);
+    for id in &ids {
+        let answer = client.call(&Request::GetAllocation { key: id.to_string() }, PATIENCE).await;
+        assert!(matches!(&answer, Ok(Answer::Allocation(a)) if a.id == *id), "{answer:?}");
+    }
+    all_have(&members, before.revision).await;
+    for (at, member) in (1u64..).zip(&members) {
+        assert_eq!(*member.agreed().ledger(), ledger, "member {at}");
+        assert_eq!(chain(&lab.api(&[at])).await, head, "member {at}");
+    }
+    for member in members {
+        member.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chain() {
+    let mut lab = Lab::new(3, |c| c.snapshot_entries = 20);
+    let one = lab.start(1, true).await;
+    let two = lab.start(2, false).await;
+    let client = lab.api(&[1, 2]);
+    for _ in 0..120 {
+        submit(&client, 1).await;
+    }
+    // So much was cut off that the third member cannot be served from the log.
+    let purged = async || std::fs::read(lab.config(1).data_dir.join("purged")).is_ok();
+    eventually("the log is cut off", purged, |there| *there).await;
+    let three = lab.start(3, false).await;
+    let want = one.agreed().ledger().clone();
+    eventually("it catches up", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
+    assert_eq!(*three.agreed().ledger(), want);
+    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    // And it goes on from there, also after a restart.
+    three.stop().await;
+    let three = lab.start(3, false).await;
+    submit(&client, 1).await;
+    let want = one.agreed().ledger().clone();
+    eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
+    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    for member in [one, two, three] {
+        member.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_is_bootstrapped_once_and_is_one_members() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let config = lab.config(1).clone();
+    let elsewhere = || {
+        let mut config = config.clone();
+        config.service_listen.set_port(0);
+        config.raft_listen.set_port(0);
+        config
+    };
+    let start = async |config: lattice_quorum::config::QuorumConfig, bootstrap| {
+        let listeners = Listeners::bind(&config).await.unwrap();
+        match Member::start(config, bootstrap, listeners).await {
+            Ok(_) => panic!("it must not start"),
+            Err(error) => error,
+        }
+    };
+    let error = start(elsewhere(), false).await;
+    assert!(matches!(error, MemberError::Store(StoreError::Locked { .. })), "{error}");
+    member.stop().await;
+    let error = start(elsewhere(), true).await;
+    assert!(matches!(error, MemberError::Bootstrapped { .. }), "{error}");
+    let mut other = elsewhere();
+    other.cluster = "another".to_owned();
+    let error = start(other, false).await;
+    assert!(matches!(error, MemberError::Store(StoreError::Foreign { .. })), "{error}");
+    // It is there again, quickly: nobody else has to be waited for.
+    let member = lab.start(1, false).await;
+    tokio::time::timeout(Duration::from_secs(2), member.ready()).await.unwrap();
+    member.stop().await;
+}

@@ -1,0 +1,118 @@
+//! The shipped binary, killed with SIGKILL.
+
+use crate::lab::{Lab, PATIENCE, eventually, status, submit};
+use lattice_quorum::wire::{Answer, Request};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn config_file(lab: &Lab, id: u64) -> PathBuf {
+    let path = lab.scratch.0.join(format!("{id}.yaml"));
+    // JSON is YAML.
+    std::fs::write(&path, serde_json::to_vec_pretty(lab.config(id)).unwrap()).unwrap();
+    path
+}
+
+fn start(lab: &Lab, id: u64, bootstrap: bool) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lattice-quorum"));
+    command.arg("--config").arg(config_file(lab, id)).args(bootstrap.then_some("--bootstrap"));
+    let log = std::fs::File::create(lab.scratch.0.join(format!("{id}.log"))).unwrap();
+    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_is_killed_then_all_are_and_nothing_acknowledged_is_lost() {
+    let mut lab = Lab::new(3, |c| {
+        c.heartbeat_ms = 100;
+        c.election_ms = 1000;
+    });
+    lab.release_ports();
+    let mut members = [Some(start(&lab, 1, true)), Some(start(&lab, 2, false)), Some(start(&lab, 3, false))];
+    let client = lab.api(&[1, 2, 3]);
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(submit(&client, 1).await);
+    }
+    let leader = status(&client).await.leader.unwrap().0;
+    drop(members[usize::try_from(leader - 1).unwrap()].take());
+    let killed = Instant::now();
+    ids.push(submit(&client, 1).await);
+    let failover = killed.elapsed();
+    assert!(failover < Duration::from_secs(3), "{failover:?}");
+
+    // All at once, in the middle of submissions.
+    let writer = {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let mut done = Vec::new();
+            let end = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < end {
+                done.push(submit(&client, 1).await);
+            }
+            done
+        })
+    };
+    ids.extend(writer.await.unwrap());
+    members.iter_mut().for_each(|m| drop(m.take()));
+    let refused = client.call(&Request::ListNodes, Duration::from_millis(300)).await;
+    assert!(refused.is_err(), "{refused:?}");
+    for id in 1..=3 {
+        members[usize::try_from(id - 1).unwrap()] = Some(start(&lab, id, false));
+    }
+    for id in &ids {
+        let answer = client.call(&Request::GetAllocation { key: id.to_string() }, PATIENCE).await;
+        assert!(matches!(&answer, Ok(Answer::Allocation(a)) if a.id == *id), "{answer:?}");
+    }
+    for id in 1..=3 {
+        let one = lab.api(&[id]);
+        let whole = async || one.call(&Request::VerifyAudit, PATIENCE).await;
+        let want = ids.len() as u64;
+        let _whole =
+            eventually("the chain is whole", whole, |a| matches!(a, Ok(Answer::AuditVerified { records, .. }) if *records > want)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_in_one_line_why_it_does_not_start_and_ends_on_sigterm() {
+    let mut lab = Lab::new(1, |_| {});
+    lab.release_ports();
+    let mut member = start(&lab, 1, true);
+    submit(&lab.api(&[1]), 1).await;
+    let run = |arguments: &[&str]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lattice-quorum"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (child.wait().unwrap().code(), text)
+    };
+    let config = config_file(&lab, 1).display().to_string();
+    let (code, text) = run(&["--config", &config]);
+    assert!(code == Some(1) && text.lines().count() <= 2 && text.contains("cannot listen there"), "{text}");
+    let broken = lab.scratch.0.join("broken.yaml");
+    std::fs::write(&broken, "data_dri: /x\n").unwrap();
+    let (code, text) = run(&["--config", &broken.display().to_string()]);
+    assert!(code == Some(1) && text.contains("data_dir"), "{text}");
+    let (code, text) = run(&["ca", "issue", "--dir", "/nowhere", "--name", "n1", "--role", "king", "--out", "/nowhere"]);
+    assert!(code == Some(2) && text.contains("king"), "{text}");
+
+    // The process that this test started, by its id.
+    let pid = member.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = eventually("it ends", async || member.0.try_wait().unwrap(), Option::is_some).await;
+    assert_eq!(ended.and_then(|s| s.code()), Some(0));
+}
