@@ -342,10 +342,15 @@ async fn duties(core: Arc<Core>) {
     let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.degraded_after / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut leading: Option<(u64, Instant, Clocks)> = None;
+    // Elections are not waited for by the clock.
+    let mut roles = core.raft.server_metrics();
     loop {
         tokio::select! {
             () = core.stop.cancelled() => return,
             _ = tick.tick() => {}
+            changed = roles.changed() => if changed.is_err() {
+                return;
+            }
         }
         let (leader, term) = {
             let metrics = core.raft.metrics();
@@ -360,6 +365,14 @@ async fn duties(core: Arc<Core>) {
             continue;
         }
         if leading.as_ref().is_none_or(|(of, _, _)| *of != term) {
+            // Not before everything that is committed is applied here: an older state would be judged.
+            let caught_up = tokio::select! {
+                () = core.stop.cancelled() => return,
+                passed = core.reads.pass() => passed.is_ok(),
+            };
+            if !caught_up {
+                continue;
+            }
             leading = Some((term, Instant::now(), Clocks::new(limits)));
         }
         if let Some((_, since, clocks)) = &mut leading {
