@@ -190,6 +190,8 @@ struct LocalLaunch {
     fences: BTreeMap<u32, Vec<u8>>,
     aborted: Option<(i32, String)>,
     head: Option<mpsc::Sender<ToHead>>,
+    /// Whether the shim said that it has it.
+    begun: bool,
 }
 
 struct AllocationTask {
@@ -428,7 +430,8 @@ impl AllocationTask {
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
             }
-            FromShim::Going | FromShim::ScriptStarted | FromShim::Synced => {}
+            FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::Synced => self.begin_launches().await,
             FromShim::ScriptEnded { outcome } => {
                 self.over(0);
                 self.entry_over = true;
@@ -438,7 +441,7 @@ impl AllocationTask {
             }
             FromShim::LaunchStarted { launch } => {
                 let id = launch.id;
-                self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch.clone()));
+                self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch.clone())).begun = true;
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
@@ -464,6 +467,7 @@ impl AllocationTask {
             }
             FromShim::Aborted { launch, code, why } => {
                 if let Some(local) = self.launches.get_mut(&launch) {
+                    local.begun = true;
                     if code == REFUSED_CODE {
                         // Nothing of it was started here: no rank's end will follow.
                         local.tell(ToHead::Lost { why });
@@ -510,7 +514,6 @@ impl AllocationTask {
 
     async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
         let id = launch.id;
-        let known = self.launches.contains_key(&id);
         let walltime_over = self.walltime_over;
         let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch.clone()));
         local.head = Some(to_head);
@@ -518,8 +521,15 @@ impl AllocationTask {
         for message in again {
             local.tell(message);
         }
-        if !known {
-            let mut launch = launch;
+        if self.link.is_some() {
+            self.begin_launches().await;
+        }
+    }
+
+    /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
+    async fn begin_launches(&mut self) {
+        let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
+        for mut launch in missing {
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.send(ToShim::StartLaunch { launch }).await;
         }
@@ -583,7 +593,7 @@ async fn hear(link: &mut Option<Link>) -> Option<FromShim> {
 
 impl LocalLaunch {
     fn new(spec: LaunchSpec) -> Self {
-        Self { spec, ended: BTreeMap::new(), fences: BTreeMap::new(), aborted: None, head: None }
+        Self { spec, ended: BTreeMap::new(), fences: BTreeMap::new(), aborted: None, head: None, begun: false }
     }
 
     /// Whether none of this node's ranks is left.

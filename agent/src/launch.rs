@@ -38,6 +38,13 @@ struct Entry {
     ended: watch::Receiver<Option<LaunchEnd>>,
     forget: CancellationToken,
     stop: CancellationToken,
+    abort: mpsc::Sender<Abort>,
+}
+
+/// Why a user brings a launch down.
+struct Abort {
+    code: i32,
+    why: String,
 }
 
 /// A launch as a caller sees it.
@@ -51,36 +58,30 @@ impl Launches {
     /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
     pub fn begin(&self, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = map.get(&spec.id) {
-            return entry.ended.clone();
-        }
-        let (ended, view) = watch::channel(None);
-        let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
-        let spec = Arc::new(spec);
-        map.insert(spec.id, Entry { spec: Arc::clone(&spec), ended: view.clone(), forget: forget.clone(), stop: stop.clone() });
-        drop(map);
-        tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, ended, forget, stop));
-        view
+        begin_in(&mut map, context, share, spec).ended
     }
 
     /// A launch of this head.
     pub fn get(&self, id: LaunchId) -> Option<LaunchView> {
         let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        map.get(&id).map(|e| LaunchView { spec: Arc::clone(&e.spec), ended: e.ended.clone() })
+        map.get(&id).map(Entry::view)
     }
 
     /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
-    /// inline command of an allocation has 1.
+    /// inline command of an allocation has 1. A number whose log files are there is never used again.
     pub fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
         let on_disk = context.workers.get(spec.allocation).map_or(0, |w| w.highest_launch_number());
-        let known = {
-            let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            map.values().filter(|e| e.spec.allocation == spec.allocation).map(|e| e.spec.number).max().unwrap_or(0)
-        };
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = map.values().filter(|e| e.spec.allocation == spec.allocation).map(|e| e.spec.number).max().unwrap_or(0);
         spec.number = on_disk.max(known) + 1;
-        let id = spec.id;
-        let ended = self.begin(context, share, spec.clone());
-        self.get(id).unwrap_or(LaunchView { spec: Arc::new(spec), ended })
+        begin_in(&mut map, context, share, spec)
+    }
+
+    /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
+    pub fn abort(&self, id: LaunchId, code: i32, why: String) -> bool {
+        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A queue that is full has an abort in it already; one that is closed is a launch that has ended.
+        map.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
     }
 
     /// The end of this launch was told to who asked for it: its nodes may forget it, and of the allocation's ended
@@ -113,6 +114,35 @@ impl Launches {
     }
 }
 
+impl Entry {
+    fn view(&self) -> LaunchView {
+        LaunchView { spec: Arc::clone(&self.spec), ended: self.ended.clone() }
+    }
+}
+
+fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> LaunchView {
+    if let Some(entry) = map.get(&spec.id) {
+        return entry.view();
+    }
+    let (ended, view) = watch::channel(None);
+    let (abort, aborts) = mpsc::channel(1);
+    let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
+    let spec = Arc::new(spec);
+    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort };
+    let view = entry.view();
+    map.insert(spec.id, entry);
+    tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, forget, stop }));
+    view
+}
+
+/// How the registry and a head's task speak.
+struct Signals {
+    ended: watch::Sender<Option<LaunchEnd>>,
+    aborts: mpsc::Receiver<Abort>,
+    forget: CancellationToken,
+    stop: CancellationToken,
+}
+
 /// What a part task tells the head.
 enum FromPart {
     Connected,
@@ -120,14 +150,8 @@ enum FromPart {
     Said(ToHead),
 }
 
-async fn head(
-    context: Shared,
-    share: Arc<DesiredShare>,
-    spec: Arc<LaunchSpec>,
-    ended: watch::Sender<Option<LaunchEnd>>,
-    forget: CancellationToken,
-    stop: CancellationToken,
-) {
+async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
+    let Signals { ended, mut aborts, forget, stop } = signals;
     let (said, mut heard) = mpsc::channel(QUEUE);
     let parts: Vec<mpsc::Sender<ToPart>> = spec
         .nodes
@@ -154,6 +178,10 @@ async fn head(
         tokio::select! {
             () = stop.cancelled() => return,
             _ = look.tick() => state.look_at_fence(context.fence_timeout).await,
+            Some(Abort { code, why }) = aborts.recv() => {
+                let abort = state.launch.abort(code, why);
+                state.spread(abort).await;
+            }
             message = heard.recv() => {
                 let Some((part, message)) = message else { return };
                 state.heard(part, message).await;

@@ -25,6 +25,7 @@ pub enum Ask {
 pub struct Membership {
     asks: mpsc::Sender<Ask>,
     members: watch::Receiver<Arc<Vec<Member>>>,
+    refused: watch::Receiver<u64>,
 }
 
 impl Membership {
@@ -32,9 +33,10 @@ impl Membership {
     pub fn start(core: Core, socket: UdpSocket, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
-        let task = Task { core, socket, timers: BinaryHeap::new(), began: Instant::now(), order: 0, view };
+        let (refusals, refused) = watch::channel(0);
+        let task = Task { core, socket, timers: BinaryHeap::new(), began: Instant::now(), order: 0, view, refusals };
         tokio::spawn(task.run(queue, stop));
-        Self { asks, members }
+        Self { asks, members, refused }
     }
 
     /// Asks; waits while gossip is busy.
@@ -45,6 +47,11 @@ impl Membership {
     /// All members that gossip lists, by node.
     pub fn members(&self) -> Arc<Vec<Member>> {
         Arc::clone(&self.members.borrow())
+    }
+
+    /// Datagrams that were not taken: not sealed with the cluster's key, replayed, cut, of another cluster.
+    pub fn refused(&self) -> u64 {
+        *self.refused.borrow()
     }
 
     /// Told when the view changes.
@@ -66,6 +73,7 @@ struct Task {
     began: Instant,
     order: u64,
     view: watch::Sender<Arc<Vec<Member>>>,
+    refusals: watch::Sender<u64>,
 }
 
 /// A token that never decides the order of timers.
@@ -129,6 +137,8 @@ impl Task {
         if self.carry_out(out) {
             self.publish();
         }
+        let refused = self.core.counters().refused.total();
+        self.refusals.send_if_modified(|known| std::mem::replace(known, refused) != refused);
     }
 
     fn carry_out(&mut self, out: Vec<Output>) -> bool {

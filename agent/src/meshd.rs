@@ -8,7 +8,9 @@ use crate::context::Shared;
 use crate::environment;
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
-use crate::mesh::frame::{self, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched};
+use crate::mesh::frame::{
+    self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
+};
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
@@ -49,6 +51,13 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Part(launch) => part(context, &stream.peer, launch, stream.send, stream.recv).await,
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
+        Open::Abort(open) => {
+            let answer = match abort(context, &stream.peer, &open) {
+                Ok(()) => AbortAnswer::Done,
+                Err(why) => AbortAnswer::Refused { why },
+            };
+            frame::write(&mut stream.send, &answer).await
+        }
     }
 }
 
@@ -208,6 +217,30 @@ pub fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<Launc
         let _ = out.send(item).await;
     });
     Ok(items)
+}
+
+/// Brings a launch of this head down, for a user for whom `peer` vouches.
+fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), String> {
+    if peer.role != Role::Api {
+        return Err("the asking agent may not vouch for users".to_owned());
+    }
+    abort_here(context, open)
+}
+
+/// Brings a launch of this head down, for its allocation's owner.
+pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), String> {
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let worker = context.workers.of_epoch(allocation, Epoch(open.epoch));
+    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
+        return Err(format!("allocation {} belongs to {}", allocation.short(), worker.share.owner.name));
+    }
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    let ours = context.launches.get(id).is_some_and(|l| l.spec.allocation == allocation);
+    if ours && context.launches.abort(id, 130, format!("interrupted by {}", open.user)) {
+        return Ok(());
+    }
+    Err(format!("allocation {} has no launch {}", allocation.short(), id.short()))
 }
 
 fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<LaunchSpec, String> {

@@ -85,7 +85,8 @@ impl Interrupts {
         signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot take Ctrl-C: {error}")))
     }
 
-    async fn pressed(interrupts: &mut Option<Self>) {
+    /// Waits for the next one; without `interrupts`, for ever.
+    pub async fn pressed(interrupts: &mut Option<Self>) {
         match interrupts {
             Some(interrupts) => drop(interrupts.0.recv().await),
             None => pending().await,

@@ -178,6 +178,10 @@ impl AllocationService for Scene {
         if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
     }
 
+    async fn abort_launch(&self, _: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {
         use v1::launch_event::{Ended, What};
         self.launched.lock().unwrap().push(request.into_inner());

@@ -113,6 +113,8 @@ pub enum Open {
     Logs(LogsOpen),
     /// From an `api` agent, for a user: start a launch on its head. Then [`LaunchItem`].
     Launch(LaunchOpen),
+    /// From an `api` agent, for a user: bring a launch of this head down. Then one [`AbortAnswer`].
+    Abort(AbortOpen),
 }
 
 /// [`LaunchSpec`] on the wire.
@@ -203,6 +205,26 @@ pub struct LaunchOpen {
     pub env: Vec<(String, String)>,
     pub uid: u32,
     pub user: String,
+}
+
+/// A launch that a user wants brought down.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct AbortOpen {
+    pub id: [u8; 16],
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    pub uid: u32,
+    pub user: String,
+}
+
+/// What became of an [`AbortOpen`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum AbortAnswer {
+    /// Its end follows, or it has ended.
+    Done,
+    Refused {
+        why: String,
+    },
 }
 
 /// How a launch goes.

@@ -141,6 +141,11 @@ impl AllocationService for Api {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
+    async fn abort_launch(&self, request: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
+        launching::abort(self, request).await?;
+        Ok(Response::new(v1::AbortLaunchResponse {}))
+    }
+
     type LaunchStream = Streamed<v1::LaunchEvent>;
 
     async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {

@@ -4,8 +4,9 @@
 //! reading where it was.
 
 use super::Api;
+use super::caller::Caller;
 use super::output::{Selection, gather};
-use crate::mesh::frame::{self, LaunchItem, LaunchOpen, Open};
+use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, Open};
 use crate::meshd;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Started, What};
@@ -36,12 +37,7 @@ pub(super) async fn launch(
     let caller = api.caller(&request)?;
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
-    let target = match (request.allocation.as_str(), caller.within) {
-        ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
-        ("", Some(within)) => target(api, &within.to_string()).await?,
-        (key, _) => target(api, key).await?,
-    };
-    caller.check(target.allocation, &target.owner)?;
+    let target = target(api, &caller, &request.allocation).await?;
     if request.argv.first().is_none_or(String::is_empty) {
         return Err(Status::invalid_argument("a program is needed after --"));
     }
@@ -64,7 +60,44 @@ pub(super) async fn launch(
     Ok(stream)
 }
 
-async fn target(api: &Api, key: &str) -> Result<Target, Status> {
+/// Brings a launch down, on its allocation's head.
+pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -> Result<(), Status> {
+    let caller = api.caller(&request)?;
+    let request = request.into_inner();
+    let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+    let target = target(api, &caller, &request.allocation).await?;
+    let open = AbortOpen {
+        id: *id.0.as_bytes(),
+        allocation: *target.allocation.0.as_bytes(),
+        epoch: target.epoch.0,
+        uid: caller.principal.uid,
+        user: caller.principal.name,
+    };
+    if target.head == api.context.me {
+        return meshd::abort_here(&api.context, &open).map_err(Status::failed_precondition);
+    }
+    let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
+    let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
+    let (mut send, mut recv) = api.context.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
+    frame::write(&mut send, &Open::Abort(open)).await.map_err(|e| unavailable(&e))?;
+    match frame::read::<AbortAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
+        AbortAnswer::Done => Ok(()),
+        AbortAnswer::Refused { why } => Err(Status::failed_precondition(why)),
+    }
+}
+
+/// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
+async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
+    let target = match (key, caller.within) {
+        ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
+        ("", Some(within)) => find(api, &within.to_string()).await?,
+        (key, _) => find(api, key).await?,
+    };
+    caller.check(target.allocation, &target.owner)?;
+    Ok(target)
+}
+
+async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     // Work of this node needs no quorum to launch.
     if let Some(worker) = key.parse().ok().and_then(|id| api.context.workers.get(id))
         && let Some((head, _)) = worker.share.nodes.first()

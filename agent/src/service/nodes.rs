@@ -3,6 +3,7 @@
 use super::Api;
 use super::allocations::ANSWER;
 use super::refusal::{status, unexpected};
+use crate::mesh::frame::REFUSED;
 use crate::session::SessionState;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
@@ -10,6 +11,7 @@ use lattice_gossip::Liveness;
 use lattice_model::{AllocationState, NodeId, SharePhase};
 use lattice_node::Phase;
 use lattice_quorum::wire::{Answer, Request as Ask};
+use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
@@ -74,6 +76,7 @@ impl NodeService for Api {
             reports_pending: view.reports_pending as u64,
             allocations,
             degraded: self.degraded.to_vec(),
+            refused: self.refused(),
         }))
     }
 
@@ -88,6 +91,20 @@ impl NodeService for Api {
             state: m.fact.as_ref().map_or(String::new(), |f| f.state.to_string()),
         };
         Ok(Response::new(v1::GossipMembersResponse { members: members.iter().map(to_proto).collect() }))
+    }
+}
+
+impl Api {
+    /// What came over the network and was not taken, where there was any.
+    fn refused(&self) -> Vec<v1::Refused> {
+        let counts = [
+            ("gossip datagrams", self.membership.refused()),
+            ("mesh frames of another version", REFUSED.version.load(Ordering::Relaxed)),
+            ("mesh frames too large", REFUSED.too_large.load(Ordering::Relaxed)),
+            ("mesh frames that are no message", REFUSED.malformed.load(Ordering::Relaxed)),
+        ];
+        let some = counts.into_iter().filter(|(_, count)| *count > 0);
+        some.map(|(what, count)| v1::Refused { what: what.to_owned(), count }).collect()
     }
 }
 

@@ -13,6 +13,8 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 
+/// What a shell says of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
 /// The allocation that this process runs in, as its agent told it.
 const ALLOCATION_VARIABLE: &str = "LATTICE_ALLOC_ID";
 
@@ -93,10 +95,31 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 }
 
 /// The request's id makes it safe to say again after a broken connection.
+/// The first Ctrl-C brings the launch down, and its end is waited for; the second one leaves it.
 async fn follow_launch(session: &Session, mut client: Client, request: &v1::LaunchRequest, mut screen: Screen) -> Result<u8, Failure> {
     let patience = Patience::default();
+    let mut interrupts = Some(Interrupts::take()?);
+    let mut interrupted = false;
     loop {
-        match launch_once(session, &client, request, &mut screen, &patience).await {
+        let once = {
+            let once = launch_once(session, &client, request, &mut screen, &patience);
+            tokio::pin!(once);
+            loop {
+                tokio::select! {
+                    done = &mut once => break done,
+                    () = Interrupts::pressed(&mut interrupts) => {
+                        if interrupted {
+                            return Ok(INTERRUPTED);
+                        }
+                        interrupted = true;
+                        eprintln!("lattice: bringing the launch down; Ctrl-C again leaves it to end by itself");
+                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+                        answer(client.allocations().abort_launch(abort)).await?;
+                    }
+                }
+            }
+        };
+        match once {
             Err(failure) if patience.bears(&failure) => {
                 client = patience.connect_again(session, failure).await?;
             }

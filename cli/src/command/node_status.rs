@@ -36,6 +36,9 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     for degraded in &local.degraded {
         text.push_str(&block(&[("Degraded", degraded.clone())]));
     }
+    for refused in &local.refused {
+        text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.what))]));
+    }
     text.push('\n');
     if local.allocations.is_empty() {
         text.push_str("No allocations on this node.\n");
@@ -65,6 +68,7 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
             "shim_pid": (a.shim_pid != 0).then_some(a.shim_pid), "detail": filled(&a.detail),
         })
     });
+    let refused = local.refused.iter().map(|r| (r.what.clone(), r.count.into()));
     serde_json::json!({
         "node": local.node,
         "version": local.version,
@@ -75,6 +79,7 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
         "desired_revision": local.desired_revision,
         "reports_pending": local.reports_pending,
         "degraded": local.degraded,
+        "refused": refused.collect::<serde_json::Map<_, _>>(),
         "allocations": allocations.collect::<Vec<_>>(),
     })
 }
@@ -104,6 +109,7 @@ mod tests {
                 detail: String::new(),
             }],
             degraded: vec!["no memory limits: give the agent a delegated cgroup".into()],
+            refused: vec![v1::Refused { what: "gossip datagrams".into(), count: 4 }],
         };
         let want = "\
 Node:     n1
@@ -113,6 +119,7 @@ Quorum:   NOT CONNECTED: lost 12 s ago; whether new work is queued cannot be kno
 Desired:  revision 7
 Reports:  2 not yet acknowledged
 Degraded:  no memory limits: give the agent a delegated cgroup
+Refused:  4 gossip datagrams
 
 ID        NAME  OWNER  PHASE    EPOCH  SHIM
 1f0c9a4e  sim   ada    running  4      77
