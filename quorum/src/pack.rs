@@ -60,3 +60,35 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Command, Ledger};
+    use crate::wire::{Answer, Change, Down, HeartbeatSummary, Refusal, Request, Up, WatchRequest};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..256), at in any::<prop::sample::Index>(), flip in 1..=255u8) {
+            // As they are, and as a true message with one byte changed.
+            let list = Request::ListAllocations { uid: Some(7), states: vec![lattice_model::AllocationState::Running], limit: 3 };
+            let mut changed = to_bytes(&list).unwrap();
+            prop_assert_eq!(from_bytes::<Request>(&changed).unwrap(), list);
+            let at = at.index(changed.len());
+            changed[at] ^= flip;
+            for bytes in [&bytes, &changed] {
+                let _request = from_bytes::<Request>(bytes);
+                let _answer = from_bytes::<Result<Answer, Refusal>>(bytes);
+                let _up = from_bytes::<Up>(bytes);
+                let _down = from_bytes::<Down>(bytes);
+                let _watch = from_bytes::<WatchRequest>(bytes);
+                let _change = from_bytes::<Change>(bytes);
+                let _summary = from_bytes::<HeartbeatSummary>(bytes);
+                let _commands = from_bytes::<Vec<Command>>(bytes);
+                let _entry = from_bytes::<crate::raft::Entry>(bytes);
+                let _ledger = from_bytes::<Ledger>(bytes);
+            }
+        }
+    }
+}

@@ -155,3 +155,30 @@ async fn a_lease_that_nobody_renews_ends_and_the_next_token_is_higher() {
     assert!(next > token);
     member.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
+    let mut lab = Lab::new(3, |_| {});
+    let mut members = vec![Some(lab.start(1, true).await), Some(lab.start(2, false).await), Some(lab.start(3, false).await)];
+    for member in members.iter().flatten() {
+        tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    }
+    // The leader itself is what is left: it cannot know by an election that nobody follows it.
+    let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
+    let client = lab.api(&[leader]);
+    let mut agent = Agent::register(&client, "n1").await;
+    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::None };
+    let mut watch = client.watch(&watch).await.unwrap();
+    assert!(matches!(watch.next().await, Ok(Change::Start { .. })));
+    for id in (1..=3).filter(|id| *id != leader) {
+        members[usize::try_from(id - 1).unwrap()].take().unwrap().stop().await;
+    }
+    assert!(matches!(agent.next().await, Down::Close { .. }));
+    let ended = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+    assert!(matches!(ended, Err(CallError::Unavailable { .. })), "{ended:?}");
+    let refused = client.call(&Request::ListNodes, Duration::from_millis(800)).await;
+    assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");
+    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it still says how it stands") };
+    assert_eq!(status.nodes.len(), 1);
+    members.swap_remove(usize::try_from(leader - 1).unwrap()).unwrap().stop().await;
+}
