@@ -172,10 +172,6 @@ fn submit_ring(lattice: &Lattice, ring: &Ring, uenv: Option<&Path>) -> Result<St
     if let Some(image) = uenv {
         args.extend(["--uenv".to_owned(), image.to_string_lossy().into_owned()]);
     }
-    // The nodes are one machine: UCX is told to use the network between them, as it would have to between real ones.
-    for setting in ["UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"] {
-        args.extend(["--env".to_owned(), setting.to_owned()]);
-    }
     args.push("--".to_owned());
     args.extend(ring.argv(LINES, INTERVAL_MS, uenv.is_some()));
     Ok(lattice.ok(&args)?.trim().to_owned())

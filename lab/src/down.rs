@@ -1,7 +1,7 @@
 //! Takes a cluster away so that nothing of it is left: no process, scope, mount, loop device or file.
 
 use crate::cluster::Cluster;
-use crate::lattice::{Lattice, text};
+use crate::lattice::Lattice;
 use crate::process::{Identity, ours_under, until};
 use crate::sweep;
 use anyhow::{Context, Result, bail};
@@ -70,14 +70,10 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
 fn cancel_all(cluster: &Cluster, patience: Duration, report: &mut Report) {
     let Ok(lattice) = Lattice::to_any(cluster) else { return };
     let short = Duration::from_secs(3);
-    let Ok(listed) = lattice.run(&["status", "-o", "json"], short) else { return };
-    let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&listed.stdout) else { return };
-    let rows = answer.as_array().or_else(|| answer.get("allocations")?.as_array()).cloned().unwrap_or_default();
-    for row in rows {
-        if matches!(text(&row, "state").as_str(), "Completed" | "Failed" | "Cancelled" | "") {
-            continue;
-        }
-        let id = text(&row, "id");
+    let Ok(listed) = lattice.run(&["status", "--all", "--state", "pending,staging,running", "--limit", "1000", "-o", "name"], short) else {
+        return;
+    };
+    for id in listed.out().lines().map(str::to_owned) {
         if lattice.run(&["cancel", &id], short).is_ok_and(|f| f.code() == 0) {
             report.cancelled.push(id);
         }

@@ -91,9 +91,9 @@ impl Lattice {
         }
     }
 
-    /// All live and ended allocations that are shown to this caller.
+    /// Everybody's allocations, the newest thousand.
     pub fn allocations(&self) -> Result<Vec<Value>> {
-        let answer = self.json(&["status", "--all"]).or_else(|_| self.json(&["status"]))?;
+        let answer = self.json(&["status", "--all", "--limit", "1000"])?;
         Ok(rows(&answer, "allocations").context("`lattice status -o json` is no list")?.clone())
     }
 

@@ -115,7 +115,7 @@ pub fn spawn_detached(program: &Path, args: &[String], log: &Path) -> Result<Ide
     let out: File = OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
     let err = out.try_clone()?;
     let mut command = Command::new(program);
-    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(out).stderr(err);
+    command.args(args).env("NO_COLOR", "1").current_dir("/").stdin(Stdio::null()).stdout(out).stderr(err);
     // SAFETY: setsid(2) is async-signal-safe, and nothing else is done between fork and exec.
     unsafe {
         command.pre_exec(|| {

@@ -350,7 +350,13 @@ pub fn ended(allocation: &Value) -> bool {
     matches!(text(allocation, "state").as_str(), "Completed" | "Failed" | "Cancelled")
 }
 
-/// A time of an allocation, in milliseconds.
+/// A time of an allocation, in milliseconds since 1970: what `status -o json` writes as `2026-03-05T10:00:12.034Z`.
 pub fn ms(allocation: &Value, key: &str) -> u64 {
-    allocation.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {key} in {allocation}"))
+    let text = allocation.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("no {key} in {allocation}"));
+    let numbers: Vec<u64> = text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let [year, month, day, hour, minute, second, milli] = numbers[..] else { panic!("{key} is no time: {text}") };
+    // Days from 1970-01-01 by way of a year that begins in March (H. Hinnant, "days_from_civil").
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli
 }

@@ -42,7 +42,7 @@ fn command_lines(w: &World) {
     refused(w, &["submit", "--tasks-per-node", "99999", "--", "/bin/true"], 2, &["tasks"]);
     refused(w, &["submit", "--walltime", "soon", "--", "/bin/true"], 2, &["soon"]);
     refused(w, &["submit"], 2, &[]);
-    refused(w, &["status", "xyz"], 2, &["xyz"]);
+    refused(w, &["status", "xyz"], 3, &["xyz"]);
     refused(w, &["status", "ffffffff"], 3, &["ffffffff"]);
     refused(w, &["explain", "ffffffff"], 3, &["ffffffff"]);
     refused(w, &["logs", "ffffffff"], 3, &["ffffffff"]);
