@@ -100,18 +100,14 @@ impl Cluster {
             bail!("{text:?} contains a quote or a control character, which the environment file cannot carry");
         }
         let hash = short_hash(&dir);
-        let run_dir = if text.len() + SOCKET_TAIL_BYTES <= SOCKET_PATH_BYTES_MAX {
-            dir.clone()
-        } else {
-            let short = std::env::temp_dir().join(format!("lattice-lab-{hash}"));
-            if short.as_os_str().len() + SOCKET_TAIL_BYTES > SOCKET_PATH_BYTES_MAX {
-                bail!(
-                    "a Unix socket's path may have {SOCKET_PATH_BYTES_MAX} bytes: neither {text} nor {} is short enough ({SOCKET_TAIL_BYTES} more are needed); \
-                     choose a shorter --dir or TMPDIR",
-                    short.display()
-                );
-            }
-            short
+        let short = format!("lattice-lab-{hash}");
+        let candidates = [dir.clone(), std::env::temp_dir().join(&short), Path::new("/tmp").join(&short)];
+        let fits = |d: &&PathBuf| d.as_os_str().len() + SOCKET_TAIL_BYTES <= SOCKET_PATH_BYTES_MAX;
+        let Some(run_dir) = candidates.iter().find(fits).cloned() else {
+            bail!(
+                "a Unix socket's path may have {SOCKET_PATH_BYTES_MAX} bytes, of which the lab needs {SOCKET_TAIL_BYTES}: \
+                 {text} is too long; choose a shorter --dir"
+            );
         };
         Ok(Self {
             version: VERSION,

@@ -66,7 +66,9 @@ pub fn run(dir: Option<PathBuf>, build: bool) -> Result<()> {
     let options = Options { build: false, grace_seconds: 5, ..Options::new(NODES, 3, &dir) };
     let guard = Guard::new(&options.dir);
     let done = act(&story, &machine, &options);
-    if done.is_err() {
+    if interrupt::came().is_some() {
+        story.tell("Interrupted. Taking everything away again.");
+    } else if done.is_err() {
         story.tell("Not as promised. Taking everything away again.");
         tell_logs(&story, &dir);
     }

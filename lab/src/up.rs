@@ -108,6 +108,9 @@ pub fn up(options: &Options) -> Result<Cluster> {
 /// Folders, ports, certificates, configuration; nothing runs yet.
 fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut cluster = Cluster::new(&options.dir, &binaries.dir)?;
+    if cluster.run_dir != cluster.dir && cluster.run_dir.exists() {
+        bail!("{} is there already, and the sockets of {} would lie there", cluster.run_dir.display(), cluster.dir.display());
+    }
     for dir in cluster.folders() {
         make_dir(dir)?;
     }

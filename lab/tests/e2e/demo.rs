@@ -1,12 +1,17 @@
 //! What the README promises, as the README runs it.
 
-use crate::harness::{Need, alone, binaries, close, lab};
+use crate::harness::{NOBODY, Need, alone, binaries, close, fresh_dir, lab, lab_program};
+use lattice_lab::process;
 use libtest_mimic::Trial;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         alone("demo::it_is_as_promised_within_60_s", &[Need::Mounts], demo),
+        alone("demo::without_root_it_runs_visibly_degraded", &[], without_root),
+        alone("demo::interrupted_it_cleans_up", &[], interrupted),
         alone("demo::the_launch_bench_prints_its_figures", &[], bench),
     ]
 }
@@ -19,6 +24,49 @@ fn demo() {
     assert_eq!(done.code(), 0, "{}\n{}", done.out(), done.err());
     assert!(done.out().contains("All of it as promised"), "{}", done.out());
     assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+}
+
+/// A user's own machine account: no mount, no scope, no other user, and it says so.
+fn without_root() {
+    close();
+    let dir = fresh_dir("nobody");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["lattice", "lattice-agent", "lattice-quorum", "lattice-shim", "lattice-lab"] {
+        std::fs::copy(binaries().dir.join(name), dir.join(name)).unwrap();
+    }
+    std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut command = Command::new(dir.join("lattice-lab"));
+    command.args(["demo", "--no-build", "--dir"]).arg(dir.join("d")).uid(NOBODY).gid(NOBODY).current_dir(&dir).env("HOME", &dir);
+    let done = process::run(&mut command, Duration::from_secs(120)).unwrap();
+    assert_eq!(done.code(), 0, "{}\n{}", done.out(), done.err());
+    assert!(done.out().contains("DEGRADED here: not root") && done.out().contains("left out"), "{}", done.out());
+    let left = process::ours_under(&[&dir]);
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(left, vec![]);
+}
+
+/// Ctrl-C while its job runs.
+fn interrupted() {
+    close();
+    binaries();
+    let dir = fresh_dir("interrupted");
+    let mut child = Command::new(lab_program())
+        .args(["demo", "--no-build", "--dir", &dir.to_string_lossy()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let shims = || process::ours_under(&[&dir]).iter().filter(|(_, name)| name == "lattice-shim").count();
+    assert!(process::until(Duration::from_secs(30), || shims() == 3), "its job never ran");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()), nix::sys::signal::Signal::SIGINT).unwrap();
+    let ended = process::until(Duration::from_secs(30), || child.try_wait().is_ok_and(|s| s.is_some()));
+    let _ = child.kill();
+    let status = child.wait().unwrap();
+    assert!(ended && status.code() == Some(130), "{status}");
+    assert!(!dir.exists(), "its folder is left");
+    assert_eq!(process::ours_under(&[&dir]), vec![]);
+    assert_eq!(lattice_lab::sweep::mounts_under(&[&dir]), Vec::<std::path::PathBuf>::new());
+    assert_eq!(lattice_lab::sweep::loops_under(&[&dir]), vec![]);
 }
 
 /// Whether targets are met is the bench's own business; that it measures is tested.
