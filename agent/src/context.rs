@@ -1,6 +1,7 @@
 //! What every task of the agent needs to know, made once at the start.
 
 use crate::allocation::Workers;
+use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
 use lattice_model::NodeId;
@@ -35,6 +36,8 @@ pub struct Context {
     pub mesh: Mesh,
     /// The allocations on this node.
     pub workers: Workers,
+    /// Growing log files.
+    pub growth: Growth,
     /// The launches whose head this node is.
     pub launches: Launches,
     /// The way to the driver.

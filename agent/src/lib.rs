@@ -22,6 +22,7 @@ pub mod dev;
 pub mod doctor;
 mod driver;
 mod environment;
+mod growth;
 mod journal;
 mod launch;
 mod logs;
@@ -40,6 +41,7 @@ use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
 use crate::context::Context;
 use crate::driver::{NodeView, Outputs};
+use crate::growth::Growth;
 use crate::journal::{Journal, Opened};
 use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
@@ -104,6 +106,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         log_spool_bytes_max: config.log_spool_max_bytes,
         mesh: mesh.clone(),
         workers: Workers::default(),
+        growth: Growth::start().context("inotify")?,
         launches: Launches::default(),
         events: events.clone(),
     });

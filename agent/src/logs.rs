@@ -4,17 +4,14 @@
 //! ranks do not mix; what a program leaves without an end of line follows when it is over.
 
 use crate::allocation::Activity;
+use crate::growth::{Growing, Growth};
 use crate::mesh::frame::LogItem;
-use crate::readiness::readable;
 use lattice_runtime::shim::ShimDir;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 /// Bytes read at once.
@@ -36,14 +33,16 @@ pub struct Wanted {
 
 /// Sends what there is, and with `follow` what comes until the launch has no rank here any more, then [`LogItem::End`].
 /// Ends quietly when nobody listens.
-pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<watch::Receiver<Activity>>, out: mpsc::Sender<LogItem>) {
+pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<(watch::Receiver<Activity>, Growth)>, out: mpsc::Sender<LogItem>) {
     if !dir.logs().is_dir() {
         let _ = out.send(LogItem::Notice("this node does not hold the output (any more): see log_spool_max_bytes".to_owned())).await;
         let _ = out.send(LogItem::End).await;
         return;
     }
-    let watcher = follow.as_ref().and_then(|_| Watcher::new(&dir).ok());
-    let mut follow = follow;
+    let (mut growing, mut follow) = match follow {
+        Some((activity, growth)) => (growth.of(&dir.logs()).ok(), Some(activity)),
+        None => (None, None),
+    };
     loop {
         // Asked before the files are read: what is written before the end is then read after it.
         let over = match &follow {
@@ -65,7 +64,7 @@ pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<watch::Receiv
         }
         let Some(activity) = &mut follow else { continue };
         tokio::select! {
-            () = grown(watcher.as_ref()) => {}
+            () = grown(&mut growing) => {}
             _ = activity.changed() => {}
             () = out.closed() => return,
             () = tokio::time::sleep(LOOK_ANYWAY) => {}
@@ -135,26 +134,11 @@ fn files(dir: &ShimDir, wanted: &Wanted) -> io::Result<Vec<(u32, bool)>> {
     Ok(found)
 }
 
-/// The kernel's word that a file in the directory changed.
-struct Watcher {
-    inotify: Inotify,
-    ready: AsyncFd<OwnedFd>,
-}
-
-impl Watcher {
-    fn new(dir: &ShimDir) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        inotify.add_watch(&dir.logs(), AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE)?;
-        let ready = readable(inotify.as_fd().try_clone_to_owned()?)?;
-        Ok(Self { inotify, ready })
+async fn grown(growing: &mut Option<Growing>) {
+    match growing {
+        Some(growing) => growing.grown().await,
+        None => std::future::pending().await,
     }
-}
-
-async fn grown(watcher: Option<&Watcher>) {
-    let Some(Watcher { inotify, ready: fd }) = watcher else { return std::future::pending().await };
-    let Ok(mut ready) = fd.readable().await else { return std::future::pending().await };
-    while inotify.read_events().is_ok_and(|events| !events.is_empty()) {}
-    ready.clear_ready();
 }
 
 #[cfg(test)]
@@ -217,7 +201,7 @@ mod tests {
         let (send, mut receive) = mpsc::channel(16);
         let mut from = wanted(1);
         from.received.insert((0, false), 4);
-        let reader = tokio::spawn(tail(dir.0.clone(), from, Some(view), send));
+        let reader = tokio::spawn(tail(dir.0.clone(), from, Some((view, Growth::start().unwrap())), send));
         assert_eq!(receive.recv().await, Some(chunk(0, false, "two\n")));
         dir.append("1.0.out", "ee\nlast");
         assert_eq!(receive.recv().await, Some(chunk(0, false, "three\n")));

@@ -149,7 +149,8 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         stderr: open.stderr,
         received: open.received.iter().map(|(rank, stderr, bytes)| ((*rank, *stderr), *bytes)).collect(),
     };
-    let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten().map(|w| w.activity);
+    let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten();
+    let follow = follow.map(|w| (w.activity, context.growth.clone()));
     let (out, items) = mpsc::channel(LOG_QUEUE);
     tokio::spawn(logs::tail(dir, wanted, follow, out));
     items
