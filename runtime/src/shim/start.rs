@@ -134,12 +134,10 @@ fn short_path(dir: &ShimDir) -> io::Result<(OwnedFd, PathBuf)> {
     Ok((held, path))
 }
 
-/// On disk under its name only when it is whole.
+/// Under its name only when it is whole. Not synced: a machine that was restarted has no shim to read it.
 fn write_config(dir: &ShimDir, config: &ShimConfig) -> io::Result<()> {
     let part = dir.config().with_extension("json.part");
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&part)?;
     file.write_all(&serde_json::to_vec_pretty(config)?)?;
-    file.sync_all()?;
-    fs::rename(&part, dir.config())?;
-    File::open(&dir.0)?.sync_all()
+    fs::rename(&part, dir.config())
 }
