@@ -3,6 +3,9 @@
 use lattice_model::{LaunchSpec, RankOutcome};
 use std::collections::BTreeMap;
 
+/// The code of a launch that lost a part: a failure of ours, not the program's.
+pub const LOST_CODE: i32 = 125;
+
 /// What a part (one node of the launch) says. Parts repeat themselves after a reconnect; repetition changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartEvent {
@@ -67,7 +70,7 @@ impl LaunchHead {
             PartEvent::Lost { why } => {
                 self.lost[part] = true;
                 let why = format!("{}: {why}", self.spec.nodes[part].node);
-                self.abort(1, why)
+                self.abort(LOST_CODE, why)
             }
         }
     }
@@ -171,6 +174,6 @@ mod tests {
         assert!(h.handle(1, PartEvent::Lost { why: "rebooted".into() }).is_some());
         assert_eq!(h.end(), None);
         h.handle(0, exited(0, 0));
-        assert_eq!(h.end().map(|e| e.code), Some(1));
+        assert_eq!(h.end().map(|e| e.code), Some(LOST_CODE));
     }
 }
