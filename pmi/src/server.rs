@@ -11,6 +11,9 @@
 //!      Left            closed or ended in Joined, Fenced, Spawning: the launch is aborted
 //! ```
 //!
+//! Such an abort has the code that the rank ended with, as Hydra's has: it is what people look for. A rank that ended
+//! with 0 in the middle of MPI did not succeed either; its launch fails with 1.
+//!
 //! A fence needs every rank of the launch. A rank that left without `init`, or that is finalized, comes to none
 //! any more: as soon as it and a rank that waits in a fence are known here, the launch is aborted, because that rank
 //! would wait for ever. (When the two are on different nodes, the head sees it: [`FenceHub::waiting_for`] names the node.)
@@ -23,17 +26,19 @@ use crate::kvs::Kvs;
 use crate::wire::{
     self, Command, Excerpt, KEY_BYTES_MAX, Key, KeyRefused, LINE_BYTES_MAX, MAPPING_BYTES_MAX, MAPPING_KEY, Reply, VALUE_BYTES_MAX,
 };
+use std::fmt;
 
 /// What happened. Events of a `local` outside of the node's ranks are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// What a rank wrote on its socket, in any fragmentation.
     Bytes { local: u32, data: &'a [u8] },
-    /// A rank's socket reached end of file, or failed.
+    /// A rank's socket reached end of file, or failed, and its process lives. A process that ends closes its socket
+    /// first: give it a moment, and say [`Exited`](Self::Exited) alone if it ends in that, or its code would be lost.
     Closed { local: u32 },
-    /// A rank's process ended. Its socket is to be read empty before this is said: `abort` is written without
-    /// waiting for an answer, and its exit code would be lost.
-    Exited { local: u32 },
+    /// A rank's process ended with this code: 0 to 255, or 128 + signal. Its socket is to be read empty before this
+    /// is said: `abort` is written without waiting for an answer, and its exit code would be lost.
+    Exited { local: u32, code: i32 },
     /// The head has merged every node's contribution to a fence. One that is not the pending one is ignored.
     FenceDone { number: u32, blob: &'a [u8] },
 }
@@ -47,12 +52,14 @@ pub enum Action {
     /// Never said where one node has all ranks.
     Fence { number: u32, blob: Vec<u8> },
     /// Bring the whole launch down; said once, and the last action of this server. `code` is what the rank asked for
-    /// (0 is possible), else 1; `why` names the rank.
+    /// (0 is possible), or what it ended with between init and finalize (where that is not 0), else 1; `why` names the rank.
     Abort { code: i32, why: String },
 }
 
-/// The code of an abort that no rank asked for.
+/// The code of an abort for which no rank gave another.
 const ABORT_CODE: i32 = 1;
+/// Codes that stand for a signal: 128 + 1 to 64.
+const SIGNAL_CODES: std::ops::RangeInclusive<i32> = 129..=192;
 
 /// How far a rank is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +139,7 @@ impl Server {
         match event {
             Event::Bytes { local, data } if local < self.job.count => self.bytes(local, data, out),
             Event::Closed { local } if local < self.job.count => self.gone(local, Departure::Closed, out),
-            Event::Exited { local } if local < self.job.count => self.gone(local, Departure::Ended, out),
+            Event::Exited { local, code } if local < self.job.count => self.gone(local, Departure::Ended { code }, out),
             Event::Bytes { .. } | Event::Closed { .. } | Event::Exited { .. } => {}
             Event::FenceDone { number, blob } => self.fence_done(number, blob, out),
         }
@@ -297,11 +304,7 @@ impl Server {
                 self.fence_moved(out);
             }
             Phase::Joined | Phase::Fenced | Phase::Spawning { .. } => {
-                let why = match how {
-                    Departure::Ended => "ended between MPI_Init and MPI_Finalize",
-                    Departure::Closed => "closed its PMI connection between MPI_Init and MPI_Finalize: it ended, or closed the descriptor",
-                };
-                self.abort_for(local, ABORT_CODE, why, out);
+                self.abort_for(local, how.code(), &how.to_string(), out);
             }
             Phase::Left | Phase::Finalized => {}
         }
@@ -382,8 +385,33 @@ impl Server {
 /// How a rank went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Departure {
+    /// Its process lives.
     Closed,
-    Ended,
+    /// Its process does not.
+    Ended { code: i32 },
+}
+
+impl Departure {
+    /// The code of the abort that it means between init and finalize.
+    fn code(self) -> i32 {
+        match self {
+            Self::Closed | Self::Ended { code: 0 } => ABORT_CODE,
+            Self::Ended { code } => code,
+        }
+    }
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Closed => f.write_str("closed its PMI connection between MPI_Init and MPI_Finalize, and its process goes on"),
+            // A shell around the program gives the same code when a signal ended the program: both are said.
+            Self::Ended { code } if SIGNAL_CODES.contains(&code) => {
+                write!(f, "ended with code {code} (128 + signal {}) between MPI_Init and MPI_Finalize", code - 128)
+            }
+            Self::Ended { code } => write!(f, "exited with code {code} between MPI_Init and MPI_Finalize"),
+        }
+    }
 }
 
 fn send(local: u32, reply: Reply<'_>, out: &mut Vec<Action>) {

@@ -1,20 +1,21 @@
 //! Transcripts of PMI-1 conversations, played against one server per node and the hub of their launch.
 //!
 //! `nodes 2 1` opens: 2 ranks on the first node, 1 on the second. `rank R` says whose lines follow: `> ` from the
-//! rank, `< ` the next line to it (`< (nothing)`: none so far), `close`, `exit`. `! code why` is the launch's abort.
-//! At the end nothing may be left that was not expected.
+//! rank, `< ` the next line to it (`< (nothing)`: none so far), `close`, `exit code`. `! code why` is the launch's abort.
+//! At the end, or before another launch opens, nothing may be left that was not expected.
 
 use lattice_model::NodeRanks;
 use lattice_pmi::{Action, Event, FenceHub, Job, Server, process_mapping};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
-const TRANSCRIPTS: [(&str, &str); 16] = [
+const TRANSCRIPTS: [(&str, &str); 17] = [
     ("one_node", include_str!("golden/one_node.txt")),
     ("two_nodes", include_str!("golden/two_nodes.txt")),
     ("refusals", include_str!("golden/refusals.txt")),
     ("abort", include_str!("golden/abort.txt")),
     ("death_in_mpi", include_str!("golden/death_in_mpi.txt")),
+    ("death_codes", include_str!("golden/death_codes.txt")),
     ("close_in_fence", include_str!("golden/close_in_fence.txt")),
     ("ordinary_program", include_str!("golden/ordinary_program.txt")),
     ("absent_early", include_str!("golden/absent_early.txt")),
@@ -88,6 +89,14 @@ impl Stage {
         let line: Vec<u8> = inbox.drain(..=end).collect();
         Some(String::from_utf8(line[..end].to_vec()).unwrap())
     }
+
+    fn finish(self, at: &str) {
+        assert_eq!(self.aborts, [], "{at}: aborts nobody expected");
+        for (rank, inbox) in self.inboxes {
+            let left = inbox.into_iter().collect::<Vec<_>>();
+            assert!(left.is_empty(), "{at}: rank {rank} was sent more: {:?}", String::from_utf8_lossy(&left));
+        }
+    }
 }
 
 /// Plays a transcript; `split` says how many bytes of what a rank writes arrive at once.
@@ -99,7 +108,10 @@ fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "#" => {}
-            "nodes" => stage = Stage::new(&rest.split(' ').map(|count| count.parse().expect(&at)).collect::<Vec<_>>()),
+            "nodes" => {
+                stage.finish(&at);
+                stage = Stage::new(&rest.split(' ').map(|count| count.parse().expect(&at)).collect::<Vec<_>>());
+            }
             "rank" => rank = rest.parse().expect(&at),
             ">" => {
                 let (node, local) = stage.place(rank);
@@ -116,21 +128,18 @@ fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
                 let (code, why) = rest.split_once(' ').expect(&at);
                 assert_eq!(stage.aborts.pop_front(), Some((code.parse().expect(&at), why.to_owned())), "{at}");
             }
-            "close" | "exit" => {
+            "close" => {
                 let (node, local) = stage.place(rank);
-                stage.handle(node, if word == "close" { Event::Closed { local } } else { Event::Exited { local } });
+                stage.handle(node, Event::Closed { local });
+            }
+            "exit" => {
+                let (node, local) = stage.place(rank);
+                stage.handle(node, Event::Exited { local, code: rest.parse().expect(&at) });
             }
             _ => panic!("{at}: not a transcript's line"),
         }
     }
-    assert_eq!(stage.aborts, [], "{name}: aborts nobody expected");
-    for (rank, inbox) in stage.inboxes {
-        assert!(
-            inbox.is_empty(),
-            "{name}: rank {rank} was sent more: {:?}",
-            String::from_utf8_lossy(&inbox.into_iter().collect::<Vec<_>>())
-        );
-    }
+    stage.finish(name);
 }
 
 #[test]

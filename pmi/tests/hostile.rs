@@ -27,7 +27,7 @@ const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
 enum Happening {
     Bytes(u32, Vec<u8>),
     Closed(u32),
-    Exited(u32),
+    Exited(u32, i32),
     FenceDone(u32, Vec<u8>),
 }
 
@@ -93,7 +93,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => (0..4u32, bytes).prop_map(|(local, bytes)| Happening::Bytes(local, bytes)),
         1 => (0..4u32).prop_map(Happening::Closed),
-        1 => (0..4u32).prop_map(Happening::Exited),
+        1 => (0..4u32, any::<i32>()).prop_map(|(local, code)| Happening::Exited(local, code)),
         2 => (0..3u32, prop_oneof![Just(vec![]), prop::collection::vec(any::<u8>(), 0..20)]).prop_map(|(n, b)| Happening::FenceDone(n, b)),
     ]
 }
@@ -102,7 +102,7 @@ fn event(happening: &Happening) -> Event<'_> {
     match happening {
         Happening::Bytes(local, data) => Event::Bytes { local: *local, data },
         Happening::Closed(local) => Event::Closed { local: *local },
-        Happening::Exited(local) => Event::Exited { local: *local },
+        Happening::Exited(local, code) => Event::Exited { local: *local, code: *code },
         Happening::FenceDone(number, blob) => Event::FenceDone { number: *number, blob },
     }
 }
@@ -130,6 +130,19 @@ proptest! {
         let replayed: Vec<Action> = server.replay().into_iter().filter(|action| matches!(action, Action::Fence { .. })).collect();
         prop_assert!(fences.ends_with(&replayed.iter().collect::<Vec<_>>()), "a replay tells what was told");
         prop_assert!(nodes > 1 || fences.is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_dies_in_mpi_fails_its_launch_with_its_code(code in 0..256i32, said in prop::sample::select(vec!["", "cmd=barrier_in\n", "mcmd=spawn\n"])) {
+        let mut server = server(2, 0, 2);
+        say(&mut server, 1, &[INIT, said.as_bytes()].concat());
+        let mut out = Vec::new();
+        server.handle(Event::Exited { local: 1, code }, &mut out);
+        let [Action::Abort { code: told, why }] = &out[..] else { panic!("{out:?}") };
+        prop_assert_eq!(*told, if code == 0 { 1 } else { code });
+        let named = why.contains(&format!(" code {code} "));
+        prop_assert!(named, "{}", why);
+        prop_assert_eq!(why.contains("signal"), (129..=192).contains(&code), "{}", why);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment}
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +21,9 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks read from one rank before others have their turn: more than a socket holds.
 const CHUNKS_PER_TURN: usize = 64;
+/// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
+/// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
+const EXIT_AWAITED_MS: u64 = 200;
 
 /// What a launch's ranks brought about.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +49,9 @@ pub struct Launch {
     pub spec: LaunchSpec,
     first: u32,
     ranks: Vec<Rank>,
+    /// Local ranks whose socket reached its end while their process lives, and when the server is told (milliseconds,
+    /// CLOCK_BOOTTIME). Apart from `ranks`, because it is looked through at each turn of the loop.
+    hung_up: BTreeMap<u32, u64>,
     server: Server,
     /// How far bringing it down is.
     pub down: Down,
@@ -78,6 +85,13 @@ struct PmiSocket {
     /// Answers not yet taken by the socket.
     answers: Vec<u8>,
     waits_to_write: bool,
+}
+
+/// What came by a rank's socket.
+struct Received {
+    happenings: Vec<Happening>,
+    /// Nothing more will come.
+    hung_up: bool,
 }
 
 /// What [`Launch::start`] gives.
@@ -122,7 +136,8 @@ impl Launch {
                 }
             });
         }
-        let launch = Self { spec, first: part.first, ranks, server: Server::new(job), down: Down::No, aborted: None };
+        let server = Server::new(job);
+        let launch = Self { spec, first: part.first, ranks, hung_up: BTreeMap::new(), server, down: Down::No, aborted: None };
         Started { launch, pids, failed }
     }
 
@@ -173,16 +188,32 @@ impl Launch {
         self.handle(Event::FenceDone { number, blob }, epoll, &token)
     }
 
-    /// A rank's socket has something for us, or room.
-    pub fn socket_ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+    /// A rank's socket has something for us, or room. `now` is in milliseconds of CLOCK_BOOTTIME.
+    pub fn socket_ready(&mut self, local: u32, flags: EpollFlags, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         let mut happenings = Vec::new();
         if flags.contains(EpollFlags::EPOLLOUT) {
             happenings.extend(self.send(local, Vec::new(), epoll, &token));
         }
         if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
-            happenings.extend(self.receive(local, epoll, &token));
+            let received = self.receive(local, epoll, &token);
+            happenings.extend(received.happenings);
+            if received.hung_up {
+                self.close(local, epoll);
+                self.hung_up.insert(local, now + EXIT_AWAITED_MS);
+            }
         }
         happenings
+    }
+
+    /// When [`Self::check_hung_up`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn hung_up_until(&self) -> Option<u64> {
+        self.hung_up.values().min().copied()
+    }
+
+    /// The ranks whose socket ended a while ago live: they closed it themselves. All that ended is reaped before this.
+    pub fn check_hung_up(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        let due = self.hung_up.extract_if(.., |_, until| *until <= now).map(|(local, _)| local).collect::<Vec<_>>();
+        due.into_iter().flat_map(|local| self.handle(Event::Closed { local }, epoll, &token)).collect()
     }
 
     /// A rank's process was reaped. What it wrote before its end is taken first: one that finalized and ended at once
@@ -195,9 +226,10 @@ impl Launch {
         epoll: &Epoll,
         token: impl Fn(u32) -> u64,
     ) -> (RankOutcome, Vec<Happening>) {
-        let mut happenings = self.receive(local, epoll, &token);
-        happenings.extend(self.handle(Event::Exited { local }, epoll, &token));
+        let mut happenings = self.receive(local, epoll, &token).happenings;
+        happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
         self.close(local, epoll);
+        self.hung_up.remove(&local);
         let (number, global) = (self.spec.number, self.rank(local));
         let Some(rank) = self.ranks.get_mut(local as usize) else { return (outcome, happenings) };
         let failure = match &mut rank.state {
@@ -229,7 +261,7 @@ impl Launch {
         happenings
     }
 
-    fn receive(&mut self, local: u32, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Vec<Happening> {
+    fn receive(&mut self, local: u32, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Received {
         let mut happenings = Vec::new();
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
@@ -238,13 +270,10 @@ impl Launch {
                 Ok(n) if n > 0 => happenings.extend(self.handle(Event::Bytes { local, data: &chunk[..n] }, epoll, token)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(_) | Err(_) => {
-                    self.close(local, epoll);
-                    happenings.extend(self.handle(Event::Closed { local }, epoll, token));
-                }
+                Ok(_) | Err(_) => return Received { happenings, hung_up: true },
             }
         }
-        happenings
+        Received { happenings, hung_up: false }
     }
 
     /// Sends what the socket takes; the rest waits for room. A rank that is gone needs no answer: its end is told by other means.

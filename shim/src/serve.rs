@@ -225,7 +225,7 @@ impl Shim {
             socket => {
                 let (number, local) = ((socket >> 32) as u32, socket as u32);
                 if let Some(launch) = self.launches.get_mut(&number) {
-                    let happenings = launch.socket_ready(local, flags, &self.epoll, |local| socket_token(number, local));
+                    let happenings = launch.socket_ready(local, flags, now_ms(), &self.epoll, |local| socket_token(number, local));
                     self.happened(number, happenings);
                 }
             }

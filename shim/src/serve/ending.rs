@@ -1,7 +1,7 @@
-//! Ending work: one launch, all of it, and the shim itself; and the deadlines of that.
+//! Ending work: one launch, all of it, and the shim itself; and the deadlines.
 
-use super::{Ending, Shim, Walltime, now_ms};
-use crate::launch::Down;
+use super::{Ending, Shim, Walltime, now_ms, socket_token};
+use crate::launch::{Down, Launch};
 use anyhow::Context;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::{FromShim, StopReason};
@@ -82,6 +82,7 @@ impl Shim {
             self.walltime = Walltime::Over;
             self.stop(StopReason::Walltime, self.config.grace_ms);
         }
+        self.check_hung_up(now);
         for (number, launch) in &mut self.launches {
             if let Down::Terminating { kill_at } = launch.down
                 && kill_at <= now
@@ -104,6 +105,20 @@ impl Shim {
         self.check_stopped();
     }
 
+    fn check_hung_up(&mut self, now: u64) {
+        let is_due = |launch: &Launch| launch.hung_up_until().is_some_and(|until| until <= now);
+        if !self.launches.values().any(is_due) {
+            return;
+        }
+        // Where we come late ourselves, the end of the process may wait behind the deadline.
+        self.take_signals();
+        let due = self.launches.iter_mut().filter(|(_, launch)| is_due(launch));
+        let happened = due.map(|(number, launch)| (*number, launch.check_hung_up(now, &self.epoll, |local| socket_token(*number, local))));
+        for (number, happenings) in happened.collect::<Vec<_>>() {
+            self.happened(number, happenings);
+        }
+    }
+
     /// Wakes us for the next deadline, if there is one.
     pub(super) fn set_timer(&self) -> anyhow::Result<()> {
         let walltime = match self.walltime {
@@ -119,7 +134,8 @@ impl Shim {
             Down::Terminating { kill_at } => Some(kill_at),
             Down::No | Down::Killed => None,
         });
-        match walltime.into_iter().chain(ending).chain(launches).min() {
+        let hung_up = self.launches.values().filter_map(Launch::hung_up_until);
+        match walltime.into_iter().chain(ending).chain(launches).chain(hung_up).min() {
             // All zeros would mean "never".
             Some(at) => {
                 let at = TimeSpec::from_duration(Duration::from_millis(at.clamp(1, TIMER_MS_MAX)));

@@ -44,6 +44,8 @@ fn main() {
         trial("shim_is_small", tree, survival::small),
         trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),
         trial("rank_that_dies_after_init_brings_its_launch_down", tree, mpi::dead_rank),
+        trial("rank_that_dies_after_init_gives_its_launch_its_code", tree, mpi::death_codes),
+        trial("rank_that_closes_its_pmi_socket_and_lives_brings_its_launch_down", tree, mpi::closed_socket),
         trial("rank_that_finalizes_and_ends_at_once_is_no_dead_one", tree, mpi::finalize_and_exit),
         trial("child_that_holds_the_pmi_socket_does_not_hold_the_end", tree, mpi::held_socket),
         trial("fence_outlives_its_agent", tree, mpi::fence),

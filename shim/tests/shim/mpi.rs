@@ -57,7 +57,8 @@ pub fn dead_rank() {
     let begin = Instant::now();
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Exited { code: 3 }, RankOutcome::Signalled { signal: 9 }]);
-    assert!(aborted(&seen, &launch).is_some_and(|(_, why)| why.contains("rank 0")), "{seen:?}");
+    let why = "rank 0 exited with code 3 between MPI_Init and MPI_Finalize".to_owned();
+    assert_eq!(aborted(&seen, &launch), Some((3, why)), "{seen:?}");
     assert!(begin.elapsed() < Duration::from_secs(10));
     // An abort by its own wish keeps its code.
     let launch = bed.start_sh(2, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && {{ echo cmd=abort exitcode=7 >&3; exit 7; }}; exec sleep 1000"));
@@ -69,6 +70,53 @@ pub fn dead_rank() {
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }, RankOutcome::Exited { code: 1 }]);
     assert_eq!(aborted(&seen, &launch), None);
+    bed.end();
+}
+
+/// The end of the socket is there before the end of the process, nearly always: so more than once.
+pub fn death_codes() {
+    let mut bed = Bed::ready(Setting::default());
+    let deaths = [
+        ("exit 3", 3, "exited with code 3"),
+        ("kill -KILL $$", 137, "ended with code 137 (128 + signal 9)"),
+        ("exit 0", 1, "exited with code 0"),
+        // An answer that it never read: its socket fails instead of ending.
+        ("echo cmd=get_maxes >&3; exit 4", 4, "exited with code 4"),
+    ];
+    for (number, (death, code, how)) in (1..).zip(deaths.iter().cycle().take(20)) {
+        let launch = bed.start_sh(number, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && {{ {death}; }}; exec sleep 1000"));
+        let (outcomes, seen) = bed.agent.outcomes(&launch);
+        let why = format!("rank 1 {how} between MPI_Init and MPI_Finalize");
+        assert_eq!(aborted(&seen, &launch), Some((*code, why.clone())), "{death}: {seen:?}");
+        assert!(exits::read(&bed.dir).unwrap().contains(&ExitRecord::Aborted { launch: launch.id, code: *code, why }), "{death}");
+        assert_eq!(outcomes[0], TERMINATED, "{death}");
+    }
+    bed.end();
+}
+
+pub fn closed_socket() {
+    let mut bed = Bed::ready(Setting::default());
+    // Before init, after finalize, and by an ordinary program: nobody minds, neither now nor later.
+    let others = bed.start_sh(1, 2, "[ $PMI_RANK = 0 ] && exec 3>&-; echo up; exec sleep 1000");
+    let done = bed.start_sh(2, 1, &format!("{ASK} ask cmd=finalize; exec 3>&-; echo up; exec sleep 1000"));
+    (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
+    bed.wait_log(2, 0, "up");
+    let begin = Instant::now();
+    let launch = bed.start_sh(3, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && exec 3>&-; exec sleep 1000"));
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    let why = "rank 1 closed its PMI connection between MPI_Init and MPI_Finalize, and its process goes on".to_owned();
+    assert_eq!(aborted(&seen, &launch), Some((1, why)), "{seen:?}");
+    assert_eq!(outcomes, [TERMINATED; 2]);
+    // It had its moment to end in, and no more.
+    let took = begin.elapsed();
+    assert!((Duration::from_millis(200)..Duration::from_secs(2)).contains(&took), "{took:?}");
+    assert_eq!((aborted(&seen, &others), aborted(&seen, &done)), (None, None));
+    assert_eq!(bed.scope().launch(1).processes().len() + bed.scope().launch(2).processes().len(), 3);
+    // One that closed it without init comes to no fence: who waits in one waits for it in vain.
+    let launch = bed.start_sh(4, 2, &format!("[ $PMI_RANK = 0 ] && {{ exec 3>&-; exec sleep 1000; }}; {ASK} ask cmd=barrier_in"));
+    let (_, seen) = bed.agent.outcomes(&launch);
+    let (code, why) = aborted(&seen, &launch).unwrap_or_else(|| panic!("{seen:?}"));
+    assert!(code == 1 && why.starts_with("rank 0 ended without MPI_Init, and rank 1 waits"), "{why}");
     bed.end();
 }
 
@@ -90,7 +138,8 @@ pub fn held_socket() {
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Exited { code: 0 }]);
     let launch = bed.start_sh(2, 1, &format!("sleep 1000 & {ASK} exit 0"));
     let seen = bed.agent.until("Aborted", |m| matches!(m, FromShim::Aborted { .. }));
-    assert!(aborted(&seen, &launch).is_some());
+    let why = "rank 0 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();
+    assert_eq!(aborted(&seen, &launch), Some((1, why)));
     bed.end();
 }
 
