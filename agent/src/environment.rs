@@ -1,11 +1,13 @@
 //! What work finds in its environment.
 
-use crate::allocation::UENV_MOUNT;
 use crate::context::Context;
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, NodeRanks};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+
+/// Where a uenv is mounted.
+pub const UENV_MOUNT: &str = "/user-environment";
 
 /// `LATTICE_*` and what every program expects, over the user's own.
 fn base(share: &DesiredShare) -> BTreeMap<String, String> {

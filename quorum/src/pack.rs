@@ -47,7 +47,7 @@ impl From<PackError> for tonic::Status {
 }
 
 /// An error and its causes in one line, for people.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,16 +1,15 @@
 //! The prologue of an allocation on this node. Blocking; may be done again over what is there.
 
 use crate::context::Context;
+use crate::environment::UENV_MOUNT;
 use crate::readiness::readable;
 use lattice_model::DesiredShare;
+use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
 use lattice_runtime::{identity, image, process};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-
-/// Where a uenv is mounted.
-pub const UENV_MOUNT: &str = "/user-environment";
 
 /// Checks who it is for, brings the image, makes the scope, starts the shim. Gives the line to it, or why not.
 pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<UnixStream, String> {
@@ -23,13 +22,13 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
     }
     let image = match &share.spec.uenv {
         Some(wanted) => {
-            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, wanted).map_err(|e| chain(&e))?;
+            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, wanted).map_err(|e| with_causes(&e))?;
             Some((admitted.path, PathBuf::from(UENV_MOUNT)))
         }
         None => None,
     };
     let scope = match &context.slice {
-        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| chain(&e))?.path().to_owned()),
+        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?.path().to_owned()),
         None => None,
     };
     let config = ShimConfig {
@@ -48,7 +47,7 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
             Ok(stream)
         }
         Err(StartError::AlreadyRunning { .. }) => connect_shim(dir).map_err(|e| format!("the shim does not answer: {e}")),
-        Err(error) => Err(chain(&error)),
+        Err(error) => Err(with_causes(&error)),
     }
 }
 
@@ -58,15 +57,4 @@ async fn reap(pid: i32, pidfd: OwnedFd) {
         let _ = ended.readable().await;
         let _ = process::reap(pid);
     }
-}
-
-/// An error with its sources, for people.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -1,8 +1,8 @@
 //! Taking an allocation away: processes, scope, files. Its log files stay, within the spool's limit.
 
-use super::prepare::chain;
 use crate::context::Context;
 use lattice_model::{AllocationId, DesiredShare};
+use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::ShimDir;
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ const KILL_WAIT: Duration = Duration::from_secs(3);
 /// Kills whatever is in the allocation's scope and waits until it is empty.
 pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<(), String> {
     let Some(slice) = &context.slice else { return Ok(()) };
-    let scopes = slice.scopes().map_err(|e| chain(&e))?;
+    let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
     let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == allocation) else { return Ok(()) };
-    scope.whole().kill().map_err(|e| chain(&e))?;
-    if scope.whole().wait_empty(KILL_WAIT).map_err(|e| chain(&e))? {
+    scope.whole().kill().map_err(|e| with_causes(&e))?;
+    if scope.whole().wait_empty(KILL_WAIT).map_err(|e| with_causes(&e))? {
         return Ok(());
     }
     let left: Vec<String> = scope.whole().processes().iter().map(ToString::to_string).collect();
@@ -29,9 +29,9 @@ pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<
 pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<(), String> {
     kill_scope(context, share.allocation)?;
     if let Some(slice) = &context.slice {
-        let scopes = slice.scopes().map_err(|e| chain(&e))?;
+        let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
         if let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == share.allocation) {
-            scope.whole().remove().map_err(|e| chain(&e))?;
+            scope.whole().remove().map_err(|e| with_causes(&e))?;
         }
     }
     for file in [dir.socket(), dir.config(), dir.exits(), dir.script()] {
