@@ -1,13 +1,14 @@
 //! Processes that the lab started, known by more than a pid: pids are used again.
 
 use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -31,28 +32,30 @@ impl Identity {
         Ok(Self { pid, start_ticks, boot_id: boot_id()? })
     }
 
-    /// Whether this very process still runs (a zombie does not).
+    /// Whether this very process still runs. One whose first thread has ended and shows as a zombie runs on while
+    /// another thread does: its locks and sockets are still its own.
     pub fn alive(&self) -> bool {
         // Where it is a child of ours it must be reaped first; where it is not, this changes nothing.
         let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));
-        boot_id().is_ok_and(|b| b == self.boot_id)
-            && stat(self.pid).is_some_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
+        self.pinned().is_some()
     }
 
-    /// Sends a signal to this very process; `false` when it is gone. No other process can be hit: the pidfd pins the pid
-    /// before its start time is compared.
-    pub fn signal(&self, signal: Signal) -> Result<bool> {
+    /// A pidfd of this very process, unless all of it has ended: the descriptor pins the pid before its start time is compared.
+    fn pinned(&self) -> Option<OwnedFd> {
         // SAFETY: pidfd_open takes a pid and flags and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
-        if fd < 0 {
-            return Ok(false);
-        }
-        let fd = i32::try_from(fd).context("pidfd_open returned no descriptor")?;
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
         // SAFETY: the descriptor was just opened and nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        if !self.alive() {
-            return Ok(false);
-        }
+        let same = boot_id().is_ok_and(|b| b == self.boot_id) && stat(self.pid).is_some_and(|(_, start)| start == self.start_ticks);
+        // Readable: the whole thread group has ended, and what it held is released.
+        let ended = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0);
+        (same && !ended).then_some(fd)
+    }
+
+    /// Sends a signal to this very process; `false` when it is gone. No other process can be hit.
+    pub fn signal(&self, signal: Signal) -> Result<bool> {
+        let Some(fd) = self.pinned() else { return Ok(false) };
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open, the siginfo may be null, the flags must be 0.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal as i32, none, 0) };

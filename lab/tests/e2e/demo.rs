@@ -1,6 +1,7 @@
 //! What the README promises, as the README runs it.
 
-use crate::harness::{NOBODY, Need, alone, binaries, close, fresh_dir, lab, lab_program};
+use crate::harness::{Folder, NOBODY, Need, alone, binaries, close, fresh_dir, lab, lab_program};
+use lattice_lab::down::Guard;
 use lattice_lab::process;
 use libtest_mimic::Trial;
 use std::os::unix::process::CommandExt;
@@ -29,20 +30,18 @@ fn demo() {
 /// A user's own machine account: no mount, no scope, no other user, and it says so.
 fn without_root() {
     close();
-    let dir = fresh_dir("nobody");
-    std::fs::create_dir(&dir).unwrap();
+    let folder = Folder::new("nobody");
+    let dir = &folder.0;
     for name in ["lattice", "lattice-agent", "lattice-quorum", "lattice-shim", "lattice-lab"] {
         std::fs::copy(binaries().dir.join(name), dir.join(name)).unwrap();
     }
-    std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
     let mut command = Command::new(dir.join("lattice-lab"));
-    command.args(["demo", "--no-build", "--dir"]).arg(dir.join("d")).uid(NOBODY).gid(NOBODY).current_dir(&dir).env("HOME", &dir);
+    command.args(["demo", "--no-build", "--dir"]).arg(dir.join("d")).uid(NOBODY).gid(NOBODY).current_dir(dir).env("HOME", dir);
     let done = process::run(&mut command, Duration::from_secs(120)).unwrap();
     assert_eq!(done.code(), 0, "{}\n{}", done.out(), done.err());
     assert!(done.out().contains("DEGRADED here: not root") && done.out().contains("left out"), "{}", done.out());
-    let left = process::ours_under(&[&dir]);
-    std::fs::remove_dir_all(&dir).unwrap();
-    assert_eq!(left, vec![]);
+    assert_eq!(process::ours_under(&[dir]), vec![]);
 }
 
 /// Ctrl-C while its job runs.
@@ -50,6 +49,7 @@ fn interrupted() {
     close();
     binaries();
     let dir = fresh_dir("interrupted");
+    let _guard = Guard::new(&dir);
     let mut child = Command::new(lab_program())
         .args(["demo", "--no-build", "--dir", &dir.to_string_lossy()])
         .stdout(Stdio::null())

@@ -102,7 +102,7 @@ pub fn close() {
     *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Takes a group's cluster away before a test that starts its own.
+/// What this machine has.
 pub fn machine() -> &'static Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     MACHINE.get_or_init(Machine::look)
@@ -124,14 +124,14 @@ fn missing(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// The binaries, built once a run.
+/// The binaries, built once a run; a build that failed fails every test that needs them, and is not tried again.
 pub fn binaries() -> &'static Binaries {
-    static BUILT: OnceLock<Binaries> = OnceLock::new();
-    BUILT.get_or_init(|| {
+    static BUILT: OnceLock<Result<Binaries, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
         let binaries = Binaries { dir: lab_program().parent().unwrap().to_owned() };
-        binaries.build().unwrap_or_else(|e| panic!("{e:#}"));
-        binaries
-    })
+        binaries.build().map(|()| binaries).map_err(|e| format!("{e:#}"))
+    });
+    built.as_ref().unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// `lattice-lab` itself.
@@ -149,6 +149,24 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     std::env::temp_dir().join(format!("lat-{name}-{}-{count}", std::process::id()))
+}
+
+/// A folder of its own, removed with all that is in it when the test ends, well or not.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// A fresh one.
+    pub fn new(name: &str) -> Self {
+        let dir = fresh_dir(name);
+        std::fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A running cluster with what tests ask of it.

@@ -1,6 +1,6 @@
 //! The lab itself, and clusters that come and go whole.
 
-use crate::harness::{alone, binaries, close, fresh_dir, lab};
+use crate::harness::{Folder, alone, binaries, close, fresh_dir, lab};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::down::{self, Guard};
 use lattice_lab::lattice::Lattice;
@@ -76,8 +76,8 @@ fn long_folder() {
 }
 
 fn refusals() {
-    let dir = fresh_dir("taken");
-    std::fs::create_dir(&dir).unwrap();
+    let folder = Folder::new("taken");
+    let dir = &folder.0;
     std::fs::write(dir.join("mine"), "precious").unwrap();
     let text = dir.to_string_lossy().into_owned();
     let done = lab(&["up", "--no-build", "--dir", &text], LIMIT);
@@ -85,7 +85,7 @@ fn refusals() {
     let done = lab(&["down", "--dir", &text], LIMIT);
     assert!(done.code() != 0 && done.err().contains("no lab cluster"), "{}", done.err());
     assert!(dir.join("mine").exists());
-    std::fs::remove_dir_all(&dir).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
     for (args, says) in [(["--nodes", "0"], "--nodes 0"), (["--quorum", "2"], "--quorum 2")] {
         let done = lab(&["up", "--no-build", args[0], args[1], "--dir", &text], LIMIT);
         assert!(done.code() != 0 && done.err().contains(says), "{}", done.err());
@@ -123,8 +123,8 @@ fn failing_up() {
     close();
     binaries();
     // A copy of the binaries in which the agent is no agent.
-    let broken = fresh_dir("broken-bin");
-    std::fs::create_dir(&broken).unwrap();
+    let folder = Folder::new("broken-bin");
+    let broken = &folder.0;
     for name in ["lattice", "lattice-quorum", "lattice-shim", "lattice-lab"] {
         let from = binaries().dir.join(name);
         if std::fs::hard_link(&from, broken.join(name)).is_err() {
@@ -136,6 +136,7 @@ fn failing_up() {
     std::os::unix::fs::chown(&agent, Some(0), Some(0)).unwrap();
     std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let dir = fresh_dir("failing");
+    let _guard = Guard::new(&dir);
     let text = dir.to_string_lossy().into_owned();
     let up = ["up", "--no-build", "--nodes", "1", "--quorum", "1", "--dir", &text];
     let done = process::run(Command::new(broken.join("lattice-lab")).args(up), LIMIT).unwrap();
@@ -143,13 +144,12 @@ fn failing_up() {
     let cluster = Cluster::load(&dir).unwrap();
     assert!(cluster.daemons().all(|d| !d.alive()), "nothing is left running");
     assert_eq!(lab(&["down", "--dir", &text], LIMIT).code(), 0);
-    std::fs::remove_dir_all(&broken).unwrap();
 }
 
 fn dev() {
     close();
-    let dir = fresh_dir("dev");
-    std::fs::create_dir(&dir).unwrap();
+    let folder = Folder::new("dev");
+    let dir = &folder.0;
     let log = dir.join("log");
     let args = ["dev".to_owned(), "--dir".to_owned(), dir.join("d").to_string_lossy().into_owned()];
     let process = process::spawn_detached(&binaries().lattice(), &args, &log).unwrap();
@@ -179,7 +179,6 @@ fn dev() {
     let gone = process.gone_within(Duration::from_secs(10));
     let _ = process.kill();
     let said = process::tail(&log, 30);
-    let _ = std::fs::remove_dir_all(&dir);
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
