@@ -1,16 +1,17 @@
 //! What every task of the agent needs to know, made once at the start.
 
 use crate::allocation::Workers;
+use crate::cluster::Cluster;
 use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
-use lattice_model::NodeId;
+use lattice_model::{DesiredShare, NodeId};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Shared by the tasks. Nothing in it changes but through the handles that it holds.
 pub struct Context {
@@ -40,11 +41,19 @@ pub struct Context {
     pub growth: Growth,
     /// The launches whose head this node is.
     pub launches: Launches,
+    /// What the quorum says of nodes, as last heard.
+    pub cluster: watch::Receiver<Arc<Cluster>>,
     /// The way to the driver.
     pub events: mpsc::Sender<Event>,
 }
 
 impl Context {
+    /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
+    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
+        let known = self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+        known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
+    }
+
     /// Tells the driver. The queue is bounded: a task waits when the driver is behind.
     pub async fn tell(&self, event: Event) {
         // The driver ends last: a closed queue means that the agent has ended.

@@ -45,10 +45,11 @@ pub fn run(
     let (mut records, mut actions) = (Vec::new(), Vec::new());
     brain.resume(same_boot, &mut records, &mut actions);
     journal.append(&records)?;
-    publish(&brain, outputs, true);
     for action in actions.drain(..) {
         act(action, context);
     }
+    // The view comes after the actions: who waits for it finds every allocation's task begun.
+    publish(&brain, outputs, true);
     while let Some(first) = events.blocking_recv() {
         records.clear();
         let mut next = Some(first);

@@ -13,7 +13,7 @@
 use crate::allocation::AllocationHandle;
 use crate::context::Shared;
 use crate::mesh::frame::{self, Open, ToHead, ToPart, WireLaunch};
-use lattice_model::{AllocationId, DesiredShare, LaunchId, LaunchSpec, NodeId};
+use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, NodeId};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::FenceHub;
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 const QUEUE: usize = 256;
 /// Ended launches of one allocation whose end is remembered for a caller that comes back.
 const ENDED_REMEMBERED: usize = 256;
+/// How long after its end was told a launch is still known to its nodes: for a caller whose connection broke before
+/// it heard the end.
+const FORGET_AFTER: Duration = Duration::from_secs(20);
 /// How often a waiting fence is looked at.
 const FENCE_LOOK: Duration = Duration::from_millis(250);
 
@@ -39,6 +42,8 @@ struct Entry {
     forget: CancellationToken,
     stop: CancellationToken,
     abort: mpsc::Sender<Abort>,
+    /// Whether somebody who asked for it was told its end.
+    told: bool,
 }
 
 /// Why a user brings a launch down.
@@ -71,9 +76,13 @@ impl Launches {
     /// inline command of an allocation has 1. A number whose log files are there is never used again.
     pub fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
         let on_disk = context.workers.get(spec.allocation).map_or(0, |w| w.highest_launch_number());
+        let entry = match share.spec.entrypoint {
+            Entrypoint::Command { .. } => 1,
+            Entrypoint::Script { .. } => 0,
+        };
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = map.values().filter(|e| e.spec.allocation == spec.allocation).map(|e| e.spec.number).max().unwrap_or(0);
-        spec.number = on_disk.max(known) + 1;
+        spec.number = on_disk.max(known).max(entry) + 1;
         begin_in(&mut map, context, share, spec)
     }
 
@@ -88,11 +97,18 @@ impl Launches {
     /// launches only the newest are remembered here.
     pub fn told(&self, id: LaunchId) {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = map.get(&id) else { return };
-        entry.forget.cancel();
+        let Some(entry) = map.get_mut(&id) else { return };
+        entry.told = true;
         let allocation = entry.spec.allocation;
-        let of_it = map.values().filter(|e| e.spec.allocation == allocation && e.ended.borrow().is_some());
-        let mut over: Vec<(u32, LaunchId)> = of_it.map(|e| (e.spec.number, e.spec.id)).collect();
+        let forget = entry.forget.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = forget.cancelled() => {}
+                () = tokio::time::sleep(FORGET_AFTER) => forget.cancel(),
+            }
+        });
+        let mut over: Vec<(u32, LaunchId)> =
+            map.values().filter(|e| e.spec.allocation == allocation && e.told).map(|e| (e.spec.number, e.spec.id)).collect();
         over.sort_unstable();
         let surplus = over.len().saturating_sub(ENDED_REMEMBERED);
         for (_, id) in over.into_iter().take(surplus) {
@@ -128,7 +144,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
     let spec = Arc::new(spec);
-    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort };
+    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
     tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, forget, stop }));
@@ -153,18 +169,20 @@ enum FromPart {
 async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
     let Signals { ended, mut aborts, forget, stop } = signals;
     let (said, mut heard) = mpsc::channel(QUEUE);
-    let parts: Vec<mpsc::Sender<ToPart>> = spec
-        .nodes
-        .iter()
-        .enumerate()
-        .map(|(index, ranks)| {
-            let (to_part, queue) = mpsc::channel(QUEUE);
-            let address = share.nodes.iter().find(|(n, _)| n == &ranks.node).map(|(_, a)| a.clone()).unwrap_or_default();
-            let part = PartTask { context: Arc::clone(&context), spec: Arc::clone(&spec), node: ranks.node.clone(), address, index };
+    let (parts, queues): (Vec<_>, Vec<_>) = spec.nodes.iter().map(|_| mpsc::channel(QUEUE)).unzip();
+    let mut queues: Vec<Option<mpsc::Receiver<ToPart>>> = queues.into_iter().map(Some).collect();
+    let mut begin = |which: &dyn Fn(&NodeId) -> bool| {
+        for (index, ranks) in spec.nodes.iter().enumerate().filter(|(_, ranks)| which(&ranks.node)) {
+            let Some(queue) = queues[index].take() else { continue };
+            let (context, share, spec) = (Arc::clone(&context), Arc::clone(&share), Arc::clone(&spec));
+            let part = PartTask { context, share, spec, node: ranks.node.clone(), index };
             tokio::spawn(part.run(queue, said.clone(), stop.clone()));
-            to_part
-        })
-        .collect();
+        }
+    };
+    // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
+    // leaves no ranks that nobody knows of.
+    let here = spec.part(&context.me).is_some();
+    begin(&|node| !here || node == &context.me);
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         hub: FenceHub::new(spec.nodes.len()),
@@ -184,6 +202,9 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
             }
             message = heard.recv() => {
                 let Some((part, message)) = message else { return };
+                if matches!(message, FromPart::Said(_)) && !matches!(message, FromPart::Said(ToHead::Synced)) {
+                    begin(&|_| true);
+                }
                 state.heard(part, message).await;
             }
         }
@@ -221,6 +242,7 @@ impl Head {
                 self.waiting_since = None;
                 None
             }
+            FromPart::Said(ToHead::Begun) => None,
             FromPart::Said(ToHead::RankEnded { rank, outcome }) => {
                 self.ended_ranks[part] += 1;
                 self.launch.handle(part, PartEvent::RankEnded { rank, outcome: outcome.into() })
@@ -293,9 +315,9 @@ impl Head {
 /// Keeps the line to one node of the launch.
 struct PartTask {
     context: Shared,
+    share: Arc<DesiredShare>,
     spec: Arc<LaunchSpec>,
     node: NodeId,
-    address: String,
     index: usize,
 }
 
@@ -344,10 +366,11 @@ impl PartTask {
     async fn connect(&self) -> Option<Line> {
         if self.node == self.context.me {
             let handle = self.context.workers.of_epoch(self.spec.allocation, self.spec.epoch)?;
-            let heard = handle.attach(LaunchSpec::clone(&self.spec)).await;
+            let heard = handle.attach(&self.context.me, LaunchSpec::clone(&self.spec)).await;
             return Some(Line::Here { launch: self.spec.id, handle, heard });
         }
-        let opened = self.context.mesh.open(&self.node, &self.address).await;
+        let address = self.context.mesh_address(&self.share, &self.node)?;
+        let opened = self.context.mesh.open(&self.node, &address).await;
         let (mut send, recv) = match opened {
             Ok(stream) => stream,
             Err(error) => {

@@ -47,7 +47,7 @@ use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
 use crate::session::{Registration, SessionState};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
 use lattice_model::{NodeAddresses, NodeState, Resources};
 use lattice_quorum::client::QuorumClient;
@@ -94,6 +94,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
     let (events, queue) = mpsc::channel(EVENTS);
+    let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
     let context = Arc::new(Context {
         me: me.clone(),
         state_dir: config.state_dir.clone(),
@@ -108,6 +109,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         workers: Workers::default(),
         growth: Growth::start().context("inotify")?,
         launches: Launches::default(),
+        cluster: cluster_view.clone(),
         events: events.clone(),
     });
     sweep::strays(&context, &brain);
@@ -120,7 +122,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         previous: brain.incarnation(),
     };
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
-    let (view, node_view) = watch::channel(Arc::new(NodeView::default()));
+    let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
     let outputs = Outputs { reports, view };
     let for_driver = Arc::clone(&context);
     let runtime = tokio::runtime::Handle::current();
@@ -129,13 +131,17 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         driver::run(brain, journal, same_boot, &for_driver, queue, &outputs)
     })?;
 
+    // Nobody is answered before every allocation of the journal has its task: "not here" would be taken as evidence.
+    if node_view.changed().await.is_err() {
+        driver.join().map_err(|_| anyhow!("the driver broke"))??;
+        bail!("the driver ended before it began");
+    }
     let tasks = TaskTracker::new();
     let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
     let (session_state, session_view) = watch::channel(lost);
     let session_stop = stop.child_token();
     tasks.spawn(session::run(Arc::clone(&context), quorum.clone(), registration, reports_view, session_state, session_stop));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
-    let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     if config.has(Role::Scheduler) {
         let (quorum, cluster, membership) = (quorum.clone(), cluster_view.clone(), membership.clone());

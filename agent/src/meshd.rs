@@ -4,6 +4,7 @@
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
 //! * launches on this head: agents of role `api`, for the allocation's owner.
 
+use crate::allocation::Standing;
 use crate::context::Shared;
 use crate::environment;
 use crate::logs::{self, Wanted};
@@ -23,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a peer may take to say what its stream is for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a launch waits for its allocation to run, and to be known whole.
+const STANDING_WAIT: Duration = Duration::from_secs(10);
 /// Pieces of output that wait for a slow reader.
 const LOG_QUEUE: usize = 16;
 
@@ -73,7 +76,7 @@ async fn part(context: &Shared, peer: &Caller, wire: WireLaunch, mut send: SendS
         return frame::write(&mut send, &ToHead::Lost { why: "refused: not the allocation's head".to_owned() }).await;
     }
     let id = launch.id;
-    let mut to_head = handle.attach(launch).await;
+    let mut to_head = handle.attach(&context.me, launch).await;
     let (from_head, mut heard) = mpsc::channel(LOG_QUEUE);
     let reader = tokio::spawn(read_to_part(recv, from_head));
     let result = loop {
@@ -112,10 +115,15 @@ async fn output(context: &Shared, peer: &Caller, open: LogsOpen, mut send: SendS
             return frame::write(&mut send, &LogItem::End).await;
         }
     };
-    while let Some(item) = items.recv().await {
+    loop {
+        let item = tokio::select! {
+            // The reader went: nobody waits for what a silent program may say some day.
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
         frame::write(&mut send, &item).await?;
     }
-    Ok(())
 }
 
 /// Output that lies on this node, for a user for whom `peer` vouches.
@@ -161,12 +169,17 @@ async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: Sen
     if peer.role != Role::Api {
         return frame::write(&mut send, &refused("the asking agent may not vouch for users")).await;
     }
-    let mut items = match begin(context, &open) {
+    let mut items = match begin(context, &open).await {
         Ok(items) => items,
         Err(why) => return frame::write(&mut send, &refused(&why)).await,
     };
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
-    while let Some(item) = items.recv().await {
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
         let ended = matches!(item, LaunchItem::Ended { .. });
         frame::write(&mut send, &item).await?;
         if ended {
@@ -175,14 +188,14 @@ async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: Sen
             if send.stopped().await.is_ok() {
                 context.launches.told(id);
             }
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
-/// Begins a user's launch on this head, or finds it again by its id. Gives how it goes.
-pub fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
+/// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
+/// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
+pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
@@ -192,12 +205,21 @@ pub fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<Launc
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return Err(format!("allocation {short} belongs to {}", share.owner.name));
     }
+    let mut standing = worker.standing.clone();
+    let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
+    match settled.map(|s| s.map(|s| *s)) {
+        Ok(Ok(Standing::Running)) => {}
+        Ok(Ok(Standing::Ending) | Err(_)) => return Err(format!("allocation {short} is being ended")),
+        Ok(Ok(Standing::NotYet)) | Err(_) => return Err(format!("allocation {short} is not running yet")),
+    }
     let view = match context.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
         Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
         None => {
             let spec = launch_spec(&share, id, open)?;
-            context.launches.begin_next(context, &share, spec)
+            let (context, share) = (Arc::clone(context), Arc::clone(&share));
+            let begun = tokio::task::spawn_blocking(move || context.launches.begin_next(&context, &share, spec)).await;
+            begun.map_err(|e| e.to_string())?
         }
     };
     let (out, items) = mpsc::channel(4);

@@ -144,11 +144,24 @@ pub enum ToPart {
 /// From a part to its head. After each connect everything that is known is said again, then `Synced`.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum ToHead {
-    RankEnded { rank: u32, outcome: WireOutcome },
-    Fence { number: u32, blob: Vec<u8> },
-    Aborted { code: i32, why: String },
+    /// The shim has the launch: from here on it is remembered on this node.
+    Begun,
+    RankEnded {
+        rank: u32,
+        outcome: WireOutcome,
+    },
+    Fence {
+        number: u32,
+        blob: Vec<u8>,
+    },
+    Aborted {
+        code: i32,
+        why: String,
+    },
     WalltimeOver,
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     Synced,
 }
 

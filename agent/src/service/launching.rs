@@ -192,7 +192,7 @@ impl Run {
 
     async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
         if self.target.head == self.api.context.me {
-            return match meshd::begin(&self.api.context, &self.open) {
+            return match meshd::begin(&self.api.context, &self.open).await {
                 Ok(items) => Ok(items),
                 Err(why) => {
                     let (send, items) = mpsc::channel(1);

@@ -68,7 +68,8 @@ impl Shim {
     pub(super) fn start_launch(&mut self, spec: LaunchSpec) {
         let (id, number) = (spec.id, spec.number);
         if self.forgotten.contains(&id) {
-            return;
+            let why = "it has ended, and its end was told".to_owned();
+            return self.agent.tell(&FromShim::Aborted { launch: id, code: REFUSED_CODE, why });
         }
         if self.number_of(id).is_some() {
             return self.agent.tell(&FromShim::LaunchStarted { launch: spec });

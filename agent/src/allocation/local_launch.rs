@@ -1,0 +1,150 @@
+//! One launch's part on this node, as far as the shim told.
+
+use crate::mesh::frame::ToHead;
+use lattice_model::{LaunchSpec, NodeId, RankOutcome};
+use std::collections::BTreeMap;
+use tokio::sync::mpsc;
+
+pub(super) struct LocalLaunch {
+    pub(super) spec: LaunchSpec,
+    /// Whether the shim said that it has it.
+    pub(super) begun: bool,
+    /// Why nothing of it was, or is any more, on this node.
+    lost: Option<String>,
+    ended: BTreeMap<u32, RankOutcome>,
+    /// This node's contributions to the last two fences, which a head that reconnects may need.
+    fences: BTreeMap<u32, Vec<u8>>,
+    aborted: Option<(i32, String)>,
+    head: Option<mpsc::Sender<ToHead>>,
+}
+
+impl LocalLaunch {
+    pub(super) fn new(spec: LaunchSpec) -> Self {
+        let (ended, fences) = (BTreeMap::new(), BTreeMap::new());
+        Self { spec, begun: false, lost: None, ended, fences, aborted: None, head: None }
+    }
+
+    /// Whether none of this node's ranks is left, or ever will be there.
+    pub(super) fn over(&self, me: &NodeId) -> bool {
+        self.lost.is_some() || self.all_ended(me)
+    }
+
+    /// Whether each of this node's ranks is known to have ended.
+    pub(super) fn all_ended(&self, me: &NodeId) -> bool {
+        self.spec.part(me).is_none_or(|p| self.ended.len() >= p.count as usize)
+    }
+
+    /// A head has come: it replaces another, and hears all that is known.
+    pub(super) fn attach(&mut self, head: mpsc::Sender<ToHead>, walltime_over: bool) {
+        self.head = Some(head);
+        if self.begun {
+            self.tell(ToHead::Begun);
+        }
+        if walltime_over {
+            self.tell(ToHead::WalltimeOver);
+        }
+        let mut known: Vec<ToHead> = Vec::new();
+        known.extend(self.fences.iter().map(|(number, blob)| ToHead::Fence { number: *number, blob: blob.clone() }));
+        known.extend(self.aborted.iter().map(|(code, why)| ToHead::Aborted { code: *code, why: why.clone() }));
+        known.extend(self.ended.iter().map(|(rank, outcome)| ToHead::RankEnded { rank: *rank, outcome: (*outcome).into() }));
+        known.extend(self.lost.iter().map(|why| ToHead::Lost { why: why.clone() }));
+        known.push(ToHead::Synced);
+        for message in known {
+            self.tell(message);
+        }
+    }
+
+    pub(super) fn begun(&mut self) {
+        if !self.begun {
+            self.begun = true;
+            self.tell(ToHead::Begun);
+        }
+    }
+
+    pub(super) fn rank_ended(&mut self, rank: u32, outcome: RankOutcome) {
+        self.ended.insert(rank, outcome);
+        self.tell(ToHead::RankEnded { rank, outcome: outcome.into() });
+    }
+
+    pub(super) fn fence(&mut self, number: u32, blob: Vec<u8>) {
+        self.fences.retain(|n, _| n.saturating_add(1) >= number);
+        self.fences.insert(number, blob.clone());
+        self.tell(ToHead::Fence { number, blob });
+    }
+
+    pub(super) fn aborted(&mut self, code: i32, why: String) {
+        self.aborted = Some((code, why.clone()));
+        self.tell(ToHead::Aborted { code, why });
+    }
+
+    pub(super) fn walltime_over(&mut self) {
+        self.tell(ToHead::WalltimeOver);
+    }
+
+    /// The shim refused it, or is dead: no rank's end will follow.
+    pub(super) fn lost(&mut self, why: &str) {
+        self.begun = true;
+        self.lost = Some(why.to_owned());
+        self.tell(ToHead::Lost { why: why.to_owned() });
+    }
+
+    /// Tells the head. One that does not keep up is let go: it comes again and hears everything.
+    fn tell(&mut self, message: ToHead) {
+        if let Some(head) = &self.head
+            && head.try_send(message).is_err()
+        {
+            self.head = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::frame::WireOutcome;
+    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks};
+
+    fn launch(count: u32) -> LocalLaunch {
+        LocalLaunch::new(LaunchSpec {
+            id: "00000000-0000-4000-8000-000000000001".parse::<LaunchId>().unwrap(),
+            number: 1,
+            allocation: "00000000-0000-4000-8000-000000000002".parse::<AllocationId>().unwrap(),
+            epoch: Epoch(1),
+            argv: vec!["a".into()],
+            env: BTreeMap::new(),
+            working_dir: "/".into(),
+            nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count }],
+        })
+    }
+
+    fn heard(receiver: &mut mpsc::Receiver<ToHead>) -> Vec<ToHead> {
+        std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn a_head_that_comes_back_hears_everything_again_and_then_what_is_new() {
+        let mut l = launch(2);
+        l.begun();
+        for number in 1..=3 {
+            l.fence(number, vec![number as u8]);
+        }
+        l.rank_ended(1, RankOutcome::Exited { code: 0 });
+        let (head, mut receiver) = mpsc::channel(16);
+        l.attach(head, false);
+        l.rank_ended(0, RankOutcome::Exited { code: 2 });
+        let fence = |number: u32| ToHead::Fence { number, blob: vec![number as u8] };
+        let ended = |rank, code| ToHead::RankEnded { rank, outcome: WireOutcome::Exited(code) };
+        assert_eq!(heard(&mut receiver), [ToHead::Begun, fence(2), fence(3), ended(1, 0), ToHead::Synced, ended(0, 2)]);
+        assert!(l.over(&"n1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_refused_launch_is_over_and_stays_so_for_a_head_that_comes_later() {
+        let mut l = launch(2);
+        l.lost("refused: its number 1 is taken");
+        assert!(l.over(&"n1".parse().unwrap()) && !l.all_ended(&"n1".parse().unwrap()));
+        let (head, mut receiver) = mpsc::channel(16);
+        l.attach(head, false);
+        assert!(heard(&mut receiver).iter().any(|m| matches!(m, ToHead::Lost { .. })));
+    }
+}

@@ -1,0 +1,508 @@
+//! The task of one allocation: commands in, a shim's messages in, events out.
+
+use super::link::Link;
+use super::local_launch::LocalLaunch;
+use super::{Activity, Command, Detail, Standing, launch_numbers, prepare, undo};
+use crate::context::Shared;
+use crate::environment;
+use crate::mesh::frame::{ToHead, ToPart};
+use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
+use lattice_node::{Event, LaunchEnd};
+use lattice_runtime::exits::{self, ExitRecord};
+use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// What background processes get between SIGTERM and SIGKILL once the entry point is over.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
+/// How long a shim may take to quit before it is killed with its scope.
+const QUIT_WAIT: Duration = Duration::from_secs(5);
+/// Between two tries to reach a shim while this agent lacks something for it (descriptors, memory).
+const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+/// Between two tries to take away what cannot be taken away yet.
+const UNDO_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where the task says how it is.
+pub(super) struct Says {
+    pub(super) activity: watch::Sender<Activity>,
+    pub(super) standing: watch::Sender<Standing>,
+    pub(super) detail: watch::Sender<Detail>,
+}
+
+/// Begins the task of `share`'s allocation.
+pub(super) fn begin(
+    context: &Shared,
+    share: &Arc<DesiredShare>,
+    dir: ShimDir,
+    own: mpsc::WeakSender<Command>,
+    queue: mpsc::Receiver<Command>,
+    says: Says,
+) {
+    let task = AllocationTask {
+        own,
+        context: Arc::clone(context),
+        share: Arc::clone(share),
+        dir,
+        link: None,
+        phase: Phase::Idle,
+        synced: false,
+        started: false,
+        launches: BTreeMap::new(),
+        entry_over: false,
+        walltime_over: false,
+        says,
+    };
+    tokio::spawn(task.run(queue));
+}
+
+/// What the task is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing in particular.
+    Idle,
+    /// The shim's word that its mounts are there.
+    AwaitingReady,
+    /// The shim's word that nothing is left.
+    AwaitingStopped,
+}
+
+struct AllocationTask {
+    own: mpsc::WeakSender<Command>,
+    context: Shared,
+    share: Arc<DesiredShare>,
+    dir: ShimDir,
+    link: Option<Link>,
+    phase: Phase,
+    /// Whether the shim has told all that it has, on the present line.
+    synced: bool,
+    /// Whether the brain said that it may run.
+    started: bool,
+    launches: BTreeMap<LaunchId, LocalLaunch>,
+    entry_over: bool,
+    walltime_over: bool,
+    says: Says,
+}
+
+impl AllocationTask {
+    async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
+        loop {
+            let heard = tokio::select! {
+                command = queue.recv() => {
+                    let Some(command) = command else { return };
+                    if let Command::Undo = command {
+                        self.undo().await;
+                        return;
+                    }
+                    self.obey(command).await;
+                    continue;
+                }
+                heard = hear(&mut self.link) => heard,
+            };
+            match heard {
+                Some(message) => self.heard(message).await,
+                None => self.link_ended().await,
+            }
+        }
+    }
+
+    fn is_head(&self) -> bool {
+        self.share.nodes.first().is_some_and(|(node, _)| node == &self.context.me)
+    }
+
+    fn say(&self, text: &str) {
+        self.says.detail.send_modify(|d| text.clone_into(&mut d.text));
+    }
+
+    /// Says whether launches can begin.
+    fn stand(&self) {
+        let now = match (*self.says.standing.borrow(), self.started && self.synced) {
+            (Standing::Ending, _) => Standing::Ending,
+            (_, true) => Standing::Running,
+            (_, false) => Standing::NotYet,
+        };
+        self.says.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+    }
+
+    async fn tell(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
+        self.context.tell(event(self.share.allocation, self.share.epoch)).await;
+    }
+
+    async fn ended(&self, reason: EndReason) {
+        self.tell(|allocation, epoch| Event::Ended { allocation, epoch, reason }).await;
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Prepare => self.prepare().await,
+            Command::Adopt => {
+                self.connect().await;
+            }
+            Command::Start(share) => self.start(&share).await,
+            Command::Stop => self.stop().await,
+            Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
+            Command::FromHead { launch, message } => self.obey_head(launch, message).await,
+            Command::EntryOver { end } => self.entry_launch_over(end).await,
+            Command::Undo => {}
+        }
+    }
+
+    async fn prepare(&mut self) {
+        self.say("preparing: identity, image, scope, shim");
+        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+        let prepared = tokio::task::spawn_blocking(move || prepare::prepare(&context, &share, &dir)).await;
+        let failure = match prepared {
+            Ok(Ok(stream)) => match self.take_link(stream).await {
+                Ok(()) => {
+                    self.phase = Phase::AwaitingReady;
+                    None
+                }
+                Err(error) => Some(format!("the shim does not answer: {error}")),
+            },
+            Ok(Err(why)) => Some(why),
+            Err(panic) => Some(format!("preparing broke: {panic}")),
+        };
+        if let Some(why) = failure {
+            self.say(&why);
+            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
+        }
+    }
+
+    async fn take_link(&mut self, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {
+        let mut link = Link::new(stream)?;
+        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
+        self.link = Some(link);
+        self.synced = false;
+        self.stand();
+        Ok(())
+    }
+
+    /// Looks for the shim once. An error of kind NotFound or ConnectionRefused means that there is none.
+    async fn find_shim(&mut self) -> std::io::Result<()> {
+        let dir = self.dir.clone();
+        let found = tokio::task::spawn_blocking(move || lattice_runtime::shim::connect_shim(&dir)).await;
+        let stream = found.map_err(std::io::Error::other)??;
+        self.take_link(stream).await
+    }
+
+    /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
+    async fn connect(&mut self) -> bool {
+        while self.link.is_none() {
+            match self.find_shim().await {
+                Ok(()) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                    self.shim_lost().await;
+                    return false;
+                }
+                // No evidence about the shim: this agent lacks something, or the line broke while it was made.
+                Err(error) => {
+                    tracing::warn!(allocation = %self.share.allocation, %error, "a shim cannot be reached now; it is tried again");
+                    tokio::time::sleep(CONNECT_AGAIN).await;
+                }
+            }
+        }
+        true
+    }
+
+    async fn start(&mut self, share: &DesiredShare) {
+        self.started = true;
+        self.stand();
+        if !self.connect().await {
+            return;
+        }
+        let walltime_ms = u64::try_from(share.spec.walltime.as_millis()).unwrap_or(u64::MAX);
+        self.send(ToShim::Go { walltime_ms }).await;
+        self.say("running");
+        if !self.is_head() {
+            return;
+        }
+        match &share.spec.entrypoint {
+            Entrypoint::Script { text, args } => {
+                let env = environment::of_script(share, &self.context);
+                let working_dir = share.spec.working_dir.clone();
+                self.send(ToShim::StartScript { text: text.clone(), args: args.clone(), env, working_dir }).await;
+            }
+            Entrypoint::Command { argv } => self.begin_entry_launch(environment::entry_launch(share, argv.clone())),
+        }
+    }
+
+    /// Heads the launch of an inline command, unless that is done already, and waits for its end.
+    fn begin_entry_launch(&self, launch: LaunchSpec) {
+        let Some(own) = self.own.upgrade() else { return };
+        let mut end = self.context.launches.begin(&self.context, &self.share, launch);
+        tokio::spawn(async move {
+            let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
+            if let Some(end) = end {
+                let _ = own.send(Command::EntryOver { end }).await;
+            }
+        });
+    }
+
+    async fn entry_launch_over(&mut self, end: LaunchEnd) {
+        self.entry_over = true;
+        let reason = match end {
+            LaunchEnd { walltime_over: true, .. } => EndReason::WalltimeExceeded,
+            LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
+            LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },
+        };
+        self.ended(reason).await;
+    }
+
+    async fn stop(&mut self) {
+        self.say("ending its processes");
+        self.says.standing.send_replace(Standing::Ending);
+        let grace = if self.entry_over { LEFTOVER_GRACE.min(self.context.grace) } else { self.context.grace };
+        self.context.launches.drop_of(self.share.allocation);
+        if self.link.is_none() {
+            // Without a shim its scope is all there is to end.
+            let _ = self.find_shim().await;
+        }
+        self.phase = Phase::AwaitingStopped;
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        if self.link.is_some() {
+            self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
+        } else {
+            self.kill_scope().await;
+        }
+    }
+
+    /// Without a shim only the scope is left: whatever is in it goes at once.
+    async fn kill_scope(&mut self) {
+        self.phase = Phase::Idle;
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
+        if let Ok(Err(why)) = killed {
+            self.say(&why);
+            tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
+        }
+        self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
+    }
+
+    async fn undo(mut self) {
+        self.say("taking away what was made");
+        self.says.standing.send_replace(Standing::Ending);
+        self.context.launches.drop_of(self.share.allocation);
+        if self.link.is_none() {
+            let _ = self.find_shim().await;
+        }
+        if self.link.is_some() {
+            self.send(ToShim::Quit).await;
+            let gone = async { while hear(&mut self.link).await.is_some() {} };
+            if tokio::time::timeout(QUIT_WAIT, gone).await.is_err() {
+                tracing::warn!(allocation = %self.share.allocation, "the shim does not quit: it is killed with its scope");
+            }
+        }
+        loop {
+            let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+            let undone = tokio::task::spawn_blocking(move || undo::undo(&context, &share, &dir)).await;
+            match undone {
+                Ok(Ok(())) => break,
+                Ok(Err(why)) => {
+                    // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
+                    tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
+                    self.say(&why);
+                }
+                Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
+            }
+            tokio::time::sleep(UNDO_AGAIN).await;
+        }
+        self.context.workers.forget(&self.share);
+        // A launch that came in while this was being done has nobody to run it.
+        self.context.launches.drop_of(self.share.allocation);
+        self.tell(|allocation, epoch| Event::Undone { allocation, epoch }).await;
+    }
+
+    async fn send(&mut self, message: ToShim) {
+        if let Some(link) = &mut self.link
+            && let Err(error) = link.send(&message).await
+        {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+        }
+    }
+
+    async fn heard(&mut self, message: FromShim) {
+        match message {
+            FromShim::Hello { pid, .. } => self.says.detail.send_modify(|d| d.shim_pid = Some(pid)),
+            FromShim::Ready { failed } => {
+                if self.phase == Phase::AwaitingReady {
+                    self.phase = Phase::Idle;
+                    self.say(failed.as_deref().unwrap_or("prepared"));
+                    let result = failed.map_or(Ok(()), Err);
+                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
+                }
+            }
+            FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::Synced => self.is_synced().await,
+            FromShim::ScriptEnded { outcome } => {
+                self.over(0);
+                self.entry_over = true;
+                if !self.walltime_over && self.phase != Phase::AwaitingStopped {
+                    self.ended(EndReason::Exited { code: outcome.code() }).await;
+                }
+            }
+            FromShim::LaunchStarted { launch } => {
+                self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone())).begun();
+                let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
+                if headed_here {
+                    // After a restart of this agent the shim is who remembers the launches that it headed.
+                    self.context.launches.begin(&self.context, &self.share, launch);
+                }
+            }
+            FromShim::RankEnded { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
+            FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
+            FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.of(launch, |l| l.lost(&why)),
+            FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
+            FromShim::Stopping { why } => {
+                if why == StopReason::Walltime {
+                    self.walltime_is_over().await;
+                }
+            }
+            FromShim::Stopped { why } => {
+                if why == StopReason::Walltime {
+                    self.walltime_is_over().await;
+                }
+                if self.phase == Phase::AwaitingStopped {
+                    self.phase = Phase::Idle;
+                    self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
+                }
+            }
+        }
+    }
+
+    /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
+    async fn is_synced(&mut self) {
+        let dir = self.dir.clone();
+        let on_disk = tokio::task::spawn_blocking(move || launch_numbers(&dir)).await.unwrap_or_default();
+        for number in on_disk.into_iter().filter(|n| *n > 0) {
+            if !self.launches.values().any(|l| l.spec.number == number) {
+                self.over(number);
+            }
+        }
+        self.synced = true;
+        self.begin_launches().await;
+        self.stand();
+    }
+
+    /// Changes what is known of a launch.
+    fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
+        let Some(local) = self.launches.get_mut(&launch) else { return };
+        change(local);
+        if local.over(&self.context.me) {
+            let number = local.spec.number;
+            self.over(number);
+        }
+    }
+
+    /// No rank of this launch is left here: readers of its output may come to their end.
+    fn over(&self, number: u32) {
+        self.says.activity.send_if_modified(|activity| activity.over.insert(number));
+    }
+
+    async fn walltime_is_over(&mut self) {
+        if self.walltime_over {
+            return;
+        }
+        self.walltime_over = true;
+        for local in self.launches.values_mut() {
+            local.walltime_over();
+        }
+        self.ended(EndReason::WalltimeExceeded).await;
+    }
+
+    async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
+        let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch));
+        local.attach(to_head, self.walltime_over);
+        if self.synced {
+            self.begin_launches().await;
+        }
+    }
+
+    /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
+    async fn begin_launches(&mut self) {
+        let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
+        for mut launch in missing {
+            environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            self.send(ToShim::StartLaunch { launch }).await;
+        }
+    }
+
+    async fn obey_head(&mut self, launch: LaunchId, message: ToPart) {
+        match message {
+            ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
+            ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
+            ToPart::Forget => {
+                if self.launches.get(&launch).is_some_and(|l| l.over(&self.context.me)) {
+                    self.launches.remove(&launch);
+                    self.send(ToShim::Forget { launch }).await;
+                }
+            }
+        }
+    }
+
+    /// The shim closed the line: it is dead, or said something that cannot be read.
+    async fn link_ended(&mut self) {
+        self.link = None;
+        self.synced = false;
+        self.stand();
+        match self.phase {
+            Phase::AwaitingStopped => self.kill_scope().await,
+            Phase::AwaitingReady => {
+                self.phase = Phase::Idle;
+                let why = "the shim ended before it was ready (its shim.log says why)".to_owned();
+                self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
+            }
+            Phase::Idle => {
+                // What cannot be read is said again after each connect: not in a tight circle.
+                tokio::time::sleep(CONNECT_AGAIN).await;
+                self.connect().await;
+            }
+        }
+    }
+
+    /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
+    async fn shim_lost(&mut self) {
+        let dir = self.dir.clone();
+        let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
+        let records = records.ok().and_then(Result::ok).unwrap_or_default();
+        let entry = match &self.share.spec.entrypoint {
+            Entrypoint::Command { argv } if self.started => Some(environment::entry_launch(&self.share, argv.clone())),
+            Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
+        };
+        if let Some(entry) = &entry {
+            self.launches.entry(entry.id).or_insert_with(|| LocalLaunch::new(entry.clone()));
+        }
+        let mut known = None;
+        for record in records {
+            match record {
+                ExitRecord::Script { outcome } if self.is_head() => known = Some(EndReason::Exited { code: outcome.code() }),
+                ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
+                ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
+                ExitRecord::Aborted { launch, code, why } if code != REFUSED_CODE => self.of(launch, |l| l.aborted(code, why)),
+                ExitRecord::Script { .. } | ExitRecord::Aborted { .. } | ExitRecord::Stopped { .. } => {}
+            }
+        }
+        let me = self.context.me.clone();
+        for local in self.launches.values_mut().filter(|l| !l.all_ended(&me)) {
+            local.lost("its shim is gone");
+        }
+        // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
+        let told_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
+        if !told_by_head || known.is_some() {
+            let lost = EndReason::NodeLost { node: me, why: "its shim is gone".to_owned() };
+            self.ended(known.unwrap_or(lost)).await;
+        } else if self.is_head()
+            && let Entrypoint::Command { argv } = &self.share.spec.entrypoint
+        {
+            self.begin_entry_launch(environment::entry_launch(&self.share, argv.clone()));
+        }
+    }
+}
+
+async fn hear(link: &mut Option<Link>) -> Option<FromShim> {
+    match link {
+        Some(link) => link.next().await,
+        None => std::future::pending().await,
+    }
+}
