@@ -135,6 +135,7 @@ impl AllocationTask {
     }
 
     async fn obey(&mut self, command: Command) {
+        tracing::debug!(allocation = %self.share.allocation, ?command, "told");
         match command {
             Command::Prepare => self.prepare().await,
             Command::Adopt => {
@@ -323,6 +324,7 @@ impl AllocationTask {
     }
 
     async fn heard(&mut self, message: FromShim) {
+        tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
         match message {
             FromShim::Hello { pid, .. } => self.says.detail.send_modify(|d| d.shim_pid = Some(pid)),
             FromShim::Ready { failed } => {
