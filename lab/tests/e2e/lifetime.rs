@@ -3,6 +3,8 @@
 use crate::harness::{Group, World, ms};
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 /// SIGTERM is given 2 s here; see `World::start`.
 static LIFETIME: Group = Group::small("lifetime");
@@ -12,6 +14,7 @@ const STUBBORN: &str = "trap 'echo got TERM' TERM; echo ready; while :; do sleep
 
 pub fn trials() -> Vec<Trial> {
     vec![
+        LIFETIME.test("ctrl_c_brings_a_launch_down_and_leaves_its_allocation", &[], interrupted_launch),
         LIFETIME.test("walltime_ends_work_politely", &[], walltime),
         LIFETIME.test("walltime_kills_what_does_not_listen", &[], walltime_stubborn),
         LIFETIME.test("cancel_ends_running_work", &[], cancel),
@@ -19,6 +22,29 @@ pub fn trials() -> Vec<Trial> {
         LIFETIME.test("cancel_of_waiting_and_ended_work", &[], cancel_others),
         LIFETIME.test("a_script_that_leaves_children_leaves_nothing", &[], children),
     ]
+}
+
+fn interrupted_launch(w: &World) {
+    let id = w.submit(&["--", "/bin/sleep", "60"]);
+    w.running(&id);
+    let mut command = w.at("n1").command(&["launch", "--alloc", &id, "-n", "2", "--", "/bin/sh", "-c", "echo up; exec sleep 60"]);
+    let mut launch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(launch.stdout.take().unwrap()).lines();
+    let up: Vec<String> = lines.by_ref().take(2).map(Result::unwrap).collect();
+    assert_eq!(up, ["up", "up"]);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(launch.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let mut code = None;
+    w.wait("the launch to end", || {
+        code = launch.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.and_then(|c| c.code()), Some(130), "as a shell says of what Ctrl-C ended");
+    assert_eq!(text(&w.status(&id), "state"), "Running", "the allocation goes on");
+    w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
 }
 
 fn walltime(w: &World) {

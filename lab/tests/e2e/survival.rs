@@ -12,6 +12,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         SURVIVAL.test("an_agent_killed_under_a_job_adopts_it_again", &[], other_agent),
         SURVIVAL.test("the_head_agent_too", &[], head_agent),
+        SURVIVAL.test("a_scripts_launch_outlives_its_agents", &[], scripts_launch),
         SURVIVAL.test("a_job_that_ends_while_its_agent_is_away_is_told", &[], ends_meanwhile),
         SURVIVAL.test("walltime_holds_while_the_agent_is_away", &[], walltime_meanwhile),
         SURVIVAL.test("cancel_reaches_an_agent_when_it_is_back", &[], cancel_meanwhile),
@@ -59,6 +60,32 @@ fn head_agent(w: &World) {
     faults::kill_node(&w.dir, &head).unwrap();
     faults::start_node(&w.dir, &head).unwrap();
     complete(w, &id, 80);
+}
+
+/// The script's own `lattice launch` loses its agent in the middle: it goes on where it was, and no line is lost or doubled.
+fn scripts_launch(w: &World) {
+    let lattice = lab_program().with_file_name("lattice");
+    let text_of = format!(
+        "#!/bin/sh\n#LATTICE --nodes=3\n{} launch -n 6 -- /bin/sh -c 'for i in $(seq 80); do echo rank $LATTICE_RANK line $i end; sleep 0.05; done; \
+         test $LATTICE_RANK != 4 || exit 9'\necho launch gave $?\n",
+        lattice.display()
+    );
+    let id = w.submit(&[&w.script("outlives.sh", &text_of)]);
+    w.wait_log(&id, "line 5 ");
+    let nodes = w.status(&id)["nodes"].as_array().unwrap().clone();
+    for node in &nodes[..2] {
+        faults::kill_node(&w.dir, node.as_str().unwrap()).unwrap();
+        faults::start_node(&w.dir, node.as_str().unwrap()).unwrap();
+    }
+    w.completed(&id);
+    let log = w.log(&id);
+    for rank in 0..6 {
+        let of_rank: Vec<&str> = log.lines().filter(|l| l.starts_with(&format!("rank {rank} "))).collect();
+        let wanted: Vec<String> = (1..=80).map(|i| format!("rank {rank} line {i} end")).collect();
+        assert_eq!(of_rank, wanted, "rank {rank}");
+    }
+    assert!(log.contains("\nlaunch gave 9\n"), "{log}");
+    w.assert_nothing_left();
 }
 
 fn ends_meanwhile(w: &World) {
