@@ -8,6 +8,7 @@ use lattice_model::{NodeReport, Revision};
 use lattice_node::{Action, Brain, Event, Local};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 /// Events taken into one sync of the journal.
 const BATCH: usize = 64;
@@ -33,24 +34,40 @@ pub struct Outputs {
     pub view: watch::Sender<Arc<NodeView>>,
 }
 
-/// Runs until every sender of events is gone, or the journal cannot be written. Call on a thread of its own.
+/// [`run_until`] without an end but the agent's.
 pub fn run(
+    brain: Brain,
+    journal: Journal,
+    same_boot: bool,
+    context: &Shared,
+    events: mpsc::Receiver<Event>,
+    outputs: &Outputs,
+) -> Result<(), JournalError> {
+    run_until(brain, journal, same_boot, context, events, outputs, &CancellationToken::new())
+}
+
+/// Runs until `stop`, or until the journal cannot be written; writes a last checkpoint. Call on a thread of its own that
+/// has entered the runtime. An event that comes after `stop` is not lost: whoever told it tells it to the next life.
+pub fn run_until(
     mut brain: Brain,
     mut journal: Journal,
     same_boot: bool,
     context: &Shared,
     mut events: mpsc::Receiver<Event>,
     outputs: &Outputs,
+    stop: &CancellationToken,
 ) -> Result<(), JournalError> {
+    let runtime = tokio::runtime::Handle::current();
     let (mut records, mut actions) = (Vec::new(), Vec::new());
     brain.resume(same_boot, &mut records, &mut actions);
     journal.append(&records)?;
+    journal.resumed()?;
     for action in actions.drain(..) {
         act(action, context);
     }
     // The view comes after the actions: who waits for it finds every allocation's task begun.
     publish(&brain, outputs, true);
-    while let Some(first) = events.blocking_recv() {
+    while let Some(Some(first)) = runtime.block_on(stop.run_until_cancelled(events.recv())) {
         records.clear();
         let mut next = Some(first);
         let mut taken = 0;
