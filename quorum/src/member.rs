@@ -307,6 +307,7 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
     let mut tick = tokio::time::interval(STANDING_TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_led = Instant::now();
+    let mut known = (None, 0);
     loop {
         tokio::select! {
             () = core.stop.cancelled() => return,
@@ -315,6 +316,14 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
         let metrics = core.raft.metrics();
         let has_leader = {
             let metrics = metrics.borrow();
+            let now = (metrics.current_leader, metrics.current_term);
+            if known != now {
+                known = now;
+                match now {
+                    (Some(leader), term) => tracing::info!(leader, term, "this member has a leader"),
+                    (None, term) => tracing::warn!(term, "this member has no leader"),
+                }
+            }
             match metrics.current_leader {
                 None => false,
                 Some(leader) if leader == core.config.id => {

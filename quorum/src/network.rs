@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
@@ -38,6 +38,22 @@ struct Link {
     since: Instant,
     /// Milliseconds after `since` at which it last answered, plus 1; 0 when it never did.
     answered: Arc<AtomicU64>,
+    /// Whether its silence was told in the log: once, not at each try.
+    silent: Arc<AtomicBool>,
+}
+
+impl Link {
+    fn is_silent(&self, member: u64, why: &str) {
+        if !self.silent.swap(true, Ordering::Relaxed) {
+            tracing::warn!(member, why, "a member does not answer");
+        }
+    }
+
+    fn answers(&self, member: u64) {
+        if self.silent.swap(false, Ordering::Relaxed) {
+            tracing::info!(member, "a member answers again");
+        }
+    }
 }
 
 impl Peers {
@@ -51,6 +67,7 @@ impl Peers {
                 service: tls.channel(&member.service, &name)?,
                 since: Instant::now(),
                 answered: Arc::new(AtomicU64::new(0)),
+                silent: Arc::default(),
             };
             links.insert(member.id, link);
         }
@@ -137,12 +154,19 @@ impl Wire {
         })
         .await;
         let reply = match reply {
-            Ok(Ok(reply)) => reply,
+            Ok(Ok(reply)) => {
+                link.answers(self.target);
+                reply
+            }
             Ok(Err(status)) => {
                 let why = std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes);
+                link.is_silent(self.target, &why);
                 return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why))));
             }
-            Err(_) => return Err(RPCError::Network(NetworkError::new(&no_answer("no answer in time".to_owned())))),
+            Err(_) => {
+                link.is_silent(self.target, "no answer in time");
+                return Err(RPCError::Network(NetworkError::new(&no_answer("no answer in time".to_owned()))));
+            }
         };
         let now = u64::try_from(link.since.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         link.answered.store(now + 1, Ordering::Relaxed);
