@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::{dev, run};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -80,9 +81,10 @@ fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
+    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(64).enable_all().build()?;
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {
         let stop = CancellationToken::new();
         let on_signal = stop.clone();
@@ -99,6 +101,14 @@ where
     // Whatever still blocks (a copy of an image, a kernel call) must not keep the process.
     runtime.shutdown_background();
     done
+}
+
+/// Each connection, shim and launch has descriptors: the usual soft limit of 1024 is soon reached.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files cannot be raised to the hard one");
+    }
 }
 
 fn report(config: Option<&Path>) -> ExitCode {
