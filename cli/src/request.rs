@@ -158,7 +158,7 @@ mod tests {
 
     fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
         let settings = Settings { endpoint: String::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table };
-        let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/work".into() };
+        let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
         specification(flags, program, &settings, around).unwrap()
     }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((spec.name.as_str(), spec.tenant.as_str(), spec.vcluster.as_str()), ("hostname", "t", "v"));
         let model = lattice_api::spec::to_model(&spec).unwrap();
         assert_eq!((model.nodes, model.tasks_per_node, model.walltime.as_secs(), model.preemption_class), (1, 1, 3600, 5));
-        assert_eq!(model.working_dir, Path::new("/work"));
+        assert_eq!(model.working_dir, Path::new("/project"));
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             ..Default::default()
         };
         let spec = specified(&flags, Program::Script { name: "a\nb.sh".into(), text: "#!/bin/sh\n".into(), args: vec!["x".into()] });
-        assert_eq!(spec.environment.unwrap().uenv, "/work/./env.sqfs@sha256:ab");
+        assert_eq!(spec.environment.unwrap().uenv, "/project/./env.sqfs@sha256:ab");
         assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("1", "3"));
         assert_eq!((spec.name.as_str(), spec.tenant.as_str()), ("a?b.sh", "u"));
         assert!(spec.lifecycle.unwrap().preemption_class_set);
