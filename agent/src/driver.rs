@@ -34,21 +34,9 @@ pub struct Outputs {
     pub view: watch::Sender<Arc<NodeView>>,
 }
 
-/// [`run_until`] without an end but the agent's.
-pub fn run(
-    brain: Brain,
-    journal: Journal,
-    same_boot: bool,
-    context: &Shared,
-    events: mpsc::Receiver<Event>,
-    outputs: &Outputs,
-) -> Result<(), JournalError> {
-    run_until(brain, journal, same_boot, context, events, outputs, &CancellationToken::new())
-}
-
 /// Runs until `stop`, or until the journal cannot be written; writes a last checkpoint. Call on a thread of its own that
 /// has entered the runtime. An event that comes after `stop` is not lost: whoever told it tells it to the next life.
-pub fn run_until(
+pub fn run(
     mut brain: Brain,
     mut journal: Journal,
     same_boot: bool,

@@ -124,11 +124,13 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
     let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
     let outputs = Outputs { reports, view };
+    let driver_stop = CancellationToken::new();
+    let for_stop = driver_stop.clone();
     let for_driver = Arc::clone(&context);
     let runtime = tokio::runtime::Handle::current();
     let driver = std::thread::Builder::new().name("driver".to_owned()).spawn(move || {
         let _entered = runtime.enter();
-        driver::run(brain, journal, same_boot, &for_driver, queue, &outputs)
+        driver::run(brain, journal, same_boot, &for_driver, queue, &outputs, &for_stop)
     })?;
 
     // Nobody is answered before every allocation of the journal has its task: "not here" would be taken as evidence.
@@ -172,8 +174,13 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     tasks.close();
     let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;
     mesh.close().await;
+    driver_stop.cancel();
+    let over = match early {
+        Some(over) => Some(over),
+        None => tokio::time::timeout(Duration::from_secs(2), driver_over).await.ok(),
+    };
     let _ = std::fs::remove_file(&config.socket);
-    match early {
+    match over {
         Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
         Some(Ok(Ok(Ok(())))) | None => Ok(()),
         Some(Ok(Err(_)) | Err(_)) => bail!("the driver broke: the agent stops, its work goes on"),
