@@ -1,5 +1,6 @@
 //! The API: `lattice.v1` on the agent's socket. One file per service; who is calling, and how refusals read, beside them.
 
+mod accounts;
 mod admin;
 mod allocations;
 mod caller;

@@ -103,9 +103,10 @@ impl Slice {
         Ok(scopes)
     }
 
-    /// Whose work a process is: the allocation whose scope of this slice holds it. `None` for every other process.
-    pub fn scope_of_pid(&self, pid: i32) -> Option<AllocationId> {
-        self.scope_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    /// Whose work a process is: the allocation whose scope of this slice holds it. `None` for every other process that
+    /// lives; an error for one that does not, which may have been anybody's.
+    pub fn scope_of_pid(&self, pid: i32) -> io::Result<Option<AllocationId>> {
+        Ok(self.scope_of(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
     }
 
     fn scope_of(&self, proc_cgroup: &str) -> Option<AllocationId> {

@@ -278,8 +278,9 @@ fn scope_life() -> Result<(), Failed> {
     })?;
     child.wait_started()?;
     assert!(scope.work().is_populated()? && launch.processes().contains(&child.pid));
-    assert_eq!(slice.scope_of_pid(child.pid), Some(id));
-    assert_eq!(slice.scope_of_pid(1), None);
+    assert_eq!(slice.scope_of_pid(child.pid).unwrap(), Some(id));
+    assert_eq!(slice.scope_of_pid(1).unwrap(), None);
+    assert!(slice.scope_of_pid(i32::MAX).is_err(), "one that is not there could be anybody's");
     assert!(!scope.work().wait_empty(Duration::from_millis(20))?);
     assert!(scope.whole().remove().is_err());
     scope.work().kill()?;

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 #[tonic::async_trait]
 impl AdminService for Api {
     async fn quorum_status(&self, request: Request<v1::QuorumStatusRequest>) -> Result<Response<v1::QuorumStatusResponse>, Status> {
-        self.caller(&request)?;
+        self.caller(&request).await?;
         match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Status(now) => Ok(Response::new(to_proto(&now))),
             other => Err(unexpected(&other)),
@@ -18,7 +18,7 @@ impl AdminService for Api {
     }
 
     async fn verify_audit(&self, request: Request<v1::VerifyAuditRequest>) -> Result<Response<v1::VerifyAuditResponse>, Status> {
-        self.caller(&request)?;
+        self.caller(&request).await?;
         match self.quorum.call(&Ask::VerifyAudit, ANSWER).await.map_err(|e| status(&e))? {
             Answer::AuditVerified { records, head } => Ok(Response::new(v1::VerifyAuditResponse { records, head })),
             other => Err(unexpected(&other)),

@@ -23,7 +23,7 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl AllocationService for Api {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
-        let owner = self.user(&request)?;
+        let owner = self.user(&request).await?;
         if owner.is_root() && !self.context.allow_root {
             return Err(Status::permission_denied("work as root is refused (allow_root is false): submit as a user"));
         }
@@ -53,14 +53,14 @@ impl AllocationService for Api {
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         Ok(Response::new(lattice_api::allocation::to_proto(&allocation)))
     }
 
     async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
-        let user = self.user(&request)?;
+        let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
@@ -78,7 +78,7 @@ impl AllocationService for Api {
     type WatchStream = Streamed<v1::Allocation>;
 
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let (out, stream) = mpsc::channel(4);
@@ -101,7 +101,7 @@ impl AllocationService for Api {
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let ask = Ask::Cancel { id: allocation.id, by: caller.principal };
@@ -115,7 +115,7 @@ impl AllocationService for Api {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let (summary, nodes) = if allocation.state == AllocationState::Pending {

@@ -1,9 +1,9 @@
 //! Who is calling: the kernel's word about the process at the other end of the socket.
 
 use super::Api;
+use super::accounts::ACCOUNTS;
 use lattice_model::{AllocationId, Principal};
-use nix::unistd::{Gid, Uid, User, getgrouplist};
-use std::ffi::CString;
+use std::io;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Status};
 
@@ -18,19 +18,19 @@ pub struct Caller {
 
 impl Api {
     /// Recognises the caller of a request.
-    pub(super) fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let info = request.extensions().get::<UdsConnectInfo>().and_then(|i| i.peer_cred);
         let credentials = info.ok_or_else(|| Status::unauthenticated("the socket does not say who is calling"))?;
-        let within = match (credentials.pid(), &self.context.slice) {
-            (Some(pid), Some(slice)) => slice.scope_of_pid(pid),
-            (_, _) => None,
+        let within = match &self.context.slice {
+            Some(slice) => whose_work(credentials.pid(), |pid| slice.scope_of_pid(pid))?,
+            None => None,
         };
-        Ok(Caller { principal: account(credentials.uid(), credentials.gid())?, within })
+        Ok(Caller { principal: ACCOUNTS.principal(credentials.uid(), credentials.gid()).await?, within })
     }
 
     /// A caller that may act as a user, not as an allocation's work.
-    pub(super) fn user<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let caller = self.caller(request)?;
+    pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
+        let caller = self.caller(request).await?;
         if !self.vouches {
             return Err(Status::failed_precondition("this agent does not vouch for users (its roles lack api): use an agent that does"));
         }
@@ -60,10 +60,30 @@ impl Caller {
     }
 }
 
-fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let user = user.ok_or_else(|| Status::unauthenticated(format!("uid {uid} has no account on this machine")))?;
-    let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name holds a NUL"))?;
-    let groups = getgrouplist(&name, Gid::from_raw(gid)).map_err(|e| Status::internal(format!("the groups of {}: {e}", user.name)))?;
-    Ok(Principal { name: user.name, uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+/// The allocation that the connecting process is work of. Where that cannot be told the caller is refused: work whose
+/// process is gone, its descriptor handed on, would else be taken for its user.
+fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
+    let refused = |why: String| Status::permission_denied(format!("{why}: the process that connects must stay for as long as it asks"));
+    let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not say which process connected".to_owned()))?;
+    scope_of(pid).map_err(|e| refused(format!("whose work process {pid} is cannot be told ({e})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_whose_process_is_gone_is_refused_and_not_taken_for_its_user() {
+        let id: AllocationId = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        let scope_of = |pid| match pid {
+            1 => Ok(None),
+            2 => Ok(Some(id)),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        assert_eq!(whose_work(Some(1), scope_of).unwrap(), None);
+        assert_eq!(whose_work(Some(2), scope_of).unwrap(), Some(id));
+        for pid in [None, Some(0), Some(3)] {
+            assert_eq!(whose_work(pid, scope_of).unwrap_err().code(), tonic::Code::PermissionDenied, "{pid:?}");
+        }
+    }
 }

@@ -34,7 +34,7 @@ pub(super) async fn launch(
     api: &Api,
     request: Request<v1::LaunchRequest>,
 ) -> Result<mpsc::Receiver<Result<v1::LaunchEvent, Status>>, Status> {
-    let caller = api.caller(&request)?;
+    let caller = api.caller(&request).await?;
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
@@ -62,7 +62,7 @@ pub(super) async fn launch(
 
 /// Brings a launch down, on its allocation's head.
 pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -> Result<(), Status> {
-    let caller = api.caller(&request)?;
+    let caller = api.caller(&request).await?;
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 #[tonic::async_trait]
 impl NodeService for Api {
     async fn list(&self, request: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
-        self.caller(&request)?;
+        self.caller(&request).await?;
         let nodes = match self.quorum.call(&Ask::ListNodes, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Nodes(nodes) => nodes,
             other => return Err(unexpected(&other)),
@@ -36,7 +36,7 @@ impl NodeService for Api {
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
-        self.caller(&request)?;
+        self.caller(&request).await?;
         let view = self.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member } => (true, format!("session with {member}")),
@@ -81,7 +81,7 @@ impl NodeService for Api {
     }
 
     async fn gossip_members(&self, request: Request<v1::GossipMembersRequest>) -> Result<Response<v1::GossipMembersResponse>, Status> {
-        self.caller(&request)?;
+        self.caller(&request).await?;
         let members = self.membership.members();
         let to_proto = |m: &lattice_gossip::Member| v1::GossipMember {
             node: m.node.to_string(),

@@ -34,7 +34,7 @@ pub(super) struct Selection {
 
 /// `AllocationService.Logs`.
 pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
-    let caller = api.caller(&request)?;
+    let caller = api.caller(&request).await?;
     let request = request.into_inner();
     let allocation = api.allocation(&request.key).await?;
     caller.check(allocation.id, &allocation.owner)?;

@@ -1,0 +1,153 @@
+//! The machine's accounts (NSS), asked off the runtime's workers: a directory service may take its time, and the agent's
+//! own life must not hang on it.
+
+use lattice_model::Principal;
+use nix::errno::Errno;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tonic::Status;
+
+/// How long an account is taken to be what it was.
+const FRESH: Duration = Duration::from_secs(60);
+/// Accounts that are remembered.
+const REMEMBERED: usize = 1024;
+/// How long a caller waits for the directory service.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Questions at once: one that hangs holds a thread until it is answered.
+const AT_ONCE: usize = 8;
+
+/// One machine has one set of accounts.
+pub(super) static ACCOUNTS: LazyLock<Accounts> = LazyLock::new(|| Accounts::new(account));
+
+type Lookup = fn(u32, u32) -> Result<Principal, Status>;
+
+pub(super) struct Accounts {
+    lookup: Lookup,
+    patience: Duration,
+    remembered: Mutex<Remembered>,
+    places: Arc<Semaphore>,
+}
+
+impl Accounts {
+    fn new(lookup: Lookup) -> Self {
+        Self { lookup, patience: PATIENCE, remembered: Mutex::default(), places: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// Who a process of `uid` and `gid` acts as.
+    pub(super) async fn principal(&self, uid: u32, gid: u32) -> Result<Principal, Status> {
+        if let Some(known) = self.remembered().get(uid, gid, Instant::now()) {
+            return Ok(known);
+        }
+        let (places, lookup) = (Arc::clone(&self.places), self.lookup);
+        let asked = async {
+            let place = places.acquire_owned().await.map_err(|e| Status::internal(e.to_string()))?;
+            let answer = tokio::task::spawn_blocking(move || {
+                let _held_until_answered = place;
+                lookup(uid, gid)
+            });
+            answer.await.map_err(|e| Status::internal(e.to_string()))?
+        };
+        let answer = tokio::time::timeout(self.patience, asked).await;
+        let principal = answer.map_err(|_| {
+            let text = format!("this machine's accounts (NSS) do not answer for uid {uid} within {} s; try again", self.patience.as_secs());
+            Status::unavailable(text)
+        })??;
+        self.remembered().put(principal.clone(), Instant::now());
+        Ok(principal)
+    }
+
+    fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct Remembered(BTreeMap<(u32, u32), (Instant, Principal)>);
+
+impl Remembered {
+    fn get(&self, uid: u32, gid: u32, now: Instant) -> Option<Principal> {
+        self.0.get(&(uid, gid)).filter(|(since, _)| now.duration_since(*since) < FRESH).map(|(_, p)| p.clone())
+    }
+
+    fn put(&mut self, principal: Principal, now: Instant) {
+        if self.0.len() >= REMEMBERED {
+            self.0.retain(|_, (since, _)| now.duration_since(*since) < FRESH);
+        }
+        if self.0.len() >= REMEMBERED {
+            let oldest = self.0.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| *key);
+            oldest.and_then(|key| self.0.remove(&key));
+        }
+        self.0.insert((principal.uid, principal.gid), (now, principal));
+    }
+}
+
+fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
+    let user = match User::from_uid(Uid::from_raw(uid)) {
+        // getpwuid_r(3) lists these as ways to say that there is none.
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
+        other => other.map_err(|e| Status::unavailable(format!("the account of uid {uid}: {e}")))?,
+    };
+    let user = user.ok_or_else(|| Status::unauthenticated(format!("uid {uid} has no account on this machine")))?;
+    let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name holds a NUL"))?;
+    let groups = getgrouplist(&name, Gid::from_raw(gid)).map_err(|e| Status::internal(format!("the groups of {}: {e}", user.name)))?;
+    Ok(Principal { name: user.name, uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn of(uid: u32) -> Principal {
+        Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![uid] }
+    }
+
+    #[test]
+    fn an_account_is_remembered_for_a_while_and_only_so_many() {
+        let (mut remembered, now) = (Remembered::default(), Instant::now());
+        for uid in 0..=u32::try_from(REMEMBERED).unwrap() {
+            remembered.put(of(uid), now + Duration::from_millis(u64::from(uid)));
+        }
+        assert_eq!(remembered.0.len(), REMEMBERED);
+        assert_eq!(remembered.get(0, 0, now + Duration::from_secs(2)), None, "the oldest went");
+        assert_eq!(remembered.get(1, 1, now + Duration::from_secs(2)), Some(of(1)));
+        assert_eq!(remembered.get(1, 2, now + Duration::from_secs(2)), None, "another group is another caller");
+        assert_eq!(remembered.get(1, 1, now + FRESH + Duration::from_secs(1)), None);
+    }
+
+    #[tokio::test]
+    async fn one_caller_asks_once() {
+        static ASKED: AtomicU32 = AtomicU32::new(0);
+        let accounts = Accounts::new(|uid, _| {
+            ASKED.fetch_add(1, Ordering::SeqCst);
+            Ok(of(uid))
+        });
+        for _ in 0..3 {
+            assert_eq!(accounts.principal(7, 7).await.unwrap(), of(7));
+        }
+        assert_eq!(ASKED.load(Ordering::SeqCst), 1);
+    }
+
+    /// On a runtime of one worker: a lookup on the worker itself would never come back.
+    #[test]
+    fn accounts_that_do_not_answer_are_given_up_and_the_worker_goes_on() {
+        static HANGS: Mutex<()> = Mutex::new(());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let held = HANGS.lock().unwrap();
+        let mut accounts = Accounts::new(|uid, _| {
+            drop(HANGS.lock());
+            Ok(of(uid))
+        });
+        accounts.patience = Duration::from_millis(10);
+        for _ in 0..=AT_ONCE {
+            assert_eq!(runtime.block_on(accounts.principal(1, 1)).unwrap_err().code(), tonic::Code::Unavailable);
+        }
+        drop(held);
+        accounts.patience = PATIENCE;
+        assert_eq!(runtime.block_on(accounts.principal(1, 1)).unwrap(), of(1), "places come back with the answers");
+    }
+}
