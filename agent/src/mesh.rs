@@ -86,20 +86,20 @@ impl Mesh {
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
     pub async fn open(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
+        let unreachable = |why: String| MeshError::Unreachable { node: node.clone(), address: address.to_owned(), why };
         let key = (node.clone(), address.to_owned());
         let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(connection) = known
-            && let Ok(stream) = connection.open_bi().await
+            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?
         {
             return Ok(stream);
         }
-        let unreachable = |why: String| MeshError::Unreachable { node: node.clone(), address: address.to_owned(), why };
         let socket = tokio::net::lookup_host(address).await.ok().and_then(|mut a| a.next());
         let socket = socket.ok_or_else(|| MeshError::Address { address: address.to_owned() })?;
         let connecting = self.endpoint.connect(socket, node.as_str()).map_err(|e| unreachable(e.to_string()))?;
         let connection = tokio::time::timeout(DIAL, connecting).await;
         let connection = connection.map_err(|_| unreachable("no answer".to_owned()))?.map_err(|e| unreachable(e.to_string()))?;
-        let stream = connection.open_bi().await.map_err(|e| unreachable(e.to_string()))?;
+        let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
         Ok(stream)
     }
@@ -109,6 +109,13 @@ impl Mesh {
         self.endpoint.close(VarInt::from_u32(0), b"the agent stops");
         let _ = tokio::time::timeout(Duration::from_millis(200), self.endpoint.wait_idle()).await;
     }
+}
+
+/// A stream waits for the peer's leave. It gives none where so many are open already.
+async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, String> {
+    let full =
+        |_| format!("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", limit.as_secs());
+    tokio::time::timeout(limit, stream).await.map_err(full)
 }
 
 async fn accept(endpoint: Endpoint, send: mpsc::Sender<Incoming>, stop: CancellationToken) {

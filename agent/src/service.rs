@@ -4,6 +4,7 @@ mod accounts;
 mod admin;
 mod allocations;
 mod caller;
+mod connections;
 mod launching;
 mod nodes;
 mod output;
@@ -27,7 +28,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 /// What the handlers need.
@@ -71,7 +71,7 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await
 }
 

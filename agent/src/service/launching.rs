@@ -10,14 +10,18 @@ use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, O
 use crate::meshd;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Started, What};
-use lattice_model::{AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
-use std::collections::BTreeMap;
+use lattice_model::spec::SPEC_BYTES_MAX;
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
 
 /// Events that wait for a slow caller.
 const QUEUE: usize = 32;
+
+/// Bytes of arguments and environment of one launch: each of its nodes keeps them for as long as it runs.
+const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
 
 type Events = mpsc::Sender<Result<v1::LaunchEvent, Status>>;
 
@@ -38,9 +42,7 @@ pub(super) async fn launch(
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
-    if request.argv.first().is_none_or(String::is_empty) {
-        return Err(Status::invalid_argument("a program is needed after --"));
-    }
+    check(&request.argv, &request.env).map_err(Status::invalid_argument)?;
     let open = LaunchOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -58,6 +60,33 @@ pub(super) async fn launch(
     let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
     tokio::spawn(run.run(out));
     Ok(stream)
+}
+
+/// What a launch carries to each of its nodes, by the rules of a specification.
+fn check(argv: &[String], env: &HashMap<String, String>) -> Result<(), String> {
+    if argv.first().is_none_or(String::is_empty) {
+        return Err("command: a program is needed after --".to_owned());
+    }
+    if argv.iter().any(|a| a.contains('\0')) {
+        return Err("command: a NUL byte cannot be passed to a program".to_owned());
+    }
+    if let Some((key, _)) = env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
+        return Err(format!("env: {:?} cannot be an environment variable", key.chars().take(40).collect::<String>()));
+    }
+    let command: usize = argv.iter().map(|a| a.len() + 4).sum();
+    let environment: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+    if command + environment > BYTES_MAX {
+        let (field, remedy) = if command > environment {
+            ("command", "put long lists into a file")
+        } else {
+            ("env", "export less of the environment (--export NONE or --env)")
+        };
+        return Err(format!(
+            "{field}: {} bytes of arguments and environment, at most {BYTES_MAX} are carried: {remedy}",
+            command + environment
+        ));
+    }
+    Ok(())
 }
 
 /// Brings a launch down, on its allocation's head.
@@ -113,6 +142,18 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, owner: allocation.owner })
 }
 
+/// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
+fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
+    match allocation {
+        None => Err("its allocation has ended".to_owned()),
+        Some(a) if a.epoch != epoch || a.state == AllocationState::Pending => {
+            Err(format!("its allocation {} was requeued, the launch was of an earlier attempt", a.id.short()))
+        }
+        Some(a) if a.state.is_terminal() => Err(format!("its allocation {} is {}", a.id.short(), a.state)),
+        Some(_) => Ok(()),
+    }
+}
+
 struct Run {
     api: Api,
     target: Target,
@@ -132,8 +173,8 @@ impl Run {
                 Err(why) => {
                     let text = format!("the launch's head {} cannot be reached: {why}", self.target.head);
                     tracing::debug!(launch = %self.id, %text);
-                    if !self.again(&out).await {
-                        let _ = out.send(Err(Status::unavailable(text))).await;
+                    if let Err(over) = self.again(&out).await {
+                        let _ = out.send(Err(Status::failed_precondition(format!("{text}; {over}")))).await;
                         return;
                     }
                     continue;
@@ -169,25 +210,27 @@ impl Run {
                     }
                 }
             }
-            if !self.again(&out).await {
-                let text = format!("the launch's head {} went away", self.target.head);
-                let _ = out.send(Err(Status::unavailable(text))).await;
+            if let Err(over) = self.again(&out).await {
+                let text = format!("the launch's head {} went away; {over}", self.target.head);
+                let _ = out.send(Err(Status::failed_precondition(text))).await;
                 return;
             }
         }
     }
 
-    /// After the head went away: whether to try again, after a moment. Not once the allocation has ended.
-    async fn again(&self, out: &Events) -> bool {
+    /// After the head went away: waits a moment, and says where it is no use to try again. The caller must not ask anew
+    /// either: its launch would begin a second time, in the next attempt.
+    async fn again(&self, out: &Events) -> Result<(), String> {
         tokio::select! {
-            () = out.closed() => return false,
+            () = out.closed() => return Err("nobody waits for it".to_owned()),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
         if self.target.head == self.api.context.me {
-            return self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch).is_some();
+            let here = self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch);
+            return here.map(drop).ok_or_else(|| format!("its allocation {} has ended", self.target.allocation.short()));
         }
         let cluster = self.api.cluster.borrow();
-        !cluster.fresh || cluster.allocations.get(&self.target.allocation).is_some_and(|a| !a.state.is_terminal())
+        if cluster.fresh { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
     async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
@@ -207,7 +250,12 @@ impl Run {
         let (items, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
             let _send = send;
-            while let Ok(item) = frame::read::<LaunchItem, _>(&mut recv).await {
+            loop {
+                let item = tokio::select! {
+                    () = items.closed() => return,
+                    item = frame::read::<LaunchItem, _>(&mut recv) => item,
+                };
+                let Ok(item) = item else { return };
                 if items.send(item).await.is_err() {
                     return;
                 }
@@ -256,5 +304,86 @@ impl Run {
             };
             tokio::join!(gather, pass_on);
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(argv: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+        let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
+        check(&argv, &env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn what_a_launch_carries_is_bounded_and_refused_by_its_fields_name() {
+        let (much, most) = ("x".repeat(BYTES_MAX), "x".repeat(BYTES_MAX - 32));
+        assert_eq!(of(&["a", "b"], &[("K", "v=w")]), Ok(()));
+        assert_eq!(of(&["a"], &[("K", most.as_str())]), Ok(()));
+        for (argv, env, field) in [
+            (&[][..], &[][..], "command:"),
+            (&[""], &[], "command:"),
+            (&["a", "b\0"], &[], "command:"),
+            (&["a", &much], &[], "command:"),
+            (&["a"], &[("K", much.as_str())], "env:"),
+            (&["a", &most], &[("K", "v"), ("L", "0123456789")], "command:"),
+            (&["a"], &[("", "v")], "env:"),
+            (&["a"], &[("K=", "v")], "env:"),
+            (&["a"], &[("K\0", "v")], "env:"),
+            (&["a"], &[("K", "\0")], "env:"),
+        ] {
+            let why = of(argv, env).unwrap_err();
+            assert!(why.starts_with(field), "{why}");
+        }
+    }
+
+    fn allocation(state: AllocationState, epoch: u64) -> Allocation {
+        Allocation {
+            id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
+            spec: lattice_model::AllocationSpec {
+                name: "a".to_owned(),
+                tenant: String::new(),
+                project: String::new(),
+                vcluster: String::new(),
+                tags: BTreeMap::new(),
+                nodes: 1,
+                tasks_per_node: 1,
+                walltime: Duration::from_secs(60),
+                entrypoint: lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
+                uenv: None,
+                working_dir: "/".into(),
+                env: BTreeMap::new(),
+                requeue: lattice_model::RequeuePolicy::Always,
+                requeues_max: 3,
+                preemption_class: 0,
+            },
+            owner: Principal { name: "u".to_owned(), uid: 1, gid: 1, groups: vec![1] },
+            state,
+            reason: None,
+            submitted_at: lattice_model::Timestamp(1),
+            claimed_at: None,
+            started_at: None,
+            ended_at: None,
+            epoch: Epoch(epoch),
+            shares: Vec::new(),
+            requeue_count: 0,
+            excluded: Vec::new(),
+            revision: lattice_model::Revision(1),
+        }
+    }
+
+    #[test]
+    fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
+        use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
+        let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
+        assert_eq!(of(Running, 2), Ok(()));
+        for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
+            assert!(of(state, epoch).unwrap_err().contains("requeued"), "{state} {epoch}");
+        }
+        for state in [Completed, Failed, Cancelled] {
+            assert!(of(state, 2).is_err(), "{state}");
+        }
+        assert!(lives(None, Epoch(2)).is_err());
     }
 }
