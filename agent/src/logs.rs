@@ -1,16 +1,18 @@
 //! Reading output where it lies: this node's log files of one launch, as far as they are and, on request, as they grow.
 //!
 //! Order is kept per file. A chunk ends at the end of a line where the program wrote one, so that lines of different
-//! ranks do not mix; what a program leaves without an end of line follows when it is over.
+//! ranks do not mix; what a program leaves without an end of line follows when it is over. Files are read in passes, each
+//! to the length that it had when the pass began: a rank that never stops writing keeps nobody else from being read.
 
 use crate::allocation::Activity;
 use crate::growth::{Growing, Growth};
 use crate::mesh::frame::LogItem;
-use lattice_runtime::shim::ShimDir;
-use std::collections::BTreeMap;
+use lattice_runtime::shim::{LogStream, ShimDir};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
@@ -18,6 +20,8 @@ use tokio::sync::{mpsc, watch};
 const CHUNK_BYTES: usize = 64 * 1024;
 /// How long growth can go unnoticed should the kernel's event be lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+
+const NOTHING_HERE: &str = "no output lies here: there was none, or it was removed since (log_spool_max_bytes)";
 
 /// Whose output, and from where on.
 #[derive(Clone, Debug)]
@@ -35,7 +39,7 @@ pub struct Wanted {
 /// Ends quietly when nobody listens.
 pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<(watch::Receiver<Activity>, Growth)>, out: mpsc::Sender<LogItem>) {
     if !dir.logs().is_dir() {
-        let _ = out.send(LogItem::Notice("this node does not hold the output (any more): see log_spool_max_bytes".to_owned())).await;
+        let _ = out.send(LogItem::Notice(NOTHING_HERE.to_owned())).await;
         let _ = out.send(LogItem::End).await;
         return;
     }
@@ -43,17 +47,27 @@ pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<(watch::Recei
         Some((activity, growth)) => (growth.of(&dir.logs()).ok(), Some(activity)),
         None => (None, None),
     };
+    let mut held = BTreeSet::new();
     loop {
         // Asked before the files are read: what is written before the end is then read after it.
         let over = match &follow {
             Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&wanted.launch),
             None => true,
         };
-        match pass(&dir, &mut wanted, over, &out).await {
+        match pass(&dir, &mut wanted, &mut held, over, &out).await {
             Ok(()) => {}
             Err(Stopped::Nobody) => return,
+            // A silent allocation leaves nothing when it is taken away.
+            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound && held.is_empty() => {
+                let _ = out.send(LogItem::End).await;
+                return;
+            }
             Err(Stopped::Io(error)) => {
-                let _ = out.send(LogItem::Notice(format!("the output cannot be read: {error}"))).await;
+                let notice = match error.kind() {
+                    io::ErrorKind::NotFound => "the output was removed while it was read: the rest of it is lost".to_owned(),
+                    _ => format!("the output cannot be read: {error}"),
+                };
+                let _ = out.send(LogItem::Notice(notice)).await;
                 let _ = out.send(LogItem::End).await;
                 return;
             }
@@ -77,31 +91,48 @@ enum Stopped {
     Io(io::Error),
 }
 
-/// Reads every wanted file to its present end. Without `over`, an unfinished last line waits.
-async fn pass(dir: &ShimDir, wanted: &mut Wanted, over: bool, out: &mpsc::Sender<LogItem>) -> Result<(), Stopped> {
-    for (rank, stderr) in files(dir, wanted).map_err(Stopped::Io)? {
-        let path = dir.log(
-            wanted.launch,
-            rank,
-            if stderr { lattice_runtime::shim::LogStream::Err } else { lattice_runtime::shim::LogStream::Out },
-        );
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(Stopped::Io(error)),
-        };
+/// Reads every wanted file to the length that it has now. Without `over`, an unfinished last line waits. `held`: the
+/// files that had something when they were last looked at.
+async fn pass(
+    dir: &ShimDir,
+    wanted: &mut Wanted,
+    held: &mut BTreeSet<(u32, bool)>,
+    over: bool,
+    out: &mpsc::Sender<LogItem>,
+) -> Result<(), Stopped> {
+    let launch = wanted.launch;
+    let (listed, which) = (dir.clone(), (wanted.rank, wanted.stdout, wanted.stderr));
+    let files = blocking(move || files(&listed, launch, which)).await.map_err(Stopped::Io)?;
+    let vanished: Vec<_> = held.iter().filter(|file| !files.contains_key(*file)).copied().collect();
+    for file in vanished {
+        forget(file, wanted, held, out).await?;
+    }
+    for ((rank, stderr), length) in files {
+        if length > 0 {
+            held.insert((rank, stderr));
+        }
         let at = wanted.received.entry((rank, stderr)).or_insert(0);
-        if file.metadata().map_err(Stopped::Io)?.len() < *at {
+        if length < *at {
             *at = 0;
-            let notice = format!("rank {rank} truncated its own {}: what follows is new", if stderr { "stderr" } else { "stdout" });
+            let notice = format!("rank {rank} truncated its own {}: what follows is new", name(stderr));
             out.send(LogItem::Notice(notice)).await.map_err(|_| Stopped::Nobody)?;
         }
-        loop {
-            let mut data = vec![0; CHUNK_BYTES];
-            let n = file.read_at(&mut data, *at).map_err(Stopped::Io)?;
-            let whole = match data[..n].iter().rposition(|b| *b == b'\n') {
-                _ if over || n == CHUNK_BYTES && !data[..n].contains(&b'\n') => n,
+        while *at < length {
+            let most = CHUNK_BYTES.min(usize::try_from(length - *at).unwrap_or(CHUNK_BYTES));
+            let (path, from) = (dir.log(launch, rank, if stderr { LogStream::Err } else { LogStream::Out }), *at);
+            let mut data = match blocking(move || read(&path, from, most)).await {
+                Ok(data) => data,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    forget((rank, stderr), wanted, held, out).await?;
+                    break;
+                }
+                Err(error) => return Err(Stopped::Io(error)),
+            };
+            let last = data.len() < most || *at + data.len() as u64 == length;
+            let whole = match data.iter().rposition(|b| *b == b'\n') {
+                _ if over && last => data.len(),
                 Some(end) => end + 1,
+                None if data.len() == CHUNK_BYTES => CHUNK_BYTES,
                 None => 0,
             };
             if whole == 0 {
@@ -115,22 +146,56 @@ async fn pass(dir: &ShimDir, wanted: &mut Wanted, over: bool, out: &mpsc::Sender
     Ok(())
 }
 
-/// The (rank, stderr) of every wanted log file that is there, in order.
-fn files(dir: &ShimDir, wanted: &Wanted) -> io::Result<Vec<(u32, bool)>> {
-    let mut found = Vec::new();
+/// Says that a file went while it was being read.
+async fn forget(
+    file: (u32, bool),
+    wanted: &mut Wanted,
+    held: &mut BTreeSet<(u32, bool)>,
+    out: &mpsc::Sender<LogItem>,
+) -> Result<(), Stopped> {
+    held.remove(&file);
+    wanted.received.remove(&file);
+    let notice = format!("the {} of rank {} was removed while it was read: the rest of it is lost", name(file.1), file.0);
+    out.send(LogItem::Notice(notice)).await.map_err(|_| Stopped::Nobody)
+}
+
+fn name(stderr: bool) -> &'static str {
+    if stderr { "stderr" } else { "stdout" }
+}
+
+/// The disk may be slow, and a directory long.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn read(path: &Path, at: u64, most: usize) -> io::Result<Vec<u8>> {
+    let mut data = vec![0; most];
+    let n = File::open(path)?.read_at(&mut data, at)?;
+    data.truncate(n);
+    Ok(data)
+}
+
+/// The (rank, stderr) of every wanted log file that is there, in order, with its length.
+fn files(dir: &ShimDir, launch: u32, (rank, stdout, stderr): (Option<u32>, bool, bool)) -> io::Result<BTreeMap<(u32, bool), u64>> {
+    let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir.logs())? {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let mut parts = name.split('.');
-        let (Some(launch), Some(rank), Some(suffix), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else { continue };
-        let (Ok(launch), Ok(rank)) = (launch.parse::<u32>(), rank.parse::<u32>()) else { continue };
-        let stderr = suffix == "err";
-        let stream = if stderr { wanted.stderr } else { wanted.stdout && suffix == "out" };
-        if launch == wanted.launch && wanted.rank.is_none_or(|r| r == rank) && stream {
-            found.push((rank, stderr));
+        let (Some(of_launch), Some(of_rank), Some(suffix), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (Ok(of_launch), Ok(of_rank)) = (of_launch.parse::<u32>(), of_rank.parse::<u32>()) else { continue };
+        let stream = if suffix == "err" { stderr } else { stdout && suffix == "out" };
+        if of_launch == launch && rank.is_none_or(|r| r == of_rank) && stream {
+            match entry.metadata() {
+                Ok(metadata) => drop(found.insert((of_rank, suffix == "err"), metadata.len())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
-    found.sort_unstable();
     Ok(found)
 }
 
@@ -221,5 +286,59 @@ mod tests {
         tail(dir.0.clone(), from, None, send).await;
         assert!(matches!(receive.recv().await, Some(LogItem::Notice(_))));
         assert_eq!(receive.recv().await, Some(chunk(0, false, "new\n")));
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_goes_on_writing_waits_its_turn() {
+        let dir = Dir::new("turn");
+        let line = format!("{}\n", "x".repeat(99));
+        dir.append("1.0.out", &line.repeat(1000));
+        dir.append("1.1.out", "b\n");
+        let (activity, view) = watch::channel(Activity::default());
+        // One piece lies in the queue, the next waits for it: the pass has begun, and the loud one writes on.
+        let (send, mut receive) = mpsc::channel(1);
+        let reader = tokio::spawn(tail(dir.0.clone(), wanted(1), Some((view, Growth::start().unwrap())), send));
+        let mut loud = 0;
+        loop {
+            match receive.recv().await.unwrap() {
+                LogItem::Chunk { rank: 0, data, .. } => loud += data.len(),
+                item => {
+                    assert_eq!(item, chunk(1, false, "b\n"));
+                    break;
+                }
+            }
+            dir.append("1.0.out", &line);
+        }
+        assert_eq!(loud, 100_000);
+        activity.send_replace(Activity { over: [1].into() });
+        while receive.recv().await.unwrap() != LogItem::End {}
+        reader.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_absence_is_not() {
+        for (text, said) in [("one\n", true), ("", false)] {
+            for whole in [true, false] {
+                let dir = Dir::new("removed");
+                dir.append("1.0.out", text);
+                dir.append("1.1.out", "b\n");
+                let mut from = wanted(1);
+                from.rank = Some(0);
+                let (send, mut receive) = mpsc::channel(1);
+                let mut held = BTreeSet::new();
+                pass(&dir.0, &mut from, &mut held, false, &send).await.ok().unwrap();
+                drop((send, receive.try_recv()));
+                let (send, mut receive) = mpsc::channel(4);
+                if whole {
+                    std::fs::remove_dir_all(dir.0.logs()).unwrap();
+                } else {
+                    std::fs::remove_file(dir.0.logs().join("1.0.out")).unwrap();
+                }
+                let again = pass(&dir.0, &mut from, &mut held, true, &send).await;
+                assert_eq!(again.is_err(), whole);
+                assert_eq!(held.is_empty(), !(whole && said));
+                assert_eq!(matches!(receive.try_recv(), Ok(LogItem::Notice(_))), said && !whole);
+            }
+        }
     }
 }
