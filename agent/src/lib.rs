@@ -25,6 +25,7 @@ mod environment;
 mod growth;
 mod journal;
 mod launch;
+pub mod limits;
 mod logs;
 mod membership;
 mod mesh;
@@ -57,10 +58,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Images read at once for submissions.
+const DIGESTS: usize = 4;
 /// Events waiting for the driver.
 const EVENTS: usize = 1024;
 
@@ -159,6 +162,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         vouches: config.has(Role::Api),
         degraded: Arc::new(degraded),
         started_at: service::now(),
+        digests: Arc::new(Semaphore::new(DIGESTS)),
     };
     let serving = tasks.spawn(service::serve(api, listener, stop.child_token()));
     tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");

@@ -5,7 +5,6 @@ use clap::{Args, Parser, Subcommand};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::{dev, run};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,7 +82,8 @@ where
 {
     let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    raise_open_files();
+    lattice_agent::limits::raise_open_files();
+    die_of_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -103,12 +103,13 @@ where
     done
 }
 
-/// Each connection, shim and launch has descriptors: the usual soft limit of 1024 is soon reached.
-fn raise_open_files() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files cannot be raised to the hard one");
-    }
+/// A task that broke leaves an agent half alive. A dead one is started again, and finds all its work.
+fn die_of_panics() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 fn report(config: Option<&Path>) -> ExitCode {

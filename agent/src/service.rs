@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What the handlers need.
@@ -44,6 +44,8 @@ pub struct Api {
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,
+    /// How many images may be read at once for their digests: reading takes as long as the image is large.
+    pub digests: Arc<Semaphore>,
 }
 
 /// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.

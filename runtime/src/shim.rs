@@ -51,6 +51,9 @@ pub struct ShimConfig {
     pub grace_ms: u64,
     /// This node's name.
     pub node: String,
+    /// The limit of open files (soft, hard) that work is to have; `None`: the one that the shim is started with.
+    #[serde(default)]
+    pub open_files: Option<(u64, u64)>,
 }
 
 /// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,

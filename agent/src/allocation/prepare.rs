@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::environment::UENV_MOUNT;
+use crate::limits::given_open_files;
 use crate::readiness::readable;
 use lattice_model::DesiredShare;
 use lattice_quorum::pack::with_causes;
@@ -40,6 +41,7 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
         scope,
         grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
         node: context.me.to_string(),
+        open_files: given_open_files(),
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

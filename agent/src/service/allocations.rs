@@ -7,6 +7,7 @@ use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, hostlist};
 use lattice_quorum::wire::{Answer, Change, Request as Ask, WatchAllocations, WatchRequest};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -15,6 +16,8 @@ use tonic::{Request, Response, Status};
 
 /// How long the quorum may take for one answer before the caller is told that it is away.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
+/// How long a submission waits for its turn to read its image.
+const DIGEST_TURN: Duration = Duration::from_secs(30);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
 
@@ -33,7 +36,13 @@ impl AllocationService for Api {
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());
-            let read = tokio::task::spawn_blocking(move || lattice_runtime::image::digest_as(&user, &path)).await;
+            let turn = tokio::time::timeout(DIGEST_TURN, Arc::clone(&self.digests).acquire_owned()).await;
+            let turn = turn.map_err(|_| Status::unavailable("other users' images are being read; try again in a moment"))?;
+            let read = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                lattice_runtime::image::digest_as(&user, &path)
+            })
+            .await;
             let read = read.map_err(|e| Status::internal(e.to_string()))?;
             let sha256 = read.map_err(|e| Status::failed_precondition(format!("uenv: {e}")))?;
             if let Some(wanted) = image.sha256.filter(|wanted| *wanted != sha256) {

@@ -89,7 +89,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         stderr: log.as_fd(),
         inherit: &[listener.as_fd()],
         cgroup: cgroup.as_ref().map(AsFd::as_fd),
-        open_files: None,
+        open_files: config.open_files,
     })
     .and_then(|mut child| {
         let started = child.wait_started();

@@ -79,6 +79,7 @@ impl Bed {
             scope: slice.as_ref().map(|s| s.create_scope(allocation).unwrap().path().to_owned()),
             grace_ms: 300,
             node: "n1".into(),
+            open_files: None,
         };
         let state = scratch.join(setting.deep);
         if let Some(kib) = setting.disk_kib {
