@@ -2,9 +2,10 @@
 
 use super::refusal::{status, unexpected};
 use super::{Api, launching, output};
+use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, hostlist};
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Node, NodeId, SharePhase, hostlist};
 use lattice_quorum::wire::{Answer, Change, Request as Ask, WatchAllocations, WatchRequest};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -133,7 +134,7 @@ impl AllocationService for Api {
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             (why.summary + &before, why.nodes)
         } else {
-            (situation(&allocation), Vec::new())
+            (situation(&allocation, &self.cluster.borrow()), Vec::new())
         };
         let nodes = nodes
             .into_iter()
@@ -174,11 +175,19 @@ impl Api {
 }
 
 /// What there is to say of an allocation that does not wait for nodes.
-fn situation(allocation: &Allocation) -> String {
+fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
         AllocationState::Pending => "waits for nodes".to_owned(),
-        AllocationState::Staging => format!("its nodes {nodes} are preparing: image, mounts, scope, shim"),
+        AllocationState::Staging => {
+            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
+            let tell = |node: &NodeId| {
+                let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
+                format!("{node}{}", unwell.unwrap_or_default())
+            };
+            let waited_for: Vec<String> = waited_for.map(tell).collect();
+            format!("its nodes {nodes} prepare image, mounts, scope and shim; not ready yet: {}", waited_for.join(", "))
+        }
         AllocationState::Running => format!("runs on {nodes}"),
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
             let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
