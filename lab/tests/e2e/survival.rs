@@ -197,8 +197,10 @@ fn scheduler(w: &World) {
     for node in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, node).unwrap();
         let other = if node == "n1" { "n2" } else { "n1" };
-        // Until gossip has noticed, work may still be placed there, and waits for the node to come back.
-        w.wait("gossip to notice", || !alive(&w.at(other).ok(&["gossip", "members"]).unwrap(), node));
+        // Until the scheduler's gossip has noticed, work may still be placed there, and waits for the node to come back.
+        for at in ["n1", "n2", "n3"].into_iter().filter(|n| *n != node) {
+            w.wait("gossip to notice", || !alive(&w.at(at).ok(&["gossip", "members"]).unwrap(), node));
+        }
         let id = w.at(other).ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
         let ended = w.at(other).ended_within(id.trim(), crate::harness::JOB).unwrap();
         assert_eq!(text(&ended, "state"), "Completed", "without {node}: {ended}");
