@@ -12,13 +12,16 @@ pub const UENV_MOUNT: &str = "/user-environment";
 /// `LATTICE_*` and what every program expects, over the user's own.
 fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     let mut env = share.spec.env.clone();
-    let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
+    if !env.contains_key("HOME") {
+        // Asked of the account database only where the user did not say: it can be slow.
+        let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
+        env.insert("HOME".to_owned(), account.map_or_else(|| "/".to_owned(), |a| a.dir.to_string_lossy().into_owned()));
+    }
     let mut default = |key: &str, value: String| {
         env.entry(key.to_owned()).or_insert(value);
     };
     default("USER", share.owner.name.clone());
     default("LOGNAME", share.owner.name.clone());
-    default("HOME", account.map_or_else(|| "/".to_owned(), |a| a.dir.to_string_lossy().into_owned()));
     default("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned());
     let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
     let mut set = |key: &str, value: String| drop(env.insert(key.to_owned(), value));
