@@ -2,7 +2,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId};
+use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId, Revision};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_scheduler::View;
@@ -20,6 +20,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<NodeId, Node>,
     /// Allocations that have not ended, and ended ones that still hold shares.
     pub allocations: BTreeMap<AllocationId, Allocation>,
+    /// The newest revision that was heard of.
+    pub revision: Revision,
     /// Whether the watch stands: what is here is no older than the network's delay.
     pub fresh: bool,
 }
@@ -32,13 +34,18 @@ impl Cluster {
 
     fn take(&mut self, change: Change) {
         match change {
-            Change::Start { nodes, allocations, .. } => {
+            Change::Start { nodes, allocations, revision, .. } => {
+                self.revision = revision;
                 self.nodes = nodes.into_iter().map(|n| (n.id.clone(), n)).collect();
                 self.allocations = allocations.into_iter().map(|a| (a.id, a)).collect();
                 self.fresh = true;
             }
-            Change::Node(node) => drop(self.nodes.insert(node.id.clone(), *node)),
+            Change::Node(node) => {
+                self.revision = self.revision.max(node.revision);
+                self.nodes.insert(node.id.clone(), *node);
+            }
             Change::Allocation(allocation) => {
+                self.revision = self.revision.max(allocation.revision);
                 let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
                 if allocation.state.is_terminal() && !(held && allocation.state != AllocationState::Pending) {
                     self.allocations.remove(&allocation.id);

@@ -53,8 +53,8 @@ impl Growth {
     /// Watches the files of a directory.
     pub fn of(&self, directory: &Path) -> io::Result<Growing> {
         let mut directories = self.0.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same directory has the same descriptor.
-        let descriptor = self.0.inotify.add_watch(directory, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE)?;
+        // The same directory has the same descriptor. A file that comes is nothing to read before it has grown.
+        let descriptor = self.0.inotify.add_watch(directory, AddWatchFlags::IN_MODIFY)?;
         let watched = directories.entry(descriptor).or_insert_with(|| Watched { grown: watch::channel(()).0, readers: 0 });
         watched.readers += 1;
         Ok(Growing { inner: Arc::clone(&self.0), descriptor, grown: watched.grown.subscribe() })
@@ -76,7 +76,7 @@ impl Inner {
 }
 
 impl Growing {
-    /// Waits until a file has grown, or come, since the last time. Safe to drop while it waits.
+    /// Waits until a file has grown since the last time. Safe to drop while it waits.
     pub async fn grown(&mut self) {
         if self.grown.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -84,7 +84,8 @@ where
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     lattice_agent::limits::raise_open_files();
     die_of_panics();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).max_blocking_threads(64).enable_all().build()?;
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {
         let stop = CancellationToken::new();
         let on_signal = stop.clone();

@@ -6,11 +6,11 @@ use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Node, NodeId, SharePhase, hostlist};
-use lattice_quorum::wire::{Answer, Change, Request as Ask, WatchAllocations, WatchRequest};
+use lattice_quorum::wire::{Answer, Request as Ask};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -19,6 +19,8 @@ use tonic::{Request, Response, Status};
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
+/// Between two questions about an allocation that the watch lacks, while the quorum has nothing newer or does not answer.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
 
@@ -203,16 +205,17 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     }
 }
 
-/// Follows one allocation in the quorum; what was known last stays while the quorum is away.
+/// Follows one allocation on the agent's own watch of the cluster; what was known last stays while the quorum is away.
 pub(super) struct AllocationWatch {
     api: Api,
+    cluster: watch::Receiver<Arc<Cluster>>,
     now: Allocation,
-    changes: Option<lattice_quorum::client::ChangeStream>,
 }
 
 impl AllocationWatch {
     pub(super) fn new(api: Api, now: Allocation) -> Self {
-        Self { api, now, changes: None }
+        let cluster = api.cluster.clone();
+        Self { api, cluster, now }
     }
 
     /// The allocation as last heard of.
@@ -223,20 +226,21 @@ impl AllocationWatch {
     /// Waits until something newer is known. Safe to drop while it waits.
     pub(super) async fn changed(&mut self) {
         loop {
-            let Some(changes) = &mut self.changes else {
-                let request = WatchRequest { nodes: false, allocations: WatchAllocations::One(self.now.id) };
-                match self.api.quorum.watch(&request).await {
-                    Ok(changes) => self.changes = Some(changes),
-                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
-                }
-                continue;
-            };
-            let newer = match changes.next().await {
-                Ok(Change::Start { allocations, .. }) => allocations.into_iter().find(|a| a.id == self.now.id),
-                Ok(Change::Allocation(allocation)) => Some(*allocation),
-                Ok(Change::Node(_)) => None,
-                Err(_) => {
-                    self.changes = None;
+            let seen = self.look();
+            let newer = match seen {
+                Seen::Newer(newer) => Some(*newer),
+                // It ended and is not watched any more: how, the quorum still tells.
+                Seen::Gone => match self.api.allocation(&self.now.id.to_string()).await {
+                    Ok(ended) if ended.revision > self.now.revision => Some(ended),
+                    Ok(_) | Err(_) => {
+                        tokio::time::sleep(ASK_AGAIN).await;
+                        None
+                    }
+                },
+                Seen::Nothing => {
+                    if self.cluster.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
                     None
                 }
             };
@@ -246,4 +250,22 @@ impl AllocationWatch {
             }
         }
     }
+
+    fn look(&mut self) -> Seen {
+        let cluster = self.cluster.borrow_and_update();
+        match cluster.allocations.get(&self.now.id) {
+            Some(known) if known.revision > self.now.revision => Seen::Newer(Box::new(known.clone())),
+            Some(_) => Seen::Nothing,
+            // The watch has everything up to its revision that has not ended.
+            None if cluster.fresh && cluster.revision > self.now.revision && !self.now.state.is_terminal() => Seen::Gone,
+            None => Seen::Nothing,
+        }
+    }
+}
+
+/// What the cluster's watch says of an allocation.
+enum Seen {
+    Newer(Box<Allocation>),
+    Gone,
+    Nothing,
 }
