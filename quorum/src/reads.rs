@@ -1,8 +1,13 @@
 //! Linearizable reads: the leader makes sure that it still leads, once for all questions that wait.
+//!
+//! openraft 0.9 takes a leader that was restarted within its term for the leader that it was: it is asked to have applied its
+//! term's *first* entry alone, while entries that it had acknowledged before the restart may not be applied yet. A member
+//! therefore answers nothing before it has applied all that its log held when it started.
 
 use crate::proposer::Unserved;
 use crate::raft::Raft;
 use openraft::error::{CheckIsLeaderError, RaftError};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +15,9 @@ use tokio_util::sync::CancellationToken;
 const WAITING_MAX: usize = 16 * 1024;
 /// Tries before the members are taken for unreachable. Each lasts at most one Raft heartbeat.
 const TRIES: usize = 5;
+
+/// How long a restarted member may take to apply its log before those who ask are told to come again.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 type Waiting = oneshot::Sender<Result<(), Unserved>>;
 
@@ -19,9 +27,13 @@ pub struct ReadGate(mpsc::Sender<Waiting>);
 
 impl ReadGate {
     /// Starts the task that asks the members.
+    ///
+    /// What the log holds now must be applied before the first answer.
     pub fn start(raft: Raft, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, mut rx) = mpsc::channel::<Waiting>(WAITING_MAX);
+        let held = raft.metrics().borrow().last_log_index.unwrap_or(0);
         let task = tokio::spawn(async move {
+            let mut caught_up = held == 0;
             loop {
                 let first = tokio::select! {
                     () = stop.cancelled() => return,
@@ -34,7 +46,14 @@ impl ReadGate {
                 }
                 let result = tokio::select! {
                     () = stop.cancelled() => return,
-                    result = confirm(&raft) => result,
+                    result = async {
+                        confirm(&raft).await?;
+                        if !caught_up {
+                            catch_up(&raft, held).await?;
+                            caught_up = true;
+                        }
+                        Ok(())
+                    } => result,
                 };
                 for to in waiting {
                     // Whoever asked may be gone.
@@ -55,6 +74,16 @@ impl ReadGate {
             Err(mpsc::error::TrySendError::Closed(_)) => Err(stopping()),
         }
     }
+}
+
+/// Waits until everything that the log held at the start is applied. What of it another leader cut off since does not count.
+async fn catch_up(raft: &Raft, held: u64) -> Result<(), Unserved> {
+    let wait = raft.wait(Some(CATCH_UP_MAX));
+    let applied = wait.metrics(
+        |m| m.last_applied.map_or(0, |id| id.index) >= held.min(m.last_log_index.unwrap_or(0)),
+        "what was acknowledged before the restart is applied",
+    );
+    applied.await.map(|_| ()).map_err(|_| Unserved::Unavailable("this member is still applying its log".to_owned()))
 }
 
 async fn confirm(raft: &Raft) -> Result<(), Unserved> {
