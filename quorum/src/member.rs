@@ -143,6 +143,7 @@ impl Member {
         let log = Log::open(&directory)?;
         let machine = Machine::open(&directory)?;
         let pristine = log.is_empty() && machine.is_empty();
+        let held = log.last_index();
         drop(directory);
         if bootstrap && !pristine {
             // Who is told to start again without it finds the folder free.
@@ -161,7 +162,7 @@ impl Member {
 
         let stop = CancellationToken::new();
         let (proposer, proposing) = Proposer::start(raft.clone(), stop.clone());
-        let (reads, reading) = ReadGate::start(raft.clone(), stop.clone());
+        let (reads, reading) = ReadGate::start(raft.clone(), held, stop.clone());
         let (led_tx, led) = watch::channel(true);
         let core = Arc::new(Core { config, raft, agreed, proposer, reads, peers, hearts: Hearts::default(), led, stop });
         let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));

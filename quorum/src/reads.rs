@@ -28,10 +28,9 @@ pub struct ReadGate(mpsc::Sender<Waiting>);
 impl ReadGate {
     /// Starts the task that asks the members.
     ///
-    /// What the log holds now must be applied before the first answer.
-    pub fn start(raft: Raft, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    /// `held`: the index of the last entry that the log had when the member started; applied before the first answer.
+    pub fn start(raft: Raft, held: u64, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, mut rx) = mpsc::channel::<Waiting>(WAITING_MAX);
-        let held = raft.metrics().borrow().last_log_index.unwrap_or(0);
         let task = tokio::spawn(async move {
             let mut caught_up = held == 0;
             loop {
@@ -80,7 +79,7 @@ impl ReadGate {
 async fn catch_up(raft: &Raft, held: u64) -> Result<(), Unserved> {
     let wait = raft.wait(Some(CATCH_UP_MAX));
     let applied = wait.metrics(
-        |m| m.last_applied.map_or(0, |id| id.index) >= held.min(m.last_log_index.unwrap_or(0)),
+        |m| m.last_applied.map_or(0, |id| id.index) >= held.min(m.last_log_index.unwrap_or(held)),
         "what was acknowledged before the restart is applied",
     );
     applied.await.map(|_| ()).map_err(|_| Unserved::Unavailable("this member is still applying its log".to_owned()))

@@ -54,7 +54,13 @@ fn followed_logs(w: &World) {
 
 fn environment(w: &World) {
     let mut command = w.lattice.command(&["submit", "-o", "name", "--env", "GIVEN=a=b", "--", "/usr/bin/env"]);
-    command.envs([("EXPORTED", "yes"), ("PMI_RANK", "77"), ("PMIX_RANK", "77"), ("SLURM_JOB_ID", "77"), ("OMPI_MCA_ess", "77")]);
+    command.envs([
+        ("EXPORTED", "yes"),
+        ("PMI_RANK", "outside"),
+        ("PMIX_RANK", "outside"),
+        ("SLURM_JOB_ID", "outside"),
+        ("OMPI_MCA_ess", "outside"),
+    ]);
     command.current_dir("/usr");
     let submitted = lattice_lab::process::run(&mut command, crate::harness::JOB).unwrap();
     let id = submitted.out().trim().to_owned();
@@ -62,7 +68,7 @@ fn environment(w: &World) {
     let log = w.ok(&["logs", &id]);
     let has = |line: &str| log.lines().any(|l| l == line);
     assert!(has("EXPORTED=yes") && has("GIVEN=a=b"), "{log}");
-    assert!(!log.contains("=77"), "somebody else's wire-up came through: {log}");
+    assert!(!log.contains("=outside"), "somebody else's wire-up came through: {log}");
     assert!(
         has(&format!("LATTICE_ALLOC_ID={id}")) && has("LATTICE_NNODES=1") && has("LATTICE_NODE=n1") || log.contains("LATTICE_NODE=n"),
         "{log}"

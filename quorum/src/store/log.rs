@@ -93,6 +93,12 @@ impl Log {
         self.vote.is_none() && index.slots.is_empty() && index.purged.is_none()
     }
 
+    /// The index of the last entry, 0 where there is none.
+    pub fn last_index(&self) -> u64 {
+        let index = lock(&self.index);
+        index.slots.back().map(|s| s.id).or(index.purged).map_or(0, |id| id.index)
+    }
+
     async fn job(&self, make: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job) -> Result<(), StoreError> {
         let (tx, rx) = oneshot::channel();
         self.jobs.send(make(tx)).map_err(|_| StoreError::Stopped)?;
