@@ -16,6 +16,8 @@ pub const NODES_MAX: u32 = 100_000;
 pub const TASKS_PER_NODE_MAX: u32 = 4096;
 /// Requeues one allocation may ask for.
 pub const REQUEUES_MAX: u32 = 100;
+/// The class of work that names none.
+pub const PREEMPTION_CLASS_DEFAULT: u8 = 5;
 /// The longest walltime: 365 days.
 pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -125,6 +127,27 @@ fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {
 }
 
 impl AllocationSpec {
+    /// One whole node and one rank of this for a minute, with no environment and nothing else asked.
+    pub fn new(name: &str, entrypoint: Entrypoint, working_dir: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            tags: BTreeMap::new(),
+            nodes: 1,
+            tasks_per_node: 1,
+            walltime: Duration::from_secs(60),
+            entrypoint,
+            uenv: None,
+            working_dir: working_dir.to_owned(),
+            env: BTreeMap::new(),
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            preemption_class: PREEMPTION_CLASS_DEFAULT,
+        }
+    }
+
     /// Checks every range and form that needs no knowledge of the cluster.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.name.is_empty() || self.name.len() > 128 || self.name.chars().any(char::is_control) {
@@ -234,23 +257,7 @@ mod tests {
     use super::*;
 
     fn spec() -> AllocationSpec {
-        AllocationSpec {
-            name: "a".into(),
-            tenant: String::new(),
-            project: String::new(),
-            vcluster: String::new(),
-            tags: BTreeMap::new(),
-            nodes: 1,
-            tasks_per_node: 1,
-            walltime: Duration::from_secs(60),
-            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
-            uenv: None,
-            working_dir: "/".into(),
-            env: BTreeMap::new(),
-            requeue: RequeuePolicy::Never,
-            requeues_max: 0,
-            preemption_class: 5,
-        }
+        AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use super::*;
-use lattice_model::{AllocationSpec, Entrypoint, Generation, Principal, RequeuePolicy, Resources, Revision};
+use lattice_model::{AllocationSpec, Entrypoint, Generation, Principal, Resources, Revision};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::path::Path;
 
 fn alloc(n: u128) -> AllocationId {
     AllocationId(format!("00000000-0000-4000-8000-{n:012x}").parse::<AllocationId>().unwrap().0)
@@ -16,23 +16,7 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         state,
         resources: Resources::default(),
         nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
-        spec: AllocationSpec {
-            name: "a".into(),
-            tenant: String::new(),
-            project: String::new(),
-            vcluster: String::new(),
-            tags: BTreeMap::new(),
-            nodes: 1,
-            tasks_per_node: 1,
-            walltime: Duration::from_secs(60),
-            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
-            uenv: None,
-            working_dir: "/".into(),
-            env: BTreeMap::new(),
-            requeue: RequeuePolicy::Never,
-            requeues_max: 0,
-            preemption_class: 5,
-        },
+        spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
         requeue_count: 0,
     }
 }

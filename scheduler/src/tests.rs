@@ -1,10 +1,9 @@
 use super::*;
 use lattice_model::{
-    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, RequeuePolicy, Revision, Share, SharePhase,
-    Timestamp,
+    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, Share, SharePhase, Timestamp,
 };
 use proptest::prelude::*;
-use std::time::Duration;
+use std::path::Path;
 
 fn id(n: u64) -> AllocationId {
     format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
@@ -32,23 +31,7 @@ fn node(n: u64, state: NodeState) -> Node {
 fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
     Allocation {
         id: id(n),
-        spec: AllocationSpec {
-            name: "a".into(),
-            tenant: String::new(),
-            project: String::new(),
-            vcluster: String::new(),
-            tags: BTreeMap::new(),
-            nodes,
-            tasks_per_node: 1,
-            walltime: Duration::from_secs(60),
-            entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
-            uenv: None,
-            working_dir: "/".into(),
-            env: BTreeMap::new(),
-            requeue: RequeuePolicy::Never,
-            requeues_max: 0,
-            preemption_class: 5,
-        },
+        spec: AllocationSpec { nodes, ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")) },
         owner: Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] },
         state: AllocationState::Pending,
         reason: None,

@@ -341,23 +341,11 @@ mod tests {
     fn allocation(state: AllocationState, epoch: u64) -> Allocation {
         Allocation {
             id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
-            spec: lattice_model::AllocationSpec {
-                name: "a".to_owned(),
-                tenant: String::new(),
-                project: String::new(),
-                vcluster: String::new(),
-                tags: BTreeMap::new(),
-                nodes: 1,
-                tasks_per_node: 1,
-                walltime: Duration::from_secs(60),
-                entrypoint: lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
-                uenv: None,
-                working_dir: "/".into(),
-                env: BTreeMap::new(),
-                requeue: lattice_model::RequeuePolicy::Always,
-                requeues_max: 3,
-                preemption_class: 0,
-            },
+            spec: lattice_model::AllocationSpec::new(
+                "a",
+                lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
+                std::path::Path::new("/"),
+            ),
             owner: Principal { name: "u".to_owned(), uid: 1, gid: 1, groups: vec![1] },
             state,
             reason: None,

@@ -2,10 +2,8 @@
 
 use super::Duration;
 use crate::v1;
-use lattice_model::spec::{RequeuePolicy, SpecError};
+use lattice_model::spec::{PREEMPTION_CLASS_DEFAULT, RequeuePolicy, SpecError};
 
-/// The preemption class of who names none.
-const PREEMPTION_CLASS_DEFAULT: u8 = 5;
 /// Requeues when a message says 0.
 const REQUEUES_DEFAULT: u32 = 3;
 

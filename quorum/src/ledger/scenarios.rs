@@ -7,28 +7,17 @@ use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId,
     NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
 };
-use std::time::Duration;
+use std::path::Path;
 use uuid::Uuid;
 
 pub(super) const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
 
 pub(super) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
     AllocationSpec {
-        name: "a".into(),
-        tenant: String::new(),
-        project: String::new(),
-        vcluster: String::new(),
-        tags: Default::default(),
         nodes,
-        tasks_per_node: 1,
-        walltime: Duration::from_secs(60),
-        entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
-        uenv: None,
-        working_dir: "/".into(),
-        env: Default::default(),
         requeue,
         requeues_max,
-        preemption_class: 5,
+        ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
     }
 }
 

@@ -1,8 +1,7 @@
 //! Members on loopback, with certificates of their own authority.
 
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
-    RequeuePolicy, Resources,
+    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem, Resources,
 };
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -136,23 +135,7 @@ impl Lab {
 }
 
 pub fn spec(nodes: u32) -> AllocationSpec {
-    AllocationSpec {
-        name: "a".into(),
-        tenant: String::new(),
-        project: String::new(),
-        vcluster: String::new(),
-        tags: Default::default(),
-        nodes,
-        tasks_per_node: 1,
-        walltime: Duration::from_secs(60),
-        entrypoint: Entrypoint::Command { argv: vec!["true".into()] },
-        uenv: None,
-        working_dir: "/".into(),
-        env: Default::default(),
-        requeue: RequeuePolicy::Never,
-        requeues_max: 0,
-        preemption_class: 5,
-    }
+    AllocationSpec { nodes, ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")) }
 }
 
 pub fn owner() -> Principal {
