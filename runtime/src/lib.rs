@@ -5,6 +5,7 @@
 //!   image      a user's SquashFS image, opened with the user's rights, verified into the root-owned cache
 //!   mounts     loop devices and mounts in a namespace of one's own
 //!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
+//!   binding    a process's processors and memory nodes
 //!   process    one program: born inside its cgroup, as its user, with nothing of ours
 //!   exits      exit statuses on disk, for when the shim itself is dead
 //!   shim       the agent's and the shim's protocol, and how a shim is started and found again
@@ -12,6 +13,7 @@
 //!
 //! Calls block for as long as the kernel does; an agent makes them off its event loop.
 
+pub mod binding;
 pub mod cgroup;
 pub mod exits;
 pub mod identity;

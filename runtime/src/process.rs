@@ -1,5 +1,6 @@
 //! One program: born inside its cgroup, in a session of its own, as its user, with nothing of ours but what it is given.
 
+use crate::binding::Binding;
 use crate::identity;
 use lattice_model::{Principal, RankOutcome};
 use nix::errno::Errno;
@@ -44,6 +45,8 @@ pub struct Program<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Soft and hard limit of open files; `None`: ours.
     pub open_files: Option<(u64, u64)>,
+    /// Its processors and its memory's nodes; `None`: ours.
+    pub binding: Option<&'a Binding>,
 }
 
 /// A program that could not be started.
@@ -102,6 +105,9 @@ impl Start {
             STAGE_DIRECTORY => format!("working directory {working_dir}: {}", errno.desc()),
             STAGE_EXEC if code == NOT_FOUND && !program.contains('/') => format!("{program}: command not found"),
             STAGE_EXEC => format!("{program}: {}", errno.desc()),
+            STAGE_BINDING => {
+                format!("{program}: binding it to its processors or memory: {} (are they outside the allocation's?)", errno.desc())
+            }
             STAGE_IDENTITY => format!("{program}: cannot become user {}: {}", self.user.as_deref().unwrap_or("?"), errno.desc()),
             _ => format!("{program}: preparing its descriptors: {}", errno.desc()),
         };
@@ -119,6 +125,7 @@ const STAGE_DESCRIPTORS: u8 = 1;
 const STAGE_IDENTITY: u8 = 2;
 const STAGE_DIRECTORY: u8 = 3;
 const STAGE_EXEC: u8 = 4;
+const STAGE_BINDING: u8 = 5;
 
 fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> NotStarted {
     NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
@@ -159,6 +166,7 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
         teller: teller.as_raw_fd(),
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
         open_files: program.open_files,
+        binding: program.binding,
         working_dir,
         candidates,
         argv: pointers(&argv),
@@ -220,6 +228,7 @@ struct ChildPlan<'a> {
     teller: RawFd,
     identity: Option<(u32, u32, &'a [u32])>,
     open_files: Option<(u64, u64)>,
+    binding: Option<&'a Binding>,
     working_dir: CString,
     candidates: Vec<CString>,
     argv: Vec<*const libc::c_char>,
@@ -257,6 +266,9 @@ fn become_program(plan: &ChildPlan<'_>) -> ! {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
         libc::umask(0o022);
+        if let Some(Err(errno)) = plan.binding.map(Binding::apply) {
+            fail(STAGE_BINDING, errno);
+        }
         if let Some((uid, gid, groups)) = plan.identity {
             let switched = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
                 && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0

@@ -194,6 +194,7 @@ fn run(
         inherit: &[null.as_fd()],
         cgroup: None,
         open_files: Some((64, 64)),
+        binding: None,
     })?;
     let started = child.wait_started();
     nix::poll::poll(&mut [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE)
@@ -275,6 +276,7 @@ fn scope_life() -> Result<(), Failed> {
         inherit: &[],
         cgroup: Some(dir.as_fd()),
         open_files: None,
+        binding: None,
     })?;
     child.wait_started()?;
     assert!(scope.work().is_populated()? && launch.processes().contains(&child.pid));

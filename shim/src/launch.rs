@@ -350,6 +350,7 @@ fn start_rank(
         inherit: &[theirs.as_fd()],
         cgroup: group.map(AsFd::as_fd),
         open_files: around.open_files,
+        binding: None,
     })?;
     Ok((child.pid, child.into_start(), PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false }))
 }

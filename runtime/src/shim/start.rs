@@ -90,6 +90,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         inherit: &[listener.as_fd()],
         cgroup: cgroup.as_ref().map(AsFd::as_fd),
         open_files: config.open_files,
+        binding: None,
     })
     .and_then(|mut child| {
         let started = child.wait_started();

@@ -61,6 +61,7 @@ impl Shim {
             inherit: &[file.as_fd()],
             cgroup: group.as_ref().map(AsFd::as_fd),
             open_files: self.open_files,
+            binding: None,
         })?;
         Ok((child.pid, child.into_start()))
     }
