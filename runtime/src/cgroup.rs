@@ -3,6 +3,7 @@
 //! ```text
 //!   <slice>/alloc-<id>.scope/shim              the shim alone, outside of all limits
 //!                           /work/launch-<n>   the processes of one launch; the script is launch 0
+//!                           /work/attach-<n>   the processes of one attached terminal
 //! ```
 //!
 //! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
@@ -179,6 +180,11 @@ impl Scope {
     /// One launch; 0 is the script.
     pub fn launch(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
+    }
+
+    /// One attached terminal, by the shim's own count.
+    pub fn attached(&self, number: u32) -> Cgroup {
+        Cgroup { path: self.path.join("work").join(format!("attach-{number}")) }
     }
 }
 

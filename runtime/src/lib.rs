@@ -7,6 +7,7 @@
 //!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
 //!   binding    a process's processors and memory nodes
 //!   process    one program: born inside its cgroup, as its user, with nothing of ours
+//!   pty        terminals of our own making
 //!   exits      exit statuses on disk, for when the shim itself is dead
 //!   shim       the agent's and the shim's protocol, and how a shim is started and found again
 //! ```
@@ -20,4 +21,5 @@ pub mod identity;
 pub mod image;
 pub mod mounts;
 pub mod process;
+pub mod pty;
 pub mod shim;

@@ -47,6 +47,8 @@ pub struct Program<'a> {
     pub open_files: Option<(u64, u64)>,
     /// Its processors and its memory's nodes; `None`: ours.
     pub binding: Option<&'a Binding>,
+    /// Whether its descriptor 0 is a terminal that becomes its controlling one.
+    pub terminal: bool,
 }
 
 /// A program that could not be started.
@@ -109,6 +111,7 @@ impl Start {
                 format!("{program}: binding it to its processors or memory: {} (are they outside the allocation's?)", errno.desc())
             }
             STAGE_IDENTITY => format!("{program}: cannot become user {}: {}", self.user.as_deref().unwrap_or("?"), errno.desc()),
+            STAGE_TERMINAL => format!("{program}: taking its terminal: {}", errno.desc()),
             _ => format!("{program}: preparing its descriptors: {}", errno.desc()),
         };
         Some(NotStarted { code, why })
@@ -126,6 +129,7 @@ const STAGE_IDENTITY: u8 = 2;
 const STAGE_DIRECTORY: u8 = 3;
 const STAGE_EXEC: u8 = 4;
 const STAGE_BINDING: u8 = 5;
+const STAGE_TERMINAL: u8 = 6;
 
 fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> NotStarted {
     NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
@@ -167,6 +171,7 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
         open_files: program.open_files,
         binding: program.binding,
+        terminal: program.terminal,
         working_dir,
         candidates,
         argv: pointers(&argv),
@@ -229,6 +234,7 @@ struct ChildPlan<'a> {
     identity: Option<(u32, u32, &'a [u32])>,
     open_files: Option<(u64, u64)>,
     binding: Option<&'a Binding>,
+    terminal: bool,
     working_dir: CString,
     candidates: Vec<CString>,
     argv: Vec<*const libc::c_char>,
@@ -256,6 +262,10 @@ fn become_program(plan: &ChildPlan<'_>) -> ! {
                 fail(STAGE_DESCRIPTORS, Errno::last_raw());
             }
             target += 1;
+        }
+        // The session that was just made has none yet.
+        if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            fail(STAGE_TERMINAL, Errno::last_raw());
         }
         // To be closed by execve, not now: the report is among them.
         if libc::syscall(libc::SYS_close_range, target, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0 {

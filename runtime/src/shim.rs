@@ -152,6 +152,10 @@ pub enum ToShim {
     Forget { launch: LaunchId },
     /// Passes a signal to the ranks of a launch.
     Signal { launch: LaunchId, signal: i32 },
+    /// Starts a program on a terminal that the agent made and keeps the other end of, unless that was done: in a session
+    /// of its own with `tty` as its controlling terminal, in a cgroup of its own below `work`. `session` is the agent's
+    /// name for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].
+    Attach { session: u64, tty: PathBuf, argv: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
     /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No
@@ -194,6 +198,10 @@ pub enum FromShim {
     },
     /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },
+    /// The attached program's process is made: it has the terminal. (Replayed while it lives.)
+    AttachStarted { session: u64 },
+    /// The attached program ended, or could not be started, and then `why`. Replayed for the newest ones.
+    AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
     /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
     Stopping { why: StopReason },
     /// All work was ended, and nothing of it is left.

@@ -195,6 +195,7 @@ fn run(
         cgroup: None,
         open_files: Some((64, 64)),
         binding: None,
+        terminal: false,
     })?;
     let started = child.wait_started();
     nix::poll::poll(&mut [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE)
@@ -277,6 +278,7 @@ fn scope_life() -> Result<(), Failed> {
         cgroup: Some(dir.as_fd()),
         open_files: None,
         binding: None,
+        terminal: false,
     })?;
     child.wait_started()?;
     assert!(scope.work().is_populated()? && launch.processes().contains(&child.pid));

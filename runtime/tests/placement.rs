@@ -47,6 +47,7 @@ fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotSta
         cgroup: None,
         open_files: None,
         binding: Some(binding),
+        terminal: false,
     })?;
     let started = child.wait_started();
     let outcome = loop {

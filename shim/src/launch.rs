@@ -351,6 +351,7 @@ fn start_rank(
         cgroup: group.map(AsFd::as_fd),
         open_files: around.open_files,
         binding: None,
+        terminal: false,
     })?;
     Ok((child.pid, child.into_start(), PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false }))
 }

@@ -1,5 +1,6 @@
 //! The shim's one loop, and what it does about each happening.
 
+mod attaching;
 mod ending;
 mod replay;
 mod starting;
@@ -9,6 +10,7 @@ use crate::launch::{Down, Happening, Launch};
 use crate::work::Work;
 use crate::{log_files, say};
 use anyhow::Context;
+use attaching::Attached;
 use lattice_model::{LaunchId, NodeId, RankOutcome};
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::{ExitRecord, Writer};
@@ -63,6 +65,7 @@ pub struct Shim {
     refused: BTreeMap<LaunchId, String>,
     /// Launches that the agent is done with: not to be started again.
     forgotten: BTreeSet<LaunchId>,
+    attached: Attached,
     processes: BTreeMap<i32, Process>,
     walltime: Walltime,
     ending: Ending,
@@ -80,6 +83,7 @@ enum Script {
 enum Process {
     Script,
     Rank { number: u32, local: u32 },
+    Attached { session: u64 },
 }
 
 /// The allocation's time. All times are milliseconds of CLOCK_BOOTTIME, which goes on while a machine sleeps.
@@ -173,6 +177,7 @@ impl Shim {
             launches: BTreeMap::new(),
             refused: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            attached: Attached::default(),
             processes: BTreeMap::new(),
             walltime: Walltime::NotYet,
             ending: Ending::No,
@@ -281,6 +286,7 @@ impl Shim {
                     }
                 }
             }
+            ToShim::Attach { session, tty, argv, env, working_dir } => self.attach(session, &tty, &argv, &env, &working_dir),
             ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
             ToShim::Quit => self.quit(),
         }
@@ -316,6 +322,7 @@ impl Shim {
                     }
                     self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
                 }
+                Some(Process::Attached { session }) => self.attached_ended(session, outcome),
                 // Left behind by one of ours, and nobody's to tell.
                 None => {}
             }

@@ -25,6 +25,24 @@ impl Work {
         }
     }
 
+    /// Makes an attached terminal's cgroup, to start its program in.
+    pub fn attached_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
+        match self {
+            Self::Scope(scope) => {
+                scope.attached(number).create()?;
+                scope.attached(number).open_dir().map(Some)
+            }
+            Self::Tree => Ok(None),
+        }
+    }
+
+    /// Removes an attached terminal's cgroup where nothing lives in it any more.
+    pub fn remove_attached(&self, number: u32) {
+        if let Self::Scope(scope) = self {
+            let _ = scope.attached(number).remove();
+        }
+    }
+
     /// Sends a signal to all work.
     pub fn signal_all(&self, signal: i32) {
         match self {

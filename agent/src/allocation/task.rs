@@ -335,7 +335,7 @@ impl AllocationTask {
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
             }
-            FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::Going | FromShim::ScriptStarted | FromShim::AttachStarted { .. } | FromShim::AttachEnded { .. } => {}
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 self.over(0);

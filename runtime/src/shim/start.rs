@@ -91,6 +91,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         cgroup: cgroup.as_ref().map(AsFd::as_fd),
         open_files: config.open_files,
         binding: None,
+        terminal: false,
     })
     .and_then(|mut child| {
         let started = child.wait_started();

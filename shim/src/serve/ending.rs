@@ -39,6 +39,7 @@ impl Shim {
                 self.agent.tell(&FromShim::Stopping { why });
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
+                self.attached.hang_up();
             }
             Ending::Terminating { kill_at: earlier, .. } => *earlier = kill_at.min(*earlier),
             Ending::Killing { .. } | Ending::Quitting { .. } => {}

@@ -44,6 +44,9 @@ impl Shim {
         for (launch, why) in &self.refused {
             agent.tell(&FromShim::Aborted { launch: *launch, code: REFUSED_CODE, why: why.clone() });
         }
+        for message in self.attached.replay() {
+            agent.tell(&message);
+        }
         if let Ending::Stopped { why } = self.ending {
             agent.tell(&FromShim::Stopped { why });
         }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 impl Shim {
     /// Why nothing can be started now.
-    fn unstartable(&self) -> Option<String> {
+    pub(super) fn unstartable(&self) -> Option<String> {
         match self.ending {
             Ending::No => self.failed.clone(),
             Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {
@@ -62,6 +62,7 @@ impl Shim {
             cgroup: group.as_ref().map(AsFd::as_fd),
             open_files: self.open_files,
             binding: None,
+            terminal: false,
         })?;
         Ok((child.pid, child.into_start()))
     }

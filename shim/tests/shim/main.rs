@@ -1,6 +1,7 @@
 //! The real shim, with a test in its agent's place. What a machine lacks for a test counts as ignored, with the
 //! reason, or fails with `LATTICE_TEST_REQUIRE_ALL=1`.
 
+mod attach;
 mod bed;
 mod mpi;
 mod survival;
@@ -33,6 +34,12 @@ fn main() {
         trial("image_is_mounted_and_goes", image, work::image),
         trial("image_that_is_damaged_is_said", tree, work::damaged_image),
         trial("sixteen_images_at_once", image, work::sixteen_images),
+        trial("attached_program_has_a_terminal_of_its_own_and_is_work", tree, attach::terminal),
+        trial("keys_reach_the_foreground_of_an_attached_shell", tree, attach::keys),
+        trial("attached_program_is_hung_up_with_its_agent_and_known_to_the_next", tree, attach::hang_up),
+        trial("attached_program_that_cannot_start_says_why", tree, attach::not_started),
+        trial("attached_shell_ends_with_the_allocation", tree, attach::stop),
+        trial("attached_shell_ends_with_the_allocation_without_scope", None, attach::stop_without_scope),
         trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
         trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_words),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),

@@ -1,0 +1,92 @@
+//! Terminals of our own making: who holds the master is the keyboard and the screen of the programs at the other end.
+//! When the last copy of the master closes, the kernel hangs their session up.
+
+use lattice_model::Principal;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::pty::{posix_openpt, ptsname_r, unlockpt};
+use nix::sys::stat::{Mode, fchmod};
+use nix::sys::termios::{InputFlags, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
+use nix::unistd::{Gid, Uid, fchown, geteuid};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+/// A terminal's size, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
+}
+
+impl Default for Size {
+    /// What programs expect where nobody says otherwise.
+    fn default() -> Self {
+        Self { rows: 24, columns: 80 }
+    }
+}
+
+/// What the terminal does to bytes on their way. Signals (Ctrl-C, Ctrl-Z, Ctrl-\) and lines are always its business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// Whether input is shown in the output: right where a person types, wrong where a file is read.
+    pub echo: bool,
+    /// Whether a line's end in the output becomes CR LF: right for a screen, wrong for a file.
+    pub cooked_output: bool,
+}
+
+/// A terminal just made.
+#[derive(Debug)]
+pub struct Terminal {
+    /// Our end: what is written to it was typed, what is read from it is to be shown. Does not block. Reads fail with
+    /// `EIO` once nobody has the other end open.
+    pub master: OwnedFd,
+    /// The programs' end, to be held until one of them has it.
+    pub slave: OwnedFd,
+    /// Where the programs' end is opened, in every mount namespace that shares this one's `/dev/pts`.
+    pub path: PathBuf,
+}
+
+/// Makes a terminal for `owner` alone (mode 0600). Not root, it stays our own.
+pub fn open(owner: &Principal, size: Size, modes: Modes) -> io::Result<Terminal> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let master = posix_openpt(flags)?;
+    unlockpt(&master)?;
+    let path = PathBuf::from(ptsname_r(&master)?);
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    // By the master and not by the path: no other terminal can be meant.
+    // SAFETY: an open descriptor and an integer; the result is a new descriptor or an error.
+    let slave = Errno::result(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags.bits()) })?;
+    // SAFETY: the kernel has just made it for us.
+    let slave = unsafe { OwnedFd::from_raw_fd(slave) };
+    let mut termios = tcgetattr(&slave)?;
+    termios.input_flags.insert(InputFlags::IUTF8);
+    termios.local_flags.set(LocalFlags::ECHO, modes.echo);
+    termios.output_flags.set(OutputFlags::OPOST, modes.cooked_output);
+    tcsetattr(&slave, SetArg::TCSANOW, &termios)?;
+    let master = OwnedFd::from(master);
+    set_size(master.as_fd(), size)?;
+    if geteuid().is_root() {
+        fchown(&slave, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+    }
+    fchmod(&slave, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    Ok(Terminal { master, slave, path })
+}
+
+/// Changes the size; the foreground's programs are told by SIGWINCH.
+pub fn set_size(terminal: BorrowedFd<'_>, size: Size) -> io::Result<()> {
+    let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: an open descriptor, and a structure that outlives the call.
+    Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) })?;
+    Ok(())
+}
+
+/// What is to be typed so that a reader of this terminal finds an end of input: the end-of-file character, twice where a
+/// line was begun (the first then only gives that line to its reader).
+pub fn end_of_input(terminal: BorrowedFd<'_>, line_begun: bool) -> io::Result<Vec<u8>> {
+    let termios = tcgetattr(terminal)?;
+    let eof = termios.control_chars[SpecialCharacterIndices::VEOF as usize];
+    Ok(vec![eof; if line_begun { 2 } else { 1 }])
+}

@@ -1,0 +1,124 @@
+//! Programs on terminals that an agent holds the other end of. They are work like any other, but that their end ends
+//! nothing, and nothing of them is written to disk: with the agent their terminal is gone as well.
+
+use super::{Process, Shim};
+use lattice_model::RankOutcome;
+use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::shim::FromShim;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, isatty};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Attached programs at once, of however many agents one after the other.
+const LIVING_MAX: usize = 64;
+/// Ended ones that are remembered for an agent whose line broke meanwhile.
+const ENDED_REMEMBERED: usize = 64;
+
+/// The attached programs.
+#[derive(Default)]
+pub struct Attached {
+    /// By the agent's name for the session.
+    living: BTreeMap<u64, Living>,
+    ended: VecDeque<(u64, RankOutcome, Option<String>)>,
+    /// How many there ever were: their cgroups' numbers.
+    count: u32,
+}
+
+struct Living {
+    number: u32,
+    pid: i32,
+    start: Start,
+}
+
+impl Attached {
+    /// What an agent is told after a connect.
+    pub fn replay(&self) -> Vec<FromShim> {
+        let living = self.living.keys().map(|session| FromShim::AttachStarted { session: *session });
+        let ended = self.ended.iter().cloned();
+        living.chain(ended.map(|(session, outcome, why)| FromShim::AttachEnded { session, outcome, why })).collect()
+    }
+
+    /// Their terminals hang up: an interactive shell does not end by SIGTERM.
+    pub fn hang_up(&self) {
+        for living in self.living.values() {
+            let _ = kill(Pid::from_raw(living.pid), Signal::SIGHUP);
+        }
+    }
+}
+
+impl Shim {
+    pub(super) fn attach(&mut self, session: u64, tty: &Path, argv: &[String], env: &[(String, String)], working_dir: &Path) {
+        if self.attached.living.contains_key(&session) {
+            return self.agent.tell(&FromShim::AttachStarted { session });
+        }
+        if let Some((_, outcome, why)) = self.attached.ended.iter().find(|(ended, ..)| *ended == session).cloned() {
+            return self.agent.tell(&FromShim::AttachEnded { session, outcome, why });
+        }
+        match self.spawn_attached(tty, argv, env, working_dir) {
+            Ok(living) => {
+                self.processes.insert(living.pid, Process::Attached { session });
+                self.attached.living.insert(session, living);
+                self.agent.tell(&FromShim::AttachStarted { session });
+            }
+            Err(NotStarted { code, why }) => self.tell_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
+        }
+    }
+
+    fn spawn_attached(&mut self, tty: &Path, argv: &[String], env: &[(String, String)], working_dir: &Path) -> Result<Living, NotStarted> {
+        let refused = |why: String| NotStarted { code: 126, why };
+        if let Some(why) = self.unstartable() {
+            return Err(refused(why));
+        }
+        if self.attached.living.len() >= LIVING_MAX {
+            return Err(refused(format!("{LIVING_MAX} terminals are attached to this allocation on this node already")));
+        }
+        let terminal = open_terminal(tty).map_err(|e| refused(format!("the terminal {}: {e}", tty.display())))?;
+        self.attached.count += 1;
+        let number = self.attached.count;
+        let group = self.work.attached_group(number).map_err(|e| refused(e.to_string()))?;
+        let child = process::spawn(&Program {
+            argv,
+            env,
+            working_dir,
+            user: Some(&self.config.owner),
+            stdin: terminal.as_fd(),
+            stdout: terminal.as_fd(),
+            stderr: terminal.as_fd(),
+            inherit: &[],
+            cgroup: group.as_ref().map(AsFd::as_fd),
+            open_files: self.open_files,
+            binding: None,
+            terminal: true,
+        })
+        .inspect_err(|_| self.work.remove_attached(number))?;
+        Ok(Living { number, pid: child.pid, start: child.into_start() })
+    }
+
+    pub(super) fn attached_ended(&mut self, session: u64, outcome: RankOutcome) {
+        let Some(mut living) = self.attached.living.remove(&session) else { return };
+        self.work.remove_attached(living.number);
+        match living.start.failure() {
+            Some(NotStarted { code, why }) => self.tell_attached_end(session, RankOutcome::NotStarted { code }, Some(why)),
+            None => self.tell_attached_end(session, outcome, None),
+        }
+    }
+
+    fn tell_attached_end(&mut self, session: u64, outcome: RankOutcome, why: Option<String>) {
+        if self.attached.ended.len() >= ENDED_REMEMBERED {
+            self.attached.ended.pop_front();
+        }
+        self.attached.ended.push_back((session, outcome, why.clone()));
+        self.agent.tell(&FromShim::AttachEnded { session, outcome, why });
+    }
+}
+
+/// Opens the programs' end, not as our own controlling terminal.
+fn open_terminal(tty: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(tty)?;
+    if isatty(&file)? { Ok(file) } else { Err(io::Error::other("it is no terminal")) }
+}
