@@ -5,7 +5,8 @@ use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
 use lattice_model::{NodeReport, Revision};
-use lattice_node::{Action, Brain, Event, Local};
+use lattice_node::{Action, Brain, Event, Local, Phase, Record};
+use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -48,11 +49,14 @@ pub fn run(
     let runtime = tokio::runtime::Handle::current();
     let (mut records, mut actions) = (Vec::new(), Vec::new());
     brain.resume(same_boot, &mut records, &mut actions);
+    failpoint::pass(Point::ResumedUnwritten);
     journal.append(&records)?;
     journal.resumed()?;
+    failpoint::pass(Point::ResumedWritten);
     for action in actions.drain(..) {
         act(action, context);
     }
+    failpoint::pass(Point::ResumedTold);
     // The view comes after the actions: who waits for it finds every allocation's task begun.
     publish(&brain, outputs, true);
     while let Some(Some(first)) = runtime.block_on(stop.run_until_cancelled(events.recv())) {
@@ -64,7 +68,9 @@ pub fn run(
             taken += 1;
             next = if taken < BATCH { events.try_recv().ok() } else { None };
         }
+        pass(&records, Moment::Unwritten);
         journal.append(&records)?;
+        pass(&records, Moment::Written);
         if journal.wants_checkpoint() {
             journal.checkpoint(&brain)?;
         }
@@ -72,6 +78,7 @@ pub fn run(
         for action in actions.drain(..) {
             act(action, context);
         }
+        pass(&records, Moment::Told);
     }
     journal.checkpoint(&brain)
 }
@@ -102,4 +109,36 @@ fn act(action: Action, context: &Shared) {
         Action::Report => return,
     };
     context.workers.ensure(context, &share).command(command);
+}
+
+/// How far a batch of records is.
+#[derive(Clone, Copy)]
+enum Moment {
+    Unwritten,
+    Written,
+    /// The tasks were told what is to be done.
+    Told,
+}
+
+/// Where a test may kill the agent.
+fn pass(records: &[Record], moment: Moment) {
+    if failpoint::armed() {
+        records.iter().filter_map(|r| point_of(r, moment)).for_each(failpoint::pass);
+    }
+}
+
+fn point_of(record: &Record, moment: Moment) -> Option<Point> {
+    let points = match record {
+        Record::Entered { phase: Phase::Preparing, .. } => [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingTold],
+        // Nothing is told: the other nodes are waited for.
+        Record::Entered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
+        Record::Entered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningTold],
+        Record::Entered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingTold],
+        Record::Entered { phase: Phase::Undoing, .. } => [Point::UndoingUnwritten, Point::UndoingWritten, Point::UndoingTold],
+        Record::Gone { .. } => [Point::GoneUnwritten, Point::GoneWritten, Point::GoneWritten],
+        Record::Acknowledged { .. } => [Point::AcknowledgedUnwritten, Point::AcknowledgedWritten, Point::AcknowledgedWritten],
+        Record::Registered { .. } => [Point::RegisteredUnwritten, Point::RegisteredWritten, Point::RegisteredWritten],
+        Record::Listed(_) | Record::ToReport(_) => return None,
+    };
+    Some(points[moment as usize])
 }

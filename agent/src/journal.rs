@@ -16,6 +16,7 @@
 
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
+use lattice_runtime::failpoint::{self, Point};
 use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -233,7 +234,10 @@ impl Journal {
         let part = self.state_file.with_extension("json.part");
         let io = |doing| failed(&self.state_file, doing);
         let json = serde_json::to_vec_pretty(&checkpoint).map_err(|e| io("encoding it")(io::Error::other(e)))?;
-        let written = write_whole(&part, &json).and_then(|()| fs::rename(&part, &self.state_file));
+        let written = write_whole(&part, &json).and_then(|()| {
+            failpoint::pass(Point::CheckpointWritten);
+            fs::rename(&part, &self.state_file)
+        });
         if let Err(error) = written {
             let _ = fs::remove_file(&part);
             if !no_space(&error) {
@@ -246,10 +250,13 @@ impl Journal {
         if let Some(dir) = self.state_file.parent() {
             File::open(dir).and_then(|d| d.sync_all()).map_err(io("syncing its directory"))?;
         }
+        failpoint::pass(Point::CheckpointNamed);
         self.number = number;
         self.end = HEADER_BYTES;
         self.checkpoint_at = CHECKPOINT_AFTER_BYTES;
-        self.cut()
+        self.cut()?;
+        failpoint::pass(Point::CheckpointTaken);
+        Ok(())
     }
 }
 

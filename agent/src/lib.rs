@@ -53,6 +53,7 @@ use lattice_gossip::{Core, Fact, Identity, Key};
 use lattice_model::{NodeAddresses, NodeState, Resources};
 use lattice_quorum::client::QuorumClient;
 use lattice_runtime::cgroup::Slice;
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -77,6 +78,8 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     if own.name != me.as_str() {
         bail!("tls.cert is the certificate of {:?}, the configured node_id is {me}: issue one for this node", own.name);
     }
+    let mut degraded = Vec::new();
+    arm_failpoint(&config, &mut degraded)?;
     let key = gossip_key(&config)?;
     std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
     std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;
@@ -88,7 +91,6 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     if !same_boot {
         tracing::warn!("the machine was restarted: what ran before is lost and reported so");
     }
-    let mut degraded = Vec::new();
     let slice = usable_slice(&config, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
@@ -116,6 +118,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         events: events.clone(),
     });
     sweep::strays(&context, &brain);
+    failpoint::pass(Point::StraysSwept);
 
     let registration = Registration {
         boot,
@@ -189,6 +192,19 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         Some(Ok(Ok(Ok(())))) | None => Ok(()),
         Some(Ok(Err(_)) | Err(_)) => bail!("the driver broke: the agent stops, its work goes on"),
     }
+}
+
+/// For the crash test alone: no configuration of a site lets work run as root.
+fn arm_failpoint(config: &AgentConfig, degraded: &mut Vec<String>) -> anyhow::Result<()> {
+    let Ok(name) = std::env::var(failpoint::VARIABLE) else { return Ok(()) };
+    if !config.allow_root {
+        bail!("{} is set: it is for tests, with allow_root; unset it", failpoint::VARIABLE);
+    }
+    let point: Point = name.parse().with_context(|| failpoint::VARIABLE)?;
+    tracing::warn!(%point, "this agent kills itself when it comes to this point: {} is set", failpoint::VARIABLE);
+    degraded.push(format!("failpoint {point}: this agent kills itself there; unset {} and start it again", failpoint::VARIABLE));
+    failpoint::arm(point);
+    Ok(())
 }
 
 fn gossip_key(config: &AgentConfig) -> anyhow::Result<Key> {

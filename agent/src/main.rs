@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::{dev, run};
+use lattice_runtime::failpoint::Point;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,6 +39,9 @@ enum Command {
         #[arg(long)]
         config: Option<PathBuf>,
     },
+    /// For tests: the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
+    #[command(hide = true)]
+    Failpoints,
 }
 
 #[derive(Args)]
@@ -53,6 +57,12 @@ fn main() -> ExitCode {
         None => serve(&cli.serve.config),
         Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, stop)),
         Some(Command::Doctor { config }) => return report(config.as_deref()),
+        Some(Command::Failpoints) => {
+            for point in Point::ALL {
+                println!("{:?}\t{:?}\t{point}", point.part(), point.work());
+            }
+            return ExitCode::SUCCESS;
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

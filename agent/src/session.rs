@@ -3,10 +3,11 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
 
 use crate::context::Shared;
-use lattice_model::{Boot, Incarnation, NodeAddresses, NodeReport, Resources};
+use lattice_model::{Boot, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources};
 use lattice_node::Event;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::wire::{Down, Up};
+use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -144,13 +145,25 @@ impl Session {
                         if report.seq <= sent {
                             continue;
                         }
+                        let [unsent, on_its_way] = points_of(&report.item);
+                        failpoint::pass(unsent);
                         if up.send(Up::Report(report.clone())).await.is_err() {
                             return "the session's line broke".to_owned();
                         }
+                        failpoint::pass(on_its_way);
                         sent = report.seq;
                     }
                 }
             }
         }
+    }
+}
+
+/// Where a test may kill the agent: before a report is sent, and before its acknowledgement can come.
+fn points_of(item: &ReportItem) -> [Point; 2] {
+    match item {
+        ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],
+        ReportItem::Ended { .. } => [Point::EndedReportUnsent, Point::EndedReportSent],
+        ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
     }
 }

@@ -38,7 +38,7 @@ pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
     cluster.node(node)?;
-    up::start(&mut cluster, node, &[])?;
+    up::start(&mut cluster, node, &[], &[])?;
     let cluster = Cluster::load(dir)?;
     let lattice = Lattice::to(&cluster, node)?;
     let daemon = &cluster.node(node)?.daemon;
@@ -47,6 +47,14 @@ pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
         bail!("{node} was started but does not answer; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
     }
     Ok(daemon.process.as_ref().map_or(0, |p| p.pid))
+}
+
+/// Starts a node's agent with these variables in its environment, and waits for nothing: it may well be meant to die.
+pub fn begin_node(dir: &Path, node: &str, env: &[(&str, &str)]) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    up::start(&mut cluster, node, &[], env)?;
+    Ok(cluster.node(node)?.daemon.process.as_ref().map_or(0, |p| p.pid))
 }
 
 /// SIGTERM as an upgrade does it, then a start.
@@ -69,7 +77,7 @@ pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
     let name = cluster.member(id)?.daemon.name.clone();
-    up::start(&mut cluster, &name, &[])?;
+    up::start(&mut cluster, &name, &[], &[])?;
     let member = cluster.member(id)?;
     let address: SocketAddr = member.service.parse().with_context(|| format!("{} is no address", member.service))?;
     let accepts = until(START_LIMIT, || !member.daemon.alive() || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok());

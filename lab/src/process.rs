@@ -114,11 +114,11 @@ pub fn boot_id() -> Result<String> {
 }
 
 /// Starts a daemon in a session of its own, its output appended to `log`, nothing on its input.
-pub fn spawn_detached(program: &Path, args: &[String], log: &Path) -> Result<Identity> {
+pub fn spawn_detached(program: &Path, args: &[String], env: &[(&str, &str)], log: &Path) -> Result<Identity> {
     let out: File = OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
     let err = out.try_clone()?;
     let mut command = Command::new(program);
-    command.args(args).env("NO_COLOR", "1").current_dir("/").stdin(Stdio::null()).stdout(out).stderr(err);
+    command.args(args).env("NO_COLOR", "1").envs(env.iter().copied()).current_dir("/").stdin(Stdio::null()).stdout(out).stderr(err);
     // SAFETY: setsid(2) is async-signal-safe, and nothing else is done between fork and exec.
     unsafe {
         command.pre_exec(|| {

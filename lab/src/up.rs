@@ -159,21 +159,21 @@ fn start_all(mut cluster: Cluster, options: &Options, binaries: &Binaries) -> Re
     for name in names {
         interrupt::check()?;
         let first = name == "member-1";
-        start(&mut cluster, &name, if first { &["--bootstrap"] } else { &[] })?;
+        start(&mut cluster, &name, if first { &["--bootstrap"] } else { &[] }, &[])?;
     }
     wait_ready(&cluster, options.ready_within)?;
     write(&cluster.dir.join("env"), &environment(&cluster, binaries))?;
     Ok(cluster)
 }
 
-/// Starts one daemon of the record and writes down which process it is.
-pub fn start(cluster: &mut Cluster, name: &str, more: &[&str]) -> Result<()> {
+/// Starts one daemon of the record, with more arguments and variables than usual, and writes down which process it is.
+pub fn start(cluster: &mut Cluster, name: &str, more: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let daemon = cluster.daemon_mut(name).with_context(|| format!("there is no {name} here"))?;
     if daemon.alive() {
         bail!("{name} runs already, as process {}", daemon.process.as_ref().map_or(0, |p| p.pid));
     }
     let args: Vec<String> = daemon.args.iter().cloned().chain(more.iter().map(|a| (*a).to_owned())).collect();
-    daemon.process = Some(spawn_detached(&daemon.program, &args, &daemon.log)?);
+    daemon.process = Some(spawn_detached(&daemon.program, &args, env, &daemon.log)?);
     cluster.save()
 }
 

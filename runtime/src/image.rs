@@ -4,6 +4,7 @@
 //! copied and hashed in one pass. What is mounted is the copy: nothing the user does to the file afterwards reaches
 //! the kernel's file system code. The digest is checked at this entry, not at each mount: only root writes here.
 
+use crate::failpoint::{self, Point};
 use lattice_model::{Image, Principal};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
@@ -133,6 +134,7 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image) -> Result<Admit
     let copied = copy_verified(&mut source, &part, image).and_then(|()| {
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
+        failpoint::pass(Point::ImageCopied);
         fs::rename(&part_path, &place).map_err(|e| ("naming the copy", e))?;
         File::open(cache).and_then(|dir| dir.sync_all()).map_err(|e| ("writing the cache to disk", e))?;
         Ok(())

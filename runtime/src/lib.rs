@@ -1,6 +1,7 @@
 //! Linux mechanism: everything that an agent or a shim asks of the kernel, and no policy about it.
 //!
 //! ```text
+//!   failpoint  for tests: where the agent kills itself
 //!   identity   who an account is here; boot id, start times, pidfds
 //!   image      a user's SquashFS image, opened with the user's rights, verified into the root-owned cache
 //!   mounts     loop devices and mounts in a namespace of one's own
@@ -17,6 +18,7 @@
 pub mod binding;
 pub mod cgroup;
 pub mod exits;
+pub mod failpoint;
 pub mod identity;
 pub mod image;
 pub mod mounts;

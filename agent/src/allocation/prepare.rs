@@ -6,6 +6,7 @@ use crate::limits::given_open_files;
 use crate::readiness::readable;
 use lattice_model::DesiredShare;
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
 use lattice_runtime::{identity, image, process};
 use std::os::fd::OwnedFd;
@@ -21,9 +22,11 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
     if share.owner.is_root() && !context.allow_root {
         return Err("work as root is refused on this node (allow_root is false)".to_owned());
     }
+    failpoint::pass(Point::IdentityChecked);
     let image = match &share.spec.uenv {
         Some(wanted) => {
             let admitted = image::admit(&context.state_dir.join("images"), &share.owner, wanted).map_err(|e| with_causes(&e))?;
+            failpoint::pass(Point::ImageAdmitted);
             Some((admitted.path, PathBuf::from(UENV_MOUNT)))
         }
         None => None,
@@ -32,6 +35,7 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
         Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?.path().to_owned()),
         None => None,
     };
+    failpoint::pass(Point::ScopeMade);
     let config = ShimConfig {
         protocol: PROTOCOL_MAJOR,
         allocation: share.allocation,
@@ -45,6 +49,7 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {
+            failpoint::pass(Point::ShimStarted);
             tokio::spawn(reap(pid, pidfd));
             Ok(stream)
         }

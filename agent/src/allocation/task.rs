@@ -9,6 +9,7 @@ use crate::mesh::frame::{ToHead, ToPart};
 use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -158,6 +159,7 @@ impl AllocationTask {
             Ok(Ok(stream)) => match self.take_link(stream).await {
                 Ok(()) => {
                     self.phase = Phase::AwaitingReady;
+                    failpoint::pass(Point::ShimGreeted);
                     None
                 }
                 Err(error) => Some(format!("the shim does not answer: {error}")),
@@ -185,6 +187,7 @@ impl AllocationTask {
         let dir = self.dir.clone();
         let found = tokio::task::spawn_blocking(move || lattice_runtime::shim::connect_shim(&dir)).await;
         let stream = found.map_err(std::io::Error::other)??;
+        failpoint::pass(Point::ShimFound);
         self.take_link(stream).await
     }
 
@@ -215,6 +218,7 @@ impl AllocationTask {
         }
         let walltime_ms = u64::try_from(share.spec.walltime.as_millis()).unwrap_or(u64::MAX);
         self.send(ToShim::Go { walltime_ms }).await;
+        failpoint::pass(Point::GoSent);
         self.say("running");
         if !self.is_head() {
             return;
@@ -224,6 +228,7 @@ impl AllocationTask {
                 let env = environment::of_script(share, &self.context);
                 let working_dir = share.spec.working_dir.clone();
                 self.send(ToShim::StartScript { text: text.clone(), args: args.clone(), env, working_dir }).await;
+                failpoint::pass(Point::ScriptAsked);
             }
             Entrypoint::Command { argv } => self.begin_entry_launch(environment::entry_launch(share, argv.clone())),
         }
@@ -243,6 +248,7 @@ impl AllocationTask {
 
     async fn entry_launch_over(&mut self, end: LaunchEnd) {
         self.entry_over = true;
+        failpoint::pass(Point::LaunchOver);
         let reason = match end {
             LaunchEnd { walltime_over: true, .. } => EndReason::WalltimeExceeded,
             LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
@@ -264,6 +270,7 @@ impl AllocationTask {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         if self.link.is_some() {
             self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
+            failpoint::pass(Point::StopSent);
         } else {
             self.kill_scope().await;
         }
@@ -290,11 +297,13 @@ impl AllocationTask {
         }
         if self.link.is_some() {
             self.send(ToShim::Quit).await;
+            failpoint::pass(Point::QuitSent);
             let gone = async { while hear(&mut self.link).await.is_some() {} };
             if tokio::time::timeout(QUIT_WAIT, gone).await.is_err() {
                 tracing::warn!(allocation = %self.share.allocation, "the shim does not quit: it is killed with its scope");
             }
         }
+        failpoint::pass(Point::ShimGone);
         loop {
             let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
             let undone = tokio::task::spawn_blocking(move || undo::undo(&context, &share, &dir)).await;
@@ -309,6 +318,7 @@ impl AllocationTask {
             }
             tokio::time::sleep(UNDO_AGAIN).await;
         }
+        failpoint::pass(Point::Undone);
         self.context.workers.forget(&self.share);
         // A launch that came in while this was being done has nobody to run it.
         self.context.launches.drop_of(self.share.allocation);
@@ -329,6 +339,7 @@ impl AllocationTask {
             FromShim::Hello { pid, .. } => self.says.detail.send_modify(|d| d.shim_pid = Some(pid)),
             FromShim::Ready { failed } => {
                 if self.phase == Phase::AwaitingReady {
+                    failpoint::pass(Point::ReadyHeard);
                     self.phase = Phase::Idle;
                     self.say(failed.as_deref().unwrap_or("prepared"));
                     let result = failed.map_or(Ok(()), Err);
@@ -338,6 +349,7 @@ impl AllocationTask {
             FromShim::Going | FromShim::ScriptStarted | FromShim::AttachStarted { .. } | FromShim::AttachEnded { .. } => {}
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
+                failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
                 self.entry_over = true;
                 if !self.walltime_over && self.phase != Phase::AwaitingStopped {
@@ -345,6 +357,7 @@ impl AllocationTask {
                 }
             }
             FromShim::LaunchStarted { launch } => {
+                failpoint::pass(Point::LaunchHeard);
                 self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone())).begun();
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
@@ -352,7 +365,10 @@ impl AllocationTask {
                     self.context.launches.begin(&self.context, &self.share, launch);
                 }
             }
-            FromShim::RankEnded { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
+            FromShim::RankEnded { launch, rank, outcome } => {
+                failpoint::pass(Point::RankEndHeard);
+                self.of(launch, |l| l.rank_ended(rank, outcome));
+            }
             FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.of(launch, |l| l.lost(&why)),
             FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
@@ -366,6 +382,7 @@ impl AllocationTask {
                     self.walltime_is_over().await;
                 }
                 if self.phase == Phase::AwaitingStopped {
+                    failpoint::pass(Point::StoppedHeard);
                     self.phase = Phase::Idle;
                     self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
                 }
@@ -382,6 +399,7 @@ impl AllocationTask {
                 self.over(number);
             }
         }
+        failpoint::pass(Point::ShimToldAll);
         self.synced = true;
         self.begin_launches().await;
         self.stand();
@@ -427,6 +445,7 @@ impl AllocationTask {
         for mut launch in missing {
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.send(ToShim::StartLaunch { launch }).await;
+            failpoint::pass(Point::LaunchAsked);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ShimDir;
 use std::fs;
 use std::io;
@@ -34,16 +35,24 @@ pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<
 /// Takes away scope and files. Fails while processes are left.
 pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<(), String> {
     kill_scope(context, share.allocation)?;
+    failpoint::pass(Point::ScopeKilled);
     if let Some(slice) = &context.slice {
         let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
         if let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == share.allocation) {
             scope.whole().remove().map_err(|e| with_causes(&e))?;
         }
     }
-    for file in [dir.socket(), dir.config(), dir.exits(), dir.script()] {
+    failpoint::pass(Point::ScopeRemoved);
+    let files = [
+        (dir.socket(), Point::SocketRemoved),
+        (dir.config(), Point::ConfigRemoved),
+        (dir.exits(), Point::ExitsRemoved),
+        (dir.script(), Point::FilesRemoved),
+    ];
+    for (file, removed) in files {
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {error}", file.display())),
-            Ok(()) | Err(_) => {}
+            Ok(()) | Err(_) => failpoint::pass(removed),
         }
     }
     if wrote_nothing(dir) {

@@ -81,7 +81,7 @@ impl Slurm {
 
     fn spawn(&mut self, program: &str, args: &[String]) -> Result<()> {
         let path = crate::machine::find(program).with_context(|| format!("{program} is not installed"))?;
-        self.processes.push(spawn_detached(&path, args, &self.dir.join(format!("{program}.out")))?);
+        self.processes.push(spawn_detached(&path, args, &[], &self.dir.join(format!("{program}.out")))?);
         Ok(())
     }
 

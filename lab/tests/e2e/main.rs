@@ -2,6 +2,7 @@
 //! tests run in order, each on a healthy and empty cluster. What cannot run here is ignored with its reason, or
 //! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
 
+mod crash;
 mod demo;
 mod harness;
 mod identity;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         mpi::trials(),
         survival::trials(),
         outage::trials(),
+        crash::trials(),
         whole::trials(),
         demo::trials(),
     ];

@@ -152,7 +152,7 @@ fn dev() {
     let dir = &folder.0;
     let log = dir.join("log");
     let args = ["dev".to_owned(), "--dir".to_owned(), dir.join("d").to_string_lossy().into_owned()];
-    let process = process::spawn_detached(&binaries().lattice(), &args, &log).unwrap();
+    let process = process::spawn_detached(&binaries().lattice(), &args, &[], &log).unwrap();
     let outcome = std::panic::catch_unwind(|| {
         let find_socket = || {
             let text = process::tail(&log, 100);

@@ -2,6 +2,7 @@
 
 use super::{ShimConfig, ShimDir};
 use crate::cgroup::{CgroupError, Scope};
+use crate::failpoint::{self, Point};
 use crate::process::{self, NotStarted, Program};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -61,10 +62,12 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
     for path in [&dir.0, &dir.logs()] {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(path.clone(), "making the directory"))?;
     }
+    failpoint::pass(Point::ShimDirectoryMade);
     if connect_shim(dir).is_ok() {
         return Err(StartError::AlreadyRunning { dir: dir.0.clone() });
     }
     write_config(dir, config).map_err(failed(dir.config(), "writing it"))?;
+    failpoint::pass(Point::ShimConfigWritten);
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.shim_log());
     let log = log.map_err(failed(dir.shim_log(), "opening it"))?;
     let null = File::open("/dev/null").map_err(failed("/dev/null".into(), "opening it"))?;
@@ -76,7 +79,9 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         }
         None => None,
     };
+    failpoint::pass(Point::ShimCgroupMade);
     let (listener, stream) = listen(dir).map_err(failed(dir.socket(), "listening on it"))?;
+    failpoint::pass(Point::ShimSocketBound);
     let argv = [binary.display().to_string(), dir.0.display().to_string()];
     let env = [("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
     let started = process::spawn(&Program {
@@ -94,6 +99,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         terminal: false,
     })
     .and_then(|mut child| {
+        failpoint::pass(Point::ShimSpawned);
         let started = child.wait_started();
         if started.is_err() {
             // It has ended, or is about to within its next call.

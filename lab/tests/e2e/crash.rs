@@ -1,0 +1,284 @@
+//! The agent is killed between every two steps of a start, of taking its work up again, and of an end. Each time the
+//! job is done once, ends as it should, and nothing of it is left.
+
+use crate::harness::{Folder, JOB, Need, alone, binaries, close, fresh_dir};
+use lattice_lab::cluster::Cluster;
+use lattice_lab::down::{self, Guard};
+use lattice_lab::lattice::{Lattice, text};
+use lattice_lab::up::{Options, up};
+use lattice_lab::{faults, image, process};
+use libtest_mimic::Trial;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Clusters beside each other.
+const LANES: usize = 3;
+/// How long an agent may take until it comes to its point.
+const DEATH: Duration = Duration::from_secs(30);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        alone("crash::of_a_script_between_every_two_steps", &[], || every_point(&SCRIPT)),
+        alone("crash::of_an_inline_command_on_two_nodes_between_every_two_steps", &[], || every_point(&COMMAND)),
+        alone("crash::a_failpoint_is_refused_where_work_may_not_be_root", &[], refused),
+        alone("crash::of_a_job_with_an_image", &[Need::Mounts], || every_point(&IMAGE)),
+    ]
+}
+
+/// What runs, and which points it passes.
+struct Kind {
+    name: &'static str,
+    nodes: u32,
+    script: bool,
+    image: bool,
+    /// As `lattice-agent failpoints` says it in its second column.
+    passes: &'static [&'static str],
+}
+
+const SCRIPT: Kind = Kind { name: "script", nodes: 1, script: true, image: false, passes: &["Any", "Script"] };
+const COMMAND: Kind = Kind { name: "command", nodes: 2, script: false, image: false, passes: &["Any", "Command"] };
+const IMAGE: Kind = Kind { name: "image", nodes: 1, script: false, image: true, passes: &["Image"] };
+
+/// One job, killed up to three times.
+#[derive(Clone, Debug, Default)]
+struct Round {
+    start: Option<String>,
+    adopt: Option<String>,
+    end: Option<String>,
+}
+
+fn every_point(kind: &'static Kind) {
+    close();
+    let rounds = Mutex::new(rounds(kind));
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES)
+            .map(|_| {
+                scope.spawn(|| {
+                    let lane = Lane::new(kind);
+                    loop {
+                        let next = rounds.lock().unwrap().pop_front();
+                        let Some(round) = next else { return };
+                        lane.run(&round);
+                    }
+                })
+            })
+            .collect();
+        let broken = lanes.into_iter().filter_map(|lane| lane.join().err()).next();
+        if let Some(panic) = broken {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// Every point that this kind of work passes, from the agent itself.
+fn rounds(kind: &Kind) -> VecDeque<Round> {
+    let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
+    let of = |part: &str| -> Vec<String> {
+        let fields = listed.lines().map(|l| l.split('\t').collect::<Vec<_>>());
+        fields.filter(|f| f[0] == part && kind.passes.contains(&f[1])).map(|f| f[2].to_owned()).collect()
+    };
+    let (mut start, mut adopt, mut end) = (of("Start").into_iter(), of("Adopt").into_iter(), of("End").into_iter());
+    let mut rounds = VecDeque::new();
+    loop {
+        let round = Round { start: start.next(), adopt: adopt.next(), end: end.next() };
+        if round.start.is_none() && round.adopt.is_none() && round.end.is_none() {
+            assert!(!rounds.is_empty(), "the agent lists no point: {listed}");
+            return rounds;
+        }
+        rounds.push_back(round);
+    }
+}
+
+/// A cluster with a node for the caller, on which nothing runs and nobody is killed.
+struct Lane {
+    kind: &'static Kind,
+    guard: Option<Guard>,
+    dir: PathBuf,
+    lattice: Lattice,
+    victims: Vec<String>,
+}
+
+impl Lane {
+    fn new(kind: &'static Kind) -> Self {
+        binaries();
+        let dir = fresh_dir(&format!("crash-{}", kind.name));
+        let guard = Guard::new(&dir);
+        let options = Options { build: false, grace_seconds: 2, ..Options::new(kind.nodes + 1, 1, &dir) };
+        let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
+        let caller = &cluster.nodes.last().unwrap().id;
+        for node in &cluster.nodes {
+            let config = dir.join(&node.id).join("agent.yaml");
+            let as_written = std::fs::read_to_string(&config).unwrap();
+            let (from, to) = if &node.id == caller { ("schedulable: true", "schedulable: false") } else { ("[api, scheduler]", "[api]") };
+            assert!(as_written.contains(from), "{as_written}");
+            std::fs::write(&config, as_written.replace(from, to)).unwrap();
+            faults::restart_node(&dir, &node.id).unwrap_or_else(|e| panic!("{e:#}"));
+        }
+        lattice_lab::up::wait_ready(&Cluster::load(&dir).unwrap(), JOB).unwrap_or_else(|e| panic!("{e:#}"));
+        let lattice = Lattice::to(&cluster, caller).unwrap();
+        let victims = cluster.nodes.iter().map(|n| n.id.clone()).filter(|n| n != caller).collect();
+        Self { kind, guard: Some(guard), dir, lattice, victims }
+    }
+
+    fn cluster(&self) -> Cluster {
+        Cluster::load(&self.dir).unwrap()
+    }
+
+    fn alive(&self) -> usize {
+        self.cluster().nodes.iter().filter(|n| self.victims.contains(&n.id) && n.daemon.alive()).count()
+    }
+
+    fn kill(&self) {
+        for node in self.cluster().nodes.iter().filter(|n| self.victims.contains(&n.id) && n.daemon.alive()) {
+            // One that comes to its point by itself is as dead.
+            let _ = faults::kill_node(&self.dir, &node.id);
+        }
+    }
+
+    /// Starts what is not there, to die at this point or at none.
+    fn start(&self, point: Option<&String>) {
+        let env: Vec<(&str, &str)> = point.iter().map(|p| ("LATTICE_FAILPOINT", p.as_str())).collect();
+        for node in &self.victims {
+            faults::begin_node(&self.dir, node, &env).unwrap_or_else(|e| panic!("{e:#}"));
+        }
+    }
+
+    /// Waits until one agent has come to its point, and kills the others in the middle of whatever they do.
+    fn dies(&self, point: &str, what: &str) {
+        let died = process::until(DEATH, || self.alive() < self.victims.len());
+        assert!(died, "no agent came to {point} ({what})\n{}", self.logs());
+        let said = format!("failpoint {point}: this process kills itself");
+        assert!(self.logs().contains(&said), "an agent died, and not at {point}\n{}", self.logs());
+        self.kill();
+    }
+
+    fn run(&self, round: &Round) {
+        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.killed_three_times(round))) {
+            eprintln!("in {round:?} of a {}:\n{}", self.kind.name, self.logs());
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn killed_three_times(&self, round: &Round) {
+        let folder = Folder::new("crash-job");
+        std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let (ran, go) = (folder.0.join("ran"), folder.0.join("go"));
+        let body = format!(
+            "echo $LATTICE_NODE $LATTICE_REQUEUE_COUNT >> {}; while [ ! -e {} ]; do sleep 0.02; done; exit 7",
+            ran.display(),
+            go.display()
+        );
+        self.kill();
+        self.start(round.start.as_ref());
+        let id = self.submit(&folder.0, &body);
+        if let Some(point) = &round.start {
+            self.dies(point, &id);
+            self.start(None);
+        }
+        self.wait("every rank to run", || lines(&ran).len() >= self.kind.nodes as usize);
+        if let Some(point) = &round.adopt {
+            self.kill();
+            self.start(Some(point));
+            self.dies(point, &id);
+            self.start(None);
+        }
+        if let Some(point) = &round.end {
+            self.kill();
+            self.start(Some(point));
+            std::fs::write(&go, "").unwrap();
+            self.dies(point, &id);
+            self.start(None);
+        }
+        std::fs::write(&go, "").unwrap();
+        self.comes_right(&id, &ran);
+    }
+
+    fn submit(&self, folder: &Path, body: &str) -> String {
+        let nodes = self.kind.nodes.to_string();
+        let mut args: Vec<String> = ["submit", "-o", "name", "--nodes", &nodes].map(str::to_owned).into();
+        if self.kind.image {
+            let path = folder.join("env.sqfs");
+            image::write(&path, Path::new("/bin/true")).unwrap();
+            // Another digest each time, so that it is copied each time.
+            let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+            std::io::Write::write_all(&mut file, folder.to_string_lossy().as_bytes()).unwrap();
+            args.extend(["--uenv".to_owned(), path.to_string_lossy().into_owned()]);
+        }
+        if self.kind.script {
+            let path = folder.join("job.sh");
+            std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+            args.push(path.to_string_lossy().into_owned());
+        } else {
+            args.extend(["--", "/bin/sh", "-c", body].map(str::to_owned));
+        }
+        self.lattice.ok(&args).unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+    }
+
+    fn comes_right(&self, id: &str, ran: &Path) {
+        let over = self.lattice.ended_within(id, JOB).unwrap_or_else(|e| panic!("{e:#}"));
+        assert_eq!((text(&over, "state").as_str(), text(&over, "exit_code").as_str()), ("Failed", "7"), "{over}");
+        assert_eq!(text(&over, "requeue_count"), "0", "{over}");
+        let runs = lines(ran);
+        assert_eq!(runs.len(), self.kind.nodes as usize, "each rank runs once: {runs:?}");
+        let cluster = self.cluster();
+        process::until(Duration::from_secs(10), || down::leftovers(&cluster).is_empty());
+        assert_eq!(down::leftovers(&cluster), Vec::<String>::new());
+        for node in &self.victims {
+            let agent = Lattice::to(&cluster, node).unwrap();
+            self.wait("the node to know of nothing any more", || {
+                let status = agent.json(&["node", "status"]);
+                status.is_ok_and(|s| s["allocations"] == serde_json::json!([]) && s["reports_pending"] == 0)
+            });
+        }
+        let holds = self.lattice.json(&["nodes"]).unwrap().to_string();
+        assert!(!holds.contains(id), "its shares are free again: {holds}");
+    }
+
+    fn wait(&self, what: &str, mut seen: impl FnMut() -> bool) {
+        let done = process::until(JOB, || {
+            assert!(lattice_lab::interrupt::came().is_none(), "interrupted");
+            seen()
+        });
+        assert!(done, "waited {} s in vain for {what}", JOB.as_secs());
+    }
+
+    fn logs(&self) -> String {
+        let cluster = self.cluster();
+        let of = |d: &lattice_lab::cluster::Daemon| format!("--- the end of {}'s log\n{}\n", d.name, process::tail(&d.log, 20));
+        cluster.daemons().map(of).collect()
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if let Some(Err(e)) = self.guard.take().map(|g| g.down(Duration::ZERO)) {
+            eprintln!("a cluster of the crash test: {e:#}");
+        }
+    }
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// On a machine whose agent may not run work as root, nobody makes the agent kill itself.
+fn refused() {
+    close();
+    let lane = Lane::new(&SCRIPT);
+    let node = &lane.victims[0];
+    let config = lane.dir.join(node).join("agent.yaml");
+    let strict = std::fs::read_to_string(&config).unwrap().replace("allow_root: true", "allow_root: false");
+    std::fs::write(&config, strict).unwrap();
+    lane.kill();
+    lane.start(Some(&"gone-written".to_owned()));
+    lane.wait("the agent to refuse to start", || lane.alive() == 0);
+    assert!(lane.logs().contains("LATTICE_FAILPOINT is set: it is for tests"), "{}", lane.logs());
+    let lax = std::fs::read_to_string(&config).unwrap().replace("allow_root: false", "allow_root: true");
+    std::fs::write(&config, lax).unwrap();
+    lane.start(Some(&"nowhere".to_owned()));
+    lane.wait("the agent to refuse what is no point", || lane.alive() == 0);
+    assert!(lane.logs().contains("is no failpoint"), "{}", lane.logs());
+}

@@ -1,0 +1,217 @@
+//! For tests: named points at which the agent kills itself, as a crash there would.
+//!
+//! A point is armed by `LATTICE_FAILPOINT=<name>` in the agent's environment, and only where the agent's configuration
+//! allows work as root, which no site's does. Then the first pass through that point says so on standard error and is
+//! SIGKILL: no destructor, no flush. Unarmed, a point costs one relaxed load. `lattice-agent failpoints` prints the list, so that
+//! the crash test goes through every one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use thiserror::Error;
+
+/// The variable that names the point.
+pub const VARIABLE: &str = "LATTICE_FAILPOINT";
+
+/// Nothing is armed.
+const NONE: u16 = u16::MAX;
+static ARMED: AtomicU16 = AtomicU16::new(NONE);
+
+/// When in an allocation's life on a node a point is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// From the quorum's list to the entry point's start.
+    Start,
+    /// While the agent takes up its work again.
+    Adopt,
+    /// From the entry point's end to the acknowledged release.
+    End,
+}
+
+/// Which work passes a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Any.
+    Any,
+    /// A script.
+    Script,
+    /// An inline command.
+    Command,
+    /// What has an image.
+    Image,
+}
+
+macro_rules! points {
+    ($($variant:ident = $name:literal, $part:ident, $work:ident;)*) => {
+        /// One point. The names say what was done last.
+        #[expect(missing_docs, reason = "the names below say what each is")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum Point {
+            $($variant,)*
+        }
+
+        impl Point {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// As `LATTICE_FAILPOINT` has it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// When it is passed.
+            pub fn part(self) -> Part {
+                match self {
+                    $(Self::$variant => Part::$part,)*
+                }
+            }
+
+            /// By which work.
+            pub fn work(self) -> Work {
+                match self {
+                    $(Self::$variant => Work::$work,)*
+                }
+            }
+        }
+    };
+}
+
+points! {
+    // The driver: what was decided is not written, is written, is being done.
+    PreparingUnwritten = "preparing-unwritten", Start, Any;
+    PreparingWritten = "preparing-written", Start, Any;
+    PreparingTold = "preparing-told", Start, Any;
+    PreparedUnwritten = "prepared-unwritten", Start, Any;
+    PreparedWritten = "prepared-written", Start, Any;
+    RunningUnwritten = "running-unwritten", Start, Any;
+    RunningWritten = "running-written", Start, Any;
+    RunningTold = "running-told", Start, Any;
+    // The prologue.
+    IdentityChecked = "identity-checked", Start, Any;
+    ImageCopied = "image-copied", Start, Image;
+    ImageAdmitted = "image-admitted", Start, Image;
+    ScopeMade = "scope-made", Start, Any;
+    ShimDirectoryMade = "shim-directory-made", Start, Any;
+    ShimConfigWritten = "shim-config-written", Start, Any;
+    ShimCgroupMade = "shim-cgroup-made", Start, Any;
+    ShimSocketBound = "shim-socket-bound", Start, Any;
+    ShimSpawned = "shim-spawned", Start, Any;
+    ShimStarted = "shim-started", Start, Any;
+    ShimGreeted = "shim-greeted", Start, Any;
+    ReadyHeard = "ready-heard", Start, Any;
+    PreparedReportUnsent = "prepared-report-unsent", Start, Any;
+    PreparedReportSent = "prepared-report-sent", Start, Any;
+    AcknowledgedUnwritten = "acknowledged-unwritten", Start, Any;
+    AcknowledgedWritten = "acknowledged-written", Start, Any;
+    // The entry point.
+    GoSent = "go-sent", Start, Any;
+    ScriptAsked = "script-asked", Start, Script;
+    LaunchAsked = "launch-asked", Start, Command;
+    LaunchHeard = "launch-heard", Start, Command;
+    // Taking up again.
+    CheckpointWritten = "checkpoint-written", Adopt, Any;
+    CheckpointNamed = "checkpoint-named", Adopt, Any;
+    CheckpointTaken = "checkpoint-taken", Adopt, Any;
+    StraysSwept = "strays-swept", Adopt, Any;
+    ResumedUnwritten = "resumed-unwritten", Adopt, Any;
+    ResumedWritten = "resumed-written", Adopt, Any;
+    ResumedTold = "resumed-told", Adopt, Any;
+    ShimFound = "shim-found", Adopt, Any;
+    ShimToldAll = "shim-told-all", Adopt, Any;
+    RegisteredUnwritten = "registered-unwritten", Adopt, Any;
+    RegisteredWritten = "registered-written", Adopt, Any;
+    // The end.
+    ScriptEndHeard = "script-end-heard", End, Script;
+    RankEndHeard = "rank-end-heard", End, Command;
+    LaunchOver = "launch-over", End, Command;
+    StoppingUnwritten = "stopping-unwritten", End, Any;
+    StoppingWritten = "stopping-written", End, Any;
+    StoppingTold = "stopping-told", End, Any;
+    StopSent = "stop-sent", End, Any;
+    EndedReportUnsent = "ended-report-unsent", End, Any;
+    EndedReportSent = "ended-report-sent", End, Any;
+    StoppedHeard = "stopped-heard", End, Any;
+    UndoingUnwritten = "undoing-unwritten", End, Any;
+    UndoingWritten = "undoing-written", End, Any;
+    UndoingTold = "undoing-told", End, Any;
+    QuitSent = "quit-sent", End, Any;
+    ShimGone = "shim-gone", End, Any;
+    ScopeKilled = "scope-killed", End, Any;
+    ScopeRemoved = "scope-removed", End, Any;
+    SocketRemoved = "socket-removed", End, Any;
+    ConfigRemoved = "config-removed", End, Any;
+    ExitsRemoved = "exits-removed", End, Any;
+    FilesRemoved = "files-removed", End, Any;
+    Undone = "undone", End, Any;
+    GoneUnwritten = "gone-unwritten", End, Any;
+    GoneWritten = "gone-written", End, Any;
+    ReleasedReportUnsent = "released-report-unsent", End, Any;
+    ReleasedReportSent = "released-report-sent", End, Any;
+}
+
+/// A name that is no point's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{name:?} is no failpoint; `lattice-agent failpoints` lists them")]
+pub struct Unknown {
+    name: String,
+}
+
+impl FromStr for Point {
+    type Err = Unknown;
+
+    fn from_str(name: &str) -> Result<Self, Unknown> {
+        Self::ALL.iter().copied().find(|p| p.name() == name).ok_or_else(|| Unknown { name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Arms one point for the life of this process.
+pub fn arm(point: Point) {
+    ARMED.store(point as u16, Ordering::Relaxed);
+}
+
+/// Whether any is armed: for callers that must look for their point's name.
+pub fn armed() -> bool {
+    ARMED.load(Ordering::Relaxed) != NONE
+}
+
+/// Passes a point: ends this process on the spot where it is the armed one.
+#[inline]
+pub fn pass(point: Point) {
+    if ARMED.load(Ordering::Relaxed) == point as u16 {
+        die(point);
+    }
+}
+
+#[cold]
+fn die(point: Point) -> ! {
+    // One write, past every buffer and lock: whoever looks can tell this death from another.
+    let _ = nix::unistd::write(std::io::stderr(), format!("failpoint {point}: this process kills itself\n").as_bytes());
+    let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
+    // The signal is delivered before this thread returns to user space; nothing may happen where it were not.
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_point_has_a_name_of_its_own_and_is_found_by_it() {
+        for (number, point) in Point::ALL.iter().enumerate() {
+            assert_eq!(point.name().parse(), Ok(*point));
+            assert_eq!(*point as usize, number);
+        }
+        assert!("nowhere".parse::<Point>().is_err());
+        // This very process goes on: nothing is armed.
+        Point::ALL.iter().for_each(|p| pass(*p));
+    }
+}
