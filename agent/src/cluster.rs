@@ -32,6 +32,11 @@ impl Cluster {
         View { nodes: self.nodes.clone(), allocations: self.allocations.clone(), alive: membership.alive() }
     }
 
+    /// Whether an allocation waits for its place.
+    pub fn somebody_waits(&self) -> bool {
+        self.allocations.values().any(|a| a.state == AllocationState::Pending)
+    }
+
     fn take(&mut self, change: Change) {
         match change {
             Change::Start { nodes, allocations, revision, .. } => {

@@ -47,6 +47,7 @@ use crate::journal::{Journal, Opened};
 use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
+use crate::placing::Placing;
 use crate::session::{Registration, SessionState};
 use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
@@ -151,9 +152,10 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     tasks.spawn(session::run(Arc::clone(&context), quorum.clone(), registration, reports_view, session_state, session_stop));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
+    let (held, lease) = watch::channel(None);
+    let placing = Placing { lease, cluster: cluster_view.clone(), membership: membership.clone() };
     if config.has(Role::Scheduler) {
-        let (quorum, cluster, membership) = (quorum.clone(), cluster_view.clone(), membership.clone());
-        tasks.spawn(placing::run(me.clone(), quorum, cluster, membership, config.scheduler_lease_ms, stop.child_token()));
+        tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
     }
     let api = service::Api {
         context: Arc::clone(&context),
@@ -162,6 +164,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         membership,
         session: session_view,
         view: node_view,
+        placing,
         vouches: config.has(Role::Api),
         degraded: Arc::new(degraded),
         started_at: service::now(),

@@ -4,7 +4,7 @@
 
 use crate::cluster::Cluster;
 use crate::membership::Membership;
-use lattice_model::NodeId;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, NodeId, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use std::sync::Arc;
@@ -14,19 +14,53 @@ use tokio_util::sync::CancellationToken;
 
 /// The lease that admits to placing.
 pub const LEASE: &str = "scheduler:default";
+/// In a cluster of more nodes, looking at all of them for one submission costs more than the commit that it saves.
+const NEWCOMER_NODES_MAX: usize = 1000;
 
-/// Places until `stop`; then gives the lease back.
+/// The lease while it is ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    token: u64,
+    until: Instant,
+}
+
+/// What the API asks the scheduler of this agent.
+#[derive(Clone)]
+pub struct Placing {
+    pub lease: watch::Receiver<Option<Lease>>,
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+    pub membership: Membership,
+}
+
+impl Placing {
+    /// The claim to submit an allocation with: where this agent has the lease and there is room and nobody waits.
+    pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
+        let lease = (*self.lease.borrow()).filter(|l| Instant::now() < l.until)?;
+        let view = {
+            let cluster = self.cluster.borrow();
+            if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits() {
+                return None;
+            }
+            cluster.view(&self.membership)
+        };
+        let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::service::now());
+        lattice_scheduler::place_newcomer(view, newcomer, lease.token)
+    }
+}
+
+/// Places until `stop`; then gives the lease back. `held` says whether the lease is ours.
 pub async fn run(
     me: NodeId,
     quorum: QuorumClient,
-    mut cluster: watch::Receiver<Arc<Cluster>>,
-    membership: Membership,
+    placing: Placing,
     lease_ms: u64,
+    held: watch::Sender<Option<Lease>>,
     stop: CancellationToken,
 ) {
     let ttl = Duration::from_millis(lease_ms);
+    let Placing { mut cluster, membership, .. } = placing;
     let mut gossip = membership.watch();
-    let mut lease: Option<(u64, Instant)> = None;
+    let mut lease: Option<Lease> = None;
     let mut renew = tokio::time::interval(ttl / 3);
     loop {
         tokio::select! {
@@ -34,16 +68,18 @@ pub async fn run(
             _ = renew.tick() => {
                 let asked = Instant::now();
                 lease = match acquire(&me, &quorum, lease_ms).await {
-                    Some(token) => Some((token, asked + ttl)),
-                    None => lease.filter(|(_, until)| *until > Instant::now()),
+                    Some(token) => Some(Lease { token, until: asked + ttl }),
+                    None => lease.filter(|l| l.until > Instant::now()),
                 };
+                held.send_replace(lease);
             }
             changed = cluster.changed() => if changed.is_err() { break },
             changed = gossip.changed() => if changed.is_err() { break },
         }
-        let Some((token, until)) = lease else { continue };
+        let Some(Lease { token, until }) = lease else { continue };
         if Instant::now() >= until {
             lease = None;
+            held.send_replace(None);
             continue;
         }
         let frozen = {
@@ -56,9 +92,11 @@ pub async fn run(
         };
         if !propose(&frozen, token, &quorum, &cluster).await {
             lease = None;
+            held.send_replace(None);
         }
     }
-    if let Some((token, _)) = lease {
+    held.send_replace(None);
+    if let Some(Lease { token, .. }) = lease {
         let release = Request::ReleaseLease { name: LEASE.to_owned(), token };
         let _ = quorum.call(&release, Duration::from_millis(500)).await;
     }

@@ -14,6 +14,7 @@ use crate::cluster::Cluster;
 use crate::context::Shared;
 use crate::driver::NodeView;
 use crate::membership::Membership;
+use crate::placing::Placing;
 use crate::session::SessionState;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
@@ -41,6 +42,8 @@ pub struct Api {
     pub view: watch::Receiver<Arc<NodeView>>,
     /// Whether this agent vouches for the users of its machine.
     pub vouches: bool,
+    /// The scheduler, where this agent is one.
+    pub placing: Placing,
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,

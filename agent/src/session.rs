@@ -14,6 +14,9 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+/// How long the report that a lone node is prepared waits for company: nobody else waits for it, and short work ends
+/// before it was sent, which saves a commit.
+const LINGER: Duration = Duration::from_millis(5);
 /// Pause between two tries, doubling up to the second.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -107,6 +110,8 @@ impl Session {
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
         let mut seq = 0;
         let mut sent = 0;
+        // Until when reports that may wait do wait.
+        let mut linger: Option<Instant> = None;
         loop {
             tokio::select! {
                 message = down.next() => match message {
@@ -141,21 +146,40 @@ impl Session {
                         return "the agent stops".to_owned();
                     }
                     let pending = Arc::clone(&self.reports.borrow_and_update());
-                    for report in pending.iter().filter(|r| Some(r.incarnation) == incarnation) {
-                        if report.seq <= sent {
-                            continue;
-                        }
+                    let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
+                    if unsent().next().is_none() {
+                        continue;
+                    }
+                    if unsent().all(|r| self.may_linger(&r.item)) && Instant::now() < *linger.get_or_insert_with(|| Instant::now() + LINGER) {
+                        continue;
+                    }
+                    linger = None;
+                    for report in unsent() {
                         let [unsent, on_its_way] = points_of(&report.item);
                         failpoint::pass(unsent);
                         if up.send(Up::Report(report.clone())).await.is_err() {
                             return "the session's line broke".to_owned();
                         }
                         failpoint::pass(on_its_way);
-                        sent = report.seq;
                     }
+                    sent = unsent().next_back().map_or(sent, |r| r.seq);
                 }
+                () = passed(linger) => self.reports.mark_changed(),
             }
         }
+    }
+
+    fn may_linger(&self, item: &ReportItem) -> bool {
+        let (allocation, epoch) = item.subject();
+        let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
+        matches!(item, ReportItem::Prepared { .. }) && alone()
+    }
+}
+
+async fn passed(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
     }
 }
 

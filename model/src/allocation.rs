@@ -144,6 +144,26 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// One that was just submitted, at no revision yet.
+    pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
+        Self {
+            id,
+            spec,
+            owner,
+            state: AllocationState::Pending,
+            reason: None,
+            submitted_at: at,
+            claimed_at: None,
+            started_at: None,
+            ended_at: None,
+            epoch: Epoch(0),
+            shares: Vec::new(),
+            requeue_count: 0,
+            excluded: Vec::new(),
+            revision: Revision(0),
+        }
+    }
+
     /// The node where its script runs and its launches are headed, once it has one.
     pub fn head(&self) -> Option<&NodeId> {
         self.shares.first().map(|s| &s.node)

@@ -151,7 +151,7 @@ impl Ledger {
         self.revision = index;
         let result = match &command.action {
             Action::Bootstrap { cluster } => self.bootstrap(&mut step, cluster),
-            Action::Submit { id, spec, owner } => self.submit(&mut step, *id, spec, owner),
+            Action::Submit { id, spec, owner, claim } => self.submit(&mut step, *id, spec, owner, claim.as_ref()),
             Action::Cancel { id, by } => self.cancel(&mut step, *id, by),
             Action::Claim(claim) => self.claim(&mut step, claim),
             Action::Register(registration) => self.register(&mut step, registration),

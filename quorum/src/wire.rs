@@ -14,8 +14,16 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A question or command. Commands are answered when they are committed and applied; questions are linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same success.
-    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal },
+    /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same
+    /// success. `claim`: what the scheduler proposes for it, where the one who submits is the scheduler and sees room: it
+    /// is taken in the same commit, or refused without a word, and the allocation waits as any other.
+    Submit {
+        id: AllocationId,
+        spec: Box<AllocationSpec>,
+        owner: Principal,
+        #[serde(default)]
+        claim: Option<Claim>,
+    },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).

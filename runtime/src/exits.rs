@@ -31,13 +31,13 @@ pub enum ExitRecord {
     Stopped { why: StopReason },
 }
 
-/// Appends to a shim's `exits`. Nothing counts before [`Writer::sync`].
+/// Appends to a shim's `exits`. What was appended outlives every process; it is not synced to the disk, because only a
+/// machine that was restarted would lose it, and there nothing is read from it: what ran is lost (decision 12).
 #[derive(Debug)]
 pub struct Writer {
     file: File,
     /// Bytes of whole records.
     length: u64,
-    dirty: bool,
 }
 
 impl Writer {
@@ -48,7 +48,7 @@ impl Writer {
         file.set_len(length)?;
         // Not every file system can reserve; the record is then written when there is room, as everywhere.
         let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES);
-        Ok(Self { file, length, dirty: false })
+        Ok(Self { file, length })
     }
 
     /// Appends one record. One that does not fit on the disk is taken out again, so that later ones can be read.
@@ -60,7 +60,6 @@ impl Writer {
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         bytes.extend_from_slice(&body);
-        self.dirty = true;
         match self.file.write_all(&bytes) {
             Ok(()) => {
                 self.length += bytes.len() as u64;
@@ -71,15 +70,6 @@ impl Writer {
                 Err(error)
             }
         }
-    }
-
-    /// Returns once everything appended is on disk; at once where there is nothing new.
-    pub fn sync(&mut self) -> io::Result<()> {
-        if self.dirty {
-            self.file.sync_data()?;
-            self.dirty = false;
-        }
-        Ok(())
     }
 }
 
@@ -140,7 +130,6 @@ mod tests {
         for record in records() {
             writer.append(&record).unwrap();
         }
-        writer.sync().unwrap();
         assert_eq!(read(&dir).unwrap(), records());
         let whole = std::fs::read(dir.exits()).unwrap();
         for cut in 0..whole.len() {

@@ -5,7 +5,6 @@ use crate::identity;
 use lattice_model::{Principal, RankOutcome};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
@@ -77,12 +76,6 @@ impl Child {
     pub fn into_start(self) -> Start {
         self.start
     }
-
-    /// Waits until it has become its program, or could not. (Not for programs on a file system that may hang.)
-    pub fn wait_started(&mut self) -> Result<(), NotStarted> {
-        let _ = poll(&mut [PollFd::new(self.start.report.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-        self.start.failure().map_or(Ok(()), Err)
-    }
 }
 
 /// The end of a pipe through which a child says why it could not become its program. It closes when it could.
@@ -120,6 +113,9 @@ impl Start {
 
 /// Of linux/sched.h; libc's constant is too narrow for it.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// For a child that has our memory: it calls the kernel and little else.
+const CHILD_STACK_BYTES: usize = 64 * 1024;
+const STACK_ALIGNMENT: usize = 16;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// The stage, and errno as four bytes, little endian.
@@ -137,6 +133,32 @@ fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> 
 
 /// Makes the process. It does not wait for the program to be found and loaded: a file system that hangs then hangs the child alone.
 pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
+    make(program, Memory::Copied)
+}
+
+/// Makes the process and waits until it has become its program. Its pages are not copied for it, which for a large
+/// process of ours is most of a start; not for programs on a file system that may hang. Gives pid and pidfd.
+pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted> {
+    let mut child = make(program, Memory::Lent)?;
+    match child.start.failure() {
+        None => Ok((child.pid, child.pidfd)),
+        Some(failure) => {
+            let _ = waitpid(Pid::from_raw(child.pid), None);
+            Err(failure)
+        }
+    }
+}
+
+/// What the child has for memory until it becomes its program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// A copy of ours, as after fork(2).
+    Copied,
+    /// Ours, while the calling thread waits, as after vfork(2).
+    Lent,
+}
+
+fn make(program: &Program<'_>, memory: Memory) -> Result<Child, NotStarted> {
     let name = program.argv.first().map_or("", String::as_str);
     if name.is_empty() {
         return Err(NotStarted { code: NOT_FOUND, why: "there is no program to start".to_owned() });
@@ -179,6 +201,11 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
     };
     let mut pidfd: RawFd = -1;
     let mut flags = libc::CLONE_PIDFD.cast_unsigned().into();
+    let mut stack = Vec::<u8>::new();
+    if memory == Memory::Lent {
+        flags |= u64::from((libc::CLONE_VM | libc::CLONE_VFORK).cast_unsigned());
+        stack.reserve_exact(CHILD_STACK_BYTES);
+    }
     let mut cgroup = 0;
     if let Some(fd) = program.cgroup {
         flags |= CLONE_INTO_CGROUP;
@@ -190,15 +217,19 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
     args.pidfd = ptr::from_mut(&mut pidfd).expose_provenance() as u64;
     args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     args.cgroup = cgroup;
+    if memory == Memory::Lent {
+        let bottom = stack.as_mut_ptr().expose_provenance().next_multiple_of(STACK_ALIGNMENT);
+        args.stack = bottom as u64;
+        args.stack_size = (CHILD_STACK_BYTES - STACK_ALIGNMENT) as u64;
+    }
 
     // A handler of ours must not run in the child.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
-    // SAFETY: without CLONE_VM this is a fork. The child runs `become_program`, which uses only what was prepared above
-    // and calls that are async-signal-safe, and never returns.
-    let pid = Errno::result(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) });
-    if pid == Ok(0) {
-        become_program(&plan);
-    }
+    // SAFETY: the child runs `become_program`, which uses only what was prepared above and calls that are
+    // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this thread,
+    // whose errno and frame it shares, waits (CLONE_VFORK) until it is gone from there.
+    let pid = unsafe { clone3(&mut args, &plan) };
+    drop(stack);
     let _ = before.thread_set_mask();
     let doing = if program.cgroup.is_some() { "making its process in its cgroup" } else { "making its process" };
     let pid = i32::try_from(pid.map_err(system(doing))?).map_err(|e| not_executable(name, doing, e))?;
@@ -210,6 +241,58 @@ pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
     };
     // SAFETY: the kernel has just made it for us (CLONE_PIDFD).
     Ok(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) }, start })
+}
+
+/// clone3(2), whose child runs [`become_program`] on the stack that `args` gives, or on a copy of ours where it gives
+/// none. Not through libc: a function that was called on one stack cannot return on another.
+///
+/// # Safety
+/// As of clone3 itself: pointers in `args` must be good, and with CLONE_VM there must be CLONE_VFORK and a stack.
+unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i64, Errno> {
+    let child: extern "C" fn(&ChildPlan<'_>) -> ! = become_program;
+    let result: i64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the system call's own registers are declared; the child's path leaves by `child`, which never returns, with
+    // its stack aligned as a call wants it.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "and rsp, -16",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") ptr::from_mut(args),
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") ptr::from_ref(plan),
+            in("r13") child,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x20",
+            "blr x21",
+            "brk 1",
+            "2:",
+            in("x8") libc::SYS_clone3,
+            inlateout("x0") ptr::from_mut(args).expose_provenance() as i64 => result,
+            in("x1") size_of::<libc::clone_args>(),
+            in("x20") ptr::from_ref(plan),
+            in("x21") child,
+        );
+    }
+    if result < 0 { Err(Errno::from_raw(i32::try_from(-result).unwrap_or(libc::EINVAL))) } else { Ok(result) }
 }
 
 /// The paths at which to try, as execvp(3) does.
@@ -242,7 +325,7 @@ struct ChildPlan<'a> {
 }
 
 /// The child's whole life before its program. It may neither allocate nor lock: another thread of ours may have held the lock when it was made.
-fn become_program(plan: &ChildPlan<'_>) -> ! {
+extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
     let fail = |stage: u8, errno: i32| -> ! {
         let [a, b, c, d] = errno.to_le_bytes();
         let report = [stage, a, b, c, d];

@@ -77,7 +77,7 @@ impl ShimDir {
         self.0.join("shim.sock")
     }
 
-    /// Exit statuses, fsynced as they happen: what is left when the shim itself dies.
+    /// Exit statuses, written as they happen: what is left when the shim itself dies.
     pub fn exits(&self) -> PathBuf {
         self.0.join("exits")
     }

@@ -7,7 +7,7 @@ use lattice_runtime::image::{self, ImageError};
 use lattice_runtime::process::{self, Program};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::fs::{self, File, Permissions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -170,7 +170,7 @@ fn image_no_space() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs to its end; what it wrote to both outputs.
+/// Runs to its end, once on a copy of our memory and once in ours; what it wrote to both outputs, which is the same.
 fn run(
     argv: &[&str],
     env: &[(&str, &str)],
@@ -183,7 +183,7 @@ fn run(
     let null = File::open("/dev/null").unwrap();
     let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
     let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let mut child = process::spawn(&Program {
+    let program = Program {
         argv: &argv,
         env: &env,
         working_dir: dir,
@@ -196,13 +196,27 @@ fn run(
         open_files: Some((64, 64)),
         binding: None,
         terminal: false,
-    })?;
-    let started = child.wait_started();
-    nix::poll::poll(&mut [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE)
-        .unwrap();
-    let outcome = process::reap(child.pid).unwrap().unwrap();
-    started?;
-    Ok((outcome, fs::read_to_string(scratch.0.join("out")).unwrap()))
+    };
+    let ended = |pid: i32, pidfd: &OwnedFd| {
+        nix::poll::poll(&mut [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE).unwrap();
+        process::reap(pid).unwrap().unwrap()
+    };
+    let written = || {
+        let text = fs::read_to_string(scratch.0.join("out")).unwrap();
+        out.set_len(0).unwrap();
+        text
+    };
+    let copied = process::spawn(&program).and_then(|child| {
+        let outcome = ended(child.pid, &child.pidfd);
+        child.into_start().failure().map_or_else(|| Ok((outcome, written())), Err)
+    });
+    let lent = process::spawn_loaded(&program).map(|(pid, pidfd)| (ended(pid, &pidfd), written()));
+    match (&copied, &lent) {
+        // Its pid is part of what it may say.
+        (Ok((one, _)), Ok((other, _))) => assert_eq!(one, other),
+        _ => assert_eq!(copied, lent),
+    }
+    lent
 }
 
 fn program_nothing_of_ours() -> Result<(), Failed> {
@@ -266,7 +280,7 @@ fn scope_life() -> Result<(), Failed> {
     let (null, dir) = (File::open("/dev/null")?, launch.open_dir()?);
     // A child that leaves its session and its parent, as a daemon does.
     let argv = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"].map(str::to_owned);
-    let mut child = process::spawn(&Program {
+    let (pid, _pidfd) = process::spawn_loaded(&Program {
         argv: &argv,
         env: &[],
         working_dir: Path::new("/"),
@@ -280,16 +294,15 @@ fn scope_life() -> Result<(), Failed> {
         binding: None,
         terminal: false,
     })?;
-    child.wait_started()?;
-    assert!(scope.work().is_populated()? && launch.processes().contains(&child.pid));
-    assert_eq!(slice.scope_of_pid(child.pid).unwrap(), Some(id));
+    assert!(scope.work().is_populated()? && launch.processes().contains(&pid));
+    assert_eq!(slice.scope_of_pid(pid).unwrap(), Some(id));
     assert_eq!(slice.scope_of_pid(1).unwrap(), None);
     assert!(slice.scope_of_pid(i32::MAX).is_err(), "one that is not there could be anybody's");
     assert!(!scope.work().wait_empty(Duration::from_millis(20))?);
     assert!(scope.whole().remove().is_err());
     scope.work().kill()?;
     assert!(scope.work().wait_empty(Duration::from_secs(10))?);
-    nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+    nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
     scope.whole().remove()?;
     scope.whole().remove()?;
     assert!(scope.whole().wait_empty(Duration::ZERO)?);

@@ -35,7 +35,7 @@ fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotSta
     let out = File::options().create(true).append(true).open(&path).unwrap();
     let null = File::open("/dev/null").unwrap();
     let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
-    let mut child = process::spawn(&Program {
+    let (pid, pidfd) = process::spawn_loaded(&Program {
         argv: &argv,
         env: &[],
         working_dir: Path::new("/"),
@@ -49,17 +49,15 @@ fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotSta
         binding: Some(binding),
         terminal: false,
     })?;
-    let started = child.wait_started();
     let outcome = loop {
-        nix::poll::poll(&mut [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE)
-            .unwrap();
-        if let Some(outcome) = process::reap(child.pid).unwrap() {
+        nix::poll::poll(&mut [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)], nix::poll::PollTimeout::NONE).unwrap();
+        if let Some(outcome) = process::reap(pid).unwrap() {
             break outcome;
         }
     };
     let text = fs::read_to_string(&path).unwrap();
     let _ = fs::remove_file(&path);
-    started.map(|()| (outcome, text))
+    Ok((outcome, text))
 }
 
 /// Those on which this process may run.

@@ -106,6 +106,16 @@ pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
     claims
 }
 
+/// The claim for an allocation that is about to be submitted, where it could be placed at once: it then need not wait
+/// for two commits. `None` where anybody waits already, who comes first.
+pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
+    if view.allocations.values().any(|a| a.state == AllocationState::Pending) {
+        return None;
+    }
+    view.allocations.insert(newcomer.id, newcomer);
+    place(&view, lease_token).pop()
+}
+
 /// How many nodes of the cluster could ever serve the allocation: registered, schedulable, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
     let fits = |n: &&Node| n.schedulable && n.size != Resources::default() && !allocation.excluded.iter().any(|(id, _)| id == &n.id);

@@ -64,6 +64,14 @@ fn first_come_first_served() {
 }
 
 #[test]
+fn a_newcomer_is_placed_at_once_where_nobody_waits_and_there_is_room() {
+    let claimed = |view: &View, nodes| place_newcomer(view.clone(), pending(9, nodes, 9), 1).map(|c| (c.allocation, c.shares.len()));
+    assert_eq!(claimed(&view(2, vec![]), 2), Some((id(9), 2)));
+    assert_eq!(claimed(&view(2, vec![]), 3), None);
+    assert_eq!(claimed(&view(2, vec![pending(1, 1, 1)]), 1), None, "one that came before is served first");
+}
+
+#[test]
 fn one_that_waits_keeps_those_behind_it_waiting_but_an_impossible_one_does_not() {
     let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20)]);
     let mut running = pending(9, 1, 1);

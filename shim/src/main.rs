@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
-//!   ranks ── PMI socketpairs ──▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (fsynced), then the agent
+//!   ranks ── PMI socketpairs ──▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
 //!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
 //!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
 //! ```

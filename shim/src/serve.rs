@@ -198,9 +198,6 @@ impl Shim {
                 self.take(event.data(), event.events());
             }
             self.check_deadlines();
-            if let Err(error) = self.exits.sync() {
-                say(&format!("ends could not be written to disk: {error}"));
-            }
             self.agent.flush(&self.epoll);
             if self.may_leave() {
                 self.work.remove_all();

@@ -57,7 +57,8 @@ impl AllocationService for Api {
             }
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        let ask = Ask::Submit { id, spec: Box::new(spec), owner };
+        let claim = self.placing.newcomer(id, &spec, &owner);
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim };
         match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => Ok(Response::new(v1::SubmitResponse { id: id.to_string() })),
             other => Err(unexpected(&other)),

@@ -3,7 +3,8 @@
 use super::{ENDED_KEPT_MAX, LIVE_MAX, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, EndReason, Epoch, NodeId, Principal, RequeuePolicy, SharePhase,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, RequeuePolicy,
+    SharePhase,
 };
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ impl Ledger {
         id: AllocationId,
         spec: &AllocationSpec,
         owner: &Principal,
+        claim: Option<&Claim>,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
             let same = there.spec == *spec && there.owner == *owner;
@@ -24,26 +26,15 @@ impl Ledger {
         if live >= LIVE_MAX {
             return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });
         }
-        let allocation = Allocation {
-            id,
-            spec: spec.clone(),
-            owner: owner.clone(),
-            state: AllocationState::Pending,
-            reason: None,
-            submitted_at: step.at,
-            claimed_at: None,
-            started_at: None,
-            ended_at: None,
-            epoch: Epoch(0),
-            shares: Vec::new(),
-            requeue_count: 0,
-            excluded: Vec::new(),
-            revision: step.revision,
-        };
+        let allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);
         self.record(step, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(claim) = claim.filter(|c| c.allocation == id) {
+            // A refusal changes nothing: it then waits for its turn.
+            let _refused = self.claim(step, claim);
+        }
         Ok(Outcome::Done)
     }
 

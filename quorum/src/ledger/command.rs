@@ -21,7 +21,13 @@ pub enum Action {
     /// Names the cluster, once.
     Bootstrap { cluster: String },
     /// See [`crate::wire::Request::Submit`].
-    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal },
+    Submit {
+        id: AllocationId,
+        spec: Box<AllocationSpec>,
+        owner: Principal,
+        #[serde(default)]
+        claim: Option<Claim>,
+    },
     /// See [`crate::wire::Request::Cancel`].
     Cancel { id: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Claim`].
@@ -44,14 +50,14 @@ impl Action {
     /// About how many bytes it will take in the log.
     pub fn bytes_about(&self) -> usize {
         match self {
-            Self::Submit { spec, .. } => {
+            Self::Submit { spec, claim, .. } => {
                 let script = match &spec.entrypoint {
                     lattice_model::Entrypoint::Script { text, .. } => text.len(),
                     lattice_model::Entrypoint::Command { .. } => 0,
                 };
-                spec.bytes_without_script() + script + 256
+                spec.bytes_without_script() + script + 256 + claim.as_ref().map_or(0, claim_bytes)
             }
-            Self::Claim(claim) => 128 + claim.shares.len() * 96,
+            Self::Claim(claim) => claim_bytes(claim),
             Self::NodeStates(standings) => 64 + standings.len() * 128,
             Self::Register(_) | Self::Report(_) => 512,
             Self::Bootstrap { .. }
@@ -61,6 +67,10 @@ impl Action {
             | Self::ExpireLease { .. } => 256,
         }
     }
+}
+
+fn claim_bytes(claim: &Claim) -> usize {
+    128 + claim.shares.len() * 96
 }
 
 /// An agent's registration; see [`crate::wire::Up::Register`].

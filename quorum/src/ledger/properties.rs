@@ -57,7 +57,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner } => {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
-            Action::Submit { id: id(number), spec: Box::new(spec(nodes, policy, max)), owner: user(owner) }
+            Action::Submit { id: id(number), spec: Box::new(spec(nodes, policy, max)), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
         Move::Claim { id: number, nodes, half: small, stale } => {

@@ -77,10 +77,14 @@ impl Story {
     }
 
     fn submit(&mut self, number: u128, nodes: u32, requeue: RequeuePolicy, max: u32) {
-        self.done(Action::Submit { id: id(number), spec: Box::new(spec(nodes, requeue, max)), owner: user(7) });
+        self.done(Action::Submit { id: id(number), spec: Box::new(spec(nodes, requeue, max)), owner: user(7), claim: None });
     }
 
     fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
+        self.act(Action::Claim(self.proposal(number, nodes)))
+    }
+
+    fn proposal(&self, number: u128, nodes: &[u8]) -> Claim {
         let shares = nodes
             .iter()
             .map(|n| ClaimShare {
@@ -90,7 +94,7 @@ impl Story {
             })
             .collect();
         let requeue_count = self.ledger.allocation(id(number)).map_or(0, |a| a.requeue_count);
-        self.act(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }))
+        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }
     }
 
     fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
@@ -123,6 +127,31 @@ fn prepared(number: u128, epoch: Epoch) -> ReportItem {
 
 fn released(number: u128, epoch: Epoch) -> ReportItem {
     ReportItem::Released { allocation: id(number), epoch }
+}
+
+#[test]
+fn a_submission_with_its_claim_is_one_commit_and_one_whose_claim_is_refused_waits() {
+    let mut s = Story::new(1);
+    let submit = |s: &Story, number, claim| Action::Submit {
+        id: id(number),
+        spec: Box::new(spec(1, RequeuePolicy::Never, 0)),
+        owner: user(7),
+        claim: Some(Claim { lease_token: s.token, ..claim }),
+    };
+    let first = submit(&s, 1, s.proposal(1, &[0]));
+    s.done(first.clone());
+    assert_eq!((s.state(1), s.desired(0)), (AllocationState::Staging, 1));
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    // Sent again because its answer was lost: nothing is claimed twice.
+    s.done(first);
+    assert_eq!((s.ledger.allocation(id(1)).unwrap().epoch, s.desired(0)), (epoch, 1));
+    // The node is taken meanwhile; a lease is not ours; a claim for another one.
+    s.done(submit(&s, 2, s.proposal(2, &[0])));
+    let mut stale = s.proposal(3, &[0]);
+    stale.lease_token += 1;
+    s.done(Action::Submit { id: id(3), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: Some(stale) });
+    s.done(submit(&s, 4, s.proposal(2, &[0])));
+    assert_eq!([2, 3, 4].map(|n| s.state(n)), [AllocationState::Pending; 3]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::GetAllocation { .. } | Request::ListAllocations { .. } | Request::ListNodes | Request::Audit { .. } => {
             return read(core, request).await;
         }
-        Request::Submit { id, spec, owner } => (Action::Submit { id, spec, owner }, 0),
+        Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
         Request::AcquireLease { name, holder, ttl_ms } => (Action::AcquireLease { name, holder, ttl_ms }, ttl_ms),

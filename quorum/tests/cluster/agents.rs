@@ -87,7 +87,7 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let node = lab.client(&[1], "n2", Role::Node);
-    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner() };
+    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner(), claim: None };
     match node.call(&submission, PATIENCE).await {
         Err(CallError::Refused(Refusal::Role { needed, role })) => assert_eq!((needed.as_str(), role.as_str()), ("api", "node")),
         other => panic!("{other:?}"),

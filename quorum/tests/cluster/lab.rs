@@ -148,7 +148,7 @@ pub fn size() -> Resources {
 
 pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
     let id = AllocationId(Uuid::new_v4());
-    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner() };
+    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None };
     let answer = client.call(&request, PATIENCE).await.unwrap();
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
     id

@@ -84,7 +84,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
     failpoint::pass(Point::ShimSocketBound);
     let argv = [binary.display().to_string(), dir.0.display().to_string()];
     let env = [("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
-    let started = process::spawn(&Program {
+    let started = process::spawn_loaded(&Program {
         argv: &argv,
         env: &env,
         working_dir: Path::new("/"),
@@ -97,18 +97,12 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         open_files: config.open_files,
         binding: None,
         terminal: false,
-    })
-    .and_then(|mut child| {
-        failpoint::pass(Point::ShimSpawned);
-        let started = child.wait_started();
-        if started.is_err() {
-            // It has ended, or is about to within its next call.
-            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None);
-        }
-        started.map(|()| child)
     });
     match started {
-        Ok(child) => Ok(StartedShim { pid: child.pid, pidfd: child.pidfd, stream }),
+        Ok((pid, pidfd)) => {
+            failpoint::pass(Point::ShimSpawned);
+            Ok(StartedShim { pid, pidfd, stream })
+        }
         Err(error) => {
             let _ = fs::remove_file(dir.socket());
             Err(error.into())
