@@ -2,6 +2,7 @@
 
 use lattice_model::NodeId;
 use lattice_quorum::tls::TlsFiles;
+use lattice_runtime::cgroup::controllers::Controller;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -47,6 +48,21 @@ pub struct AgentConfig {
     pub allow_root: bool,
     /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
     pub cgroup_root: PathBuf,
+    /// The directory of the cgroup v2 tree that was delegated to the agent and in which `cgroup_root` lies: controllers are
+    /// handed down from here, and nothing above is written. Empty: `cgroup_root` itself; `/`: the whole tree, for machines
+    /// without systemd.
+    pub cgroup_delegated: PathBuf,
+    /// Controllers that may be taken from cgroup version 1 where the v2 tree lacks them: cpu, cpuset, memory, pids, io.
+    /// Memory is not among them by default: version 1 counts it at a price, and cannot kill a launch whole.
+    pub cgroup_v1_controllers: Vec<Controller>,
+    /// Processes and threads that the work of one allocation may have here at once, where it has the whole node; a share has
+    /// its part, by cores. 64 to 4,194,304.
+    pub pids_max: u64,
+    /// Bytes of main memory that are kept for the system and are not registered; at most a quarter of it is. Work has at
+    /// most what is registered.
+    pub memory_reserved_bytes: u64,
+    /// How fast work that has the whole node may use block devices; a share has its part, by cores.
+    pub io_max: Vec<IoMax>,
     /// The shim's program; empty: `lattice-shim` beside the agent's own.
     pub shim: PathBuf,
     /// Seconds between SIGTERM and SIGKILL when work is ended; 0 to 3600.
@@ -57,6 +73,20 @@ pub struct AgentConfig {
     pub log_spool_max_bytes: u64,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
+}
+
+/// How fast a block device may be used.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IoMax {
+    /// Such as `/dev/nvme0n1`; not a partition.
+    pub device: PathBuf,
+    /// Bytes read a second, at least 1; without it there is no limit.
+    #[serde(default)]
+    pub read_bytes_per_second: Option<u64>,
+    /// Bytes written a second, likewise.
+    #[serde(default)]
+    pub write_bytes_per_second: Option<u64>,
 }
 
 /// A role of an agent.
@@ -88,6 +118,11 @@ impl Default for AgentConfig {
             schedulable: true,
             allow_root: false,
             cgroup_root: "workload.slice".into(),
+            cgroup_delegated: PathBuf::new(),
+            cgroup_v1_controllers: vec![Controller::Cpu, Controller::Cpuset, Controller::Pids, Controller::Io],
+            pids_max: 32_768,
+            memory_reserved_bytes: 512 << 20,
+            io_max: Vec::new(),
             shim: PathBuf::new(),
             grace_seconds: 30,
             fence_timeout_seconds: 60,
@@ -127,6 +162,10 @@ impl AgentConfig {
         within("grace_seconds", self.grace_seconds, 0, 3600)?;
         within("fence_timeout_seconds", self.fence_timeout_seconds, 1, 3600)?;
         within("scheduler_lease_ms", self.scheduler_lease_ms, 500, 60_000)?;
+        within("pids_max", self.pids_max, 64, 4_194_304)?;
+        for bytes in self.io_max.iter().flat_map(|io| [io.read_bytes_per_second, io.write_bytes_per_second]).flatten() {
+            within("io_max", bytes, 1, u64::MAX)?;
+        }
         for (field, value) in [("mesh_listen", &self.mesh_listen), ("gossip_listen", &self.gossip_listen)] {
             if value.parse::<std::net::SocketAddr>().is_err() {
                 return Err(AgentConfigError::Address { field, value: value.clone() });

@@ -1,6 +1,7 @@
 //! What every task of the agent needs to know, made once at the start.
 
 use crate::allocation::Workers;
+use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::growth::Growth;
 use crate::launch::Launches;
@@ -25,6 +26,8 @@ pub struct Context {
     pub socket: PathBuf,
     /// The slice for scopes; `None`: this machine has no usable v2 tree, and processes are found by their ancestry alone.
     pub slice: Option<Slice>,
+    /// How much of this node an allocation's work may use.
+    pub bounds: Bounds,
     /// Whether work may run as root.
     pub allow_root: bool,
     /// SIGTERM to SIGKILL.

@@ -1,5 +1,6 @@
 //! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
 
+use crate::bounds;
 use crate::config::AgentConfig;
 use lattice_model::AllocationId;
 use lattice_runtime::cgroup::Slice;
@@ -49,11 +50,19 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     } else {
         add("privilege", Health::Missing, "not root: images cannot be mounted nor work started as other users; run it as root".to_owned());
     }
-    match probe_slice(&config.cgroup_root) {
+    let slice = probe_slice(&config.cgroup_root);
+    match &slice {
         Ok(slice) => add("cgroup scopes", Health::Ok, format!("cgroup v2 slice {}", slice.path().display())),
-        Err(why) => add("cgroup scopes", Health::Degraded, why),
+        Err(why) => add("cgroup scopes", Health::Degraded, why.clone()),
     }
-    add("cgroup limits", Health::Degraded, "cores and memory are not limited by this version: a node is given whole".to_owned());
+    let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
+    controllers.remove_roots();
+    if !controllers.told().is_empty() {
+        add("cgroup limits", Health::Ok, controllers.told());
+    }
+    for why in missing {
+        add("cgroup limits", Health::Degraded, why);
+    }
     match mount_namespace() {
         Ok(()) => add("mount namespaces", Health::Ok, "a private one can be made".to_owned()),
         Err(why) => add("mount namespaces", Health::Missing, format!("{why}; CAP_SYS_ADMIN is needed")),

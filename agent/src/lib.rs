@@ -15,6 +15,7 @@
 //! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
 
 mod allocation;
+mod bounds;
 mod cluster;
 pub mod config;
 mod context;
@@ -38,6 +39,7 @@ mod sweep;
 mod tls;
 
 use crate::allocation::Workers;
+use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
 use crate::context::Context;
@@ -93,6 +95,12 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         tracing::warn!("the machine was restarted: what ran before is lost and reported so");
     }
     let slice = usable_slice(&config, &mut degraded);
+    let (controllers, unlimited) = bounds::controllers(&config, slice.as_ref());
+    for why in &unlimited {
+        tracing::warn!("{why}");
+    }
+    degraded.extend(unlimited);
+    let size = machine_size(config.memory_reserved_bytes)?;
 
     let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
     let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &tls, stop.child_token())?;
@@ -107,6 +115,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         shim: config.shim_program()?,
         socket: config.socket.clone(),
         slice,
+        bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
@@ -123,7 +132,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
 
     let registration = Registration {
         boot,
-        size: machine_size()?,
+        size,
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
         previous: brain.incarnation(),
@@ -248,11 +257,12 @@ async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationTo
     Ok(membership)
 }
 
-/// What this machine has, as it registers.
-fn machine_size() -> anyhow::Result<Resources> {
+/// What this machine has, as it registers: without the memory that is kept for the system.
+fn machine_size(memory_reserved_bytes: u64) -> anyhow::Result<Resources> {
     let cores = std::thread::available_parallelism()?.get();
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    let memory_bytes = total.context("/proc/meminfo has no MemTotal")? * 1024;
+    let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
+    let memory_bytes = total - memory_reserved_bytes.min(total / 4);
     Ok(Resources { cores: u32::try_from(cores)?, memory_bytes, gpus: 0 })
 }

@@ -1,11 +1,11 @@
 //! Nodes as users see them.
 
 use crate::v1;
-use lattice_model::{AllocationId, HoldKind, Node};
+use lattice_model::{AllocationId, HoldKind, Node, Resources};
 
-/// One node as a message, with the allocations that own shares of it and what the answering agent's gossip says of it
+/// One node as a message, with the allocations that own shares of it, what these come to, and what the answering agent's gossip says of it
 /// (`alive`, `suspect`, `down`, `unknown`).
-pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, gossip: &str) -> v1::Node {
+pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str) -> v1::Node {
     let holds = node.holds.iter().map(|hold| {
         let kind = match hold.kind {
             HoldKind::Cordon => "cordon",
@@ -27,6 +27,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, gossip: &str) -> v1
         incarnation: node.incarnation.0,
         state_since_ms: node.state_since.0,
         gossip: gossip.to_owned(),
+        committed: Some(crate::spec::amount(committed)),
     }
 }
 
@@ -54,7 +55,9 @@ mod tests {
             report_seq: 0,
             revision: Revision(1),
         };
-        let shown = to_proto(&node, vec![], "suspect");
+        let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
+        let shown = to_proto(&node, vec![], &committed, "suspect");
+        assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
         assert_eq!(shown.holds, ["cordon by ada since 1970-01-01T00:00:00.000Z: fan"]);
         assert_eq!((shown.state.as_str(), shown.reason.as_str(), shown.gossip.as_str()), ("Degraded", "silent for 31 s", "suspect"));
         assert_eq!((shown.cores, shown.memory_bytes, shown.incarnation, shown.state_since_ms), (2, 1 << 30, 4, 1000));

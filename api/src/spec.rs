@@ -3,9 +3,11 @@
 mod entrypoint;
 mod image;
 mod lifecycle;
+mod share;
 mod unbuilt;
 
 pub use image::{ImageRequest, image_request, parse_image};
+pub use share::amount;
 
 use crate::v1;
 use lattice_model::spec::{AllocationSpec, Image, SpecError, is_wireup_variable};
@@ -38,6 +40,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         vcluster: spec.vcluster.clone(),
         tags: spec.tags.clone().into_iter().collect(),
         nodes: spec.resources.as_ref().map_or(0, |r| r.nodes),
+        share: share::to_model(spec.resources.as_ref())?,
         tasks_per_node: if spec.tasks_per_node == 0 { TASKS_PER_NODE_DEFAULT } else { spec.tasks_per_node },
         walltime: lifecycle.walltime,
         entrypoint: entrypoint::to_model(spec.entrypoint.as_ref())?,
@@ -63,7 +66,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         tags: spec.tags.clone().into_iter().collect(),
         environment: spec.uenv.as_ref().map(image::from_model),
         entrypoint: Some(entrypoint::from_model(&spec.entrypoint)),
-        resources: Some(v1::ResourceRequest { nodes: spec.nodes, ..Default::default() }),
+        resources: Some(share::from_model(spec.nodes, spec.share.as_ref())),
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
         tasks_per_node: spec.tasks_per_node,
         working_dir: spec.working_dir.to_string_lossy().into_owned(),

@@ -36,6 +36,9 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     let _ = writeln!(text, "gossip_key_file: {}\ngossip_seeds: [{}]", quoted(&cluster.dir.join("gossip.key")), seeds.join(", "));
     let _ = writeln!(text, "roles: [api, scheduler]\nschedulable: true\nallow_root: true");
     let _ = writeln!(text, "cgroup_root: {cgroup_root:?}\nshim: {}", quoted(&cluster.binaries.join("lattice-shim")));
+    // Not memory: under version 1 it may be what keeps this machine's other tenants apart.
+    let delegated = Path::new(cgroup_root).iter().next().map(Path::new).unwrap_or(Path::new(""));
+    let _ = writeln!(text, "cgroup_delegated: {}\ncgroup_v1_controllers: [cpu, cpuset, pids, io]\npids_max: 1024", quoted(delegated));
     let _ = writeln!(text, "grace_seconds: {}\nfence_timeout_seconds: {}", options.grace_seconds, options.fence_timeout_seconds);
     let _ = writeln!(text, "scheduler_lease_ms: 2000");
     text

@@ -134,8 +134,10 @@ pub fn leftovers(cluster: &Cluster) -> Vec<String> {
         ours_under(&folders).into_iter().filter(|(_, n)| n == "lattice-shim").map(|(p, n)| format!("process {p} ({n})")).collect();
     if let Some(root) = sweep::scopes_root(&cluster.cgroup_root) {
         left.extend(sweep::processes_in(&root).into_iter().map(|p| format!("process {p} in a scope")));
-        let scopes = sweep::tree(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope"));
-        left.extend(scopes.map(|p| format!("scope {}", p.display())));
+        left.extend(sweep::scopes_below(&root).into_iter().map(|p| format!("scope {}", p.display())));
+    }
+    for root in sweep::v1_roots(&cluster.cgroup_root) {
+        left.extend(sweep::scopes_below(&root).into_iter().map(|p| format!("scope {}", p.display())));
     }
     left.extend(sweep::mounts_under(&folders).into_iter().map(|p| format!("mount {}", p.display())));
     left.extend(sweep::loops_under(&folders).into_iter().map(|(d, f)| format!("loop device {} ({f})", d.display())));

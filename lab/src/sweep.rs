@@ -14,6 +14,21 @@ pub fn scopes_root(cgroup_root: &str) -> Option<PathBuf> {
     cgroup2_mount().map(|m| m.join(cgroup_root)).filter(|p| p.is_dir())
 }
 
+/// The scopes' root in each hierarchy of cgroup version 1 that has it.
+pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let v1 = text.lines().filter_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        right.starts_with("cgroup ").then(|| left.split(' ').nth(4).map(PathBuf::from)).flatten()
+    });
+    v1.map(|mount| mount.join(cgroup_root)).filter(|p| p.is_dir()).collect()
+}
+
+/// The allocations' folders below a root.
+pub fn scopes_below(root: &Path) -> Vec<PathBuf> {
+    tree(root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope")).collect()
+}
+
 /// Every process in the tree below `root`.
 pub fn processes_in(root: &Path) -> Vec<i32> {
     let mut pids: Vec<i32> = tree(root)
@@ -40,27 +55,45 @@ pub fn tree(root: &Path) -> Vec<PathBuf> {
 /// Kills everything in the scopes and removes them; what was found, a line each, and what would not go.
 pub fn scopes(cgroup_root: &str) -> (Vec<String>, Vec<String>) {
     let (mut swept, mut stuck) = (Vec::new(), Vec::new());
-    let Some(root) = scopes_root(cgroup_root) else { return (swept, stuck) };
-    for pid in processes_in(&root) {
+    if let Some(root) = scopes_root(cgroup_root) {
+        scopes_v2(&root, &mut swept, &mut stuck);
+    }
+    for root in v1_roots(cgroup_root) {
+        let scopes = scopes_below(&root).len();
+        if scopes > 0 {
+            swept.push(format!("{scopes} scope(s) under {}", root.display()));
+        }
+        remove(&root, &mut stuck);
+    }
+    (swept, stuck)
+}
+
+fn scopes_v2(root: &Path, swept: &mut Vec<String>, stuck: &mut Vec<String>) {
+    for pid in processes_in(root) {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         swept.push(format!("process {pid} ({})", name.trim()));
     }
-    let scopes = tree(&root).iter().filter(|p| p.extension().is_some_and(|e| e == "scope")).count();
+    let scopes = scopes_below(root).len();
     if scopes > 0 {
         swept.push(format!("{scopes} scope(s) under {}", root.display()));
     }
     // A moment later than the write the processes are zombies, and a little later gone.
     let empty = until(Duration::from_secs(5), || {
-        if !processes_in(&root).is_empty() {
+        if !processes_in(root).is_empty() {
             let _ = std::fs::write(root.join("cgroup.kill"), "1");
         }
-        processes_in(&root).is_empty()
+        processes_in(root).is_empty()
     });
     if !empty {
-        stuck.push(format!("processes {:?} in {}", processes_in(&root), root.display()));
+        stuck.push(format!("processes {:?} in {}", processes_in(root), root.display()));
     }
+    remove(root, stuck);
+}
+
+/// Removes the folders of a root, and the one that all labs of this machine share with the last of them.
+fn remove(root: &Path, stuck: &mut Vec<String>) {
     let gone = until(Duration::from_secs(2), || {
-        for folder in tree(&root) {
+        for folder in tree(root) {
             let _ = std::fs::remove_dir(folder);
         }
         !root.exists()
@@ -68,11 +101,9 @@ pub fn scopes(cgroup_root: &str) -> (Vec<String>, Vec<String>) {
     if !gone {
         stuck.push(format!("the scopes under {}", root.display()));
     }
-    // The folder shared by all labs of this machine goes with the last of them.
     if let Some(parent) = root.parent().filter(|p| p.ends_with("lattice-lab")) {
         let _ = std::fs::remove_dir(parent);
     }
-    (swept, stuck)
 }
 
 /// Mount points under `dirs`, in this mount namespace, latest first.

@@ -1,5 +1,6 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
+use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,8 +39,11 @@ pub struct AllocationSpec {
     /// Free labels.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// Whole nodes wanted, at least 1.
+    /// Nodes wanted, at least 1.
     pub nodes: u32,
+    /// How much of each node is wanted; `None`: whole nodes. An amount of 0 is not asked for by itself: see [`share_of`].
+    #[serde(default)]
+    pub share: Option<Resources>,
     /// Ranks a node of an inline command, and the default of a launch, at least 1.
     pub tasks_per_node: u32,
     /// How long it may run once every prologue is done.
@@ -136,6 +140,7 @@ impl AllocationSpec {
             vcluster: String::new(),
             tags: BTreeMap::new(),
             nodes: 1,
+            share: None,
             tasks_per_node: 1,
             walltime: Duration::from_secs(60),
             entrypoint,
@@ -160,6 +165,9 @@ impl AllocationSpec {
         }
         if self.nodes == 0 || self.nodes > NODES_MAX {
             return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));
+        }
+        if self.share == Some(Resources::default()) {
+            return Err(invalid("shared", "how much of each node? Say --cores, --mem or --gpus"));
         }
         if self.tasks_per_node == 0 || self.tasks_per_node > TASKS_PER_NODE_MAX {
             return Err(invalid("tasks-per-node", format!("{} given; 1 to {TASKS_PER_NODE_MAX} are possible", self.tasks_per_node)));
@@ -211,6 +219,11 @@ impl AllocationSpec {
         Ok(())
     }
 
+    /// How much of a node of this size it is to have.
+    pub fn amount_of(&self, size: &Resources) -> Resources {
+        self.share.as_ref().map_or(*size, |asked| share_of(asked, size))
+    }
+
     /// About how many bytes of strings are committed besides the script.
     pub fn bytes_without_script(&self) -> usize {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
@@ -247,6 +260,29 @@ fn without_nul(field: &'static str, texts: &[String]) -> Result<(), SpecError> {
     if texts.iter().any(|t| t.contains('\0')) { Err(invalid(field, "a NUL byte cannot be passed to a program")) } else { Ok(()) }
 }
 
+/// What a share of a node of this size comes to. Cores and memory that were not asked for (0) come in proportion to what was,
+/// so that nobody's part is without limit: the largest fraction asked for decides, cores rounded up, memory down. GPUs come
+/// only when asked for. The result may be more than the node has.
+pub fn share_of(asked: &Resources, size: &Resources) -> Resources {
+    let asked_of_size = [
+        (u64::from(asked.cores), u64::from(size.cores)),
+        (asked.memory_bytes, size.memory_bytes),
+        (u64::from(asked.gpus), u64::from(size.gpus)),
+    ];
+    // Of each whole: asked/size, compared as fractions; what a node does not have at all cannot be a part of it.
+    let larger = |a: (u64, u64), b: (u64, u64)| u128::from(a.0) * u128::from(b.1) >= u128::from(b.0) * u128::from(a.1);
+    let (part, whole) =
+        asked_of_size.into_iter().filter(|(_, whole)| *whole > 0).fold((0, 1), |most, next| if larger(most, next) { most } else { next });
+    let (part, whole) = (u128::from(part.min(whole)), u128::from(whole));
+    let cores = (u128::from(size.cores) * part).div_ceil(whole).max(1);
+    let memory = u128::from(size.memory_bytes) * part / whole;
+    Resources {
+        cores: if asked.cores > 0 { asked.cores } else { u32::try_from(cores).unwrap_or(u32::MAX) },
+        memory_bytes: if asked.memory_bytes > 0 { asked.memory_bytes } else { u64::try_from(memory).unwrap_or(u64::MAX) },
+        gpus: asked.gpus,
+    }
+}
+
 /// Whether an environment variable belongs to somebody else's wire-up and must not reach a rank.
 pub fn is_wireup_variable(name: &str) -> bool {
     ["PMI_", "PMIX_", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "LATTICE_"].iter().any(|p| name.starts_with(p))
@@ -273,6 +309,7 @@ mod tests {
         };
         refused(&|s| s.nodes = 0, "nodes");
         refused(&|s| s.tasks_per_node = 0, "tasks-per-node");
+        refused(&|s| s.share = Some(Resources::default()), "shared");
         refused(&|s| s.walltime = Duration::ZERO, "walltime");
         refused(&|s| s.entrypoint = Entrypoint::Command { argv: vec![] }, "command");
         refused(&|s| s.entrypoint = Entrypoint::Script { text: "echo".into(), args: vec![] }, "script");
@@ -281,5 +318,28 @@ mod tests {
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
         refused(&|s| s.name = "a\nb".into(), "name");
+    }
+
+    #[test]
+    fn what_of_a_node_was_not_asked_for_comes_in_proportion() {
+        let size = Resources { cores: 64, memory_bytes: 512 << 30, gpus: 4 };
+        let of = |cores, gib: u64, gpus| {
+            let got = share_of(&Resources { cores, memory_bytes: gib << 30, gpus }, &size);
+            (got.cores, got.memory_bytes >> 30, got.gpus)
+        };
+        assert_eq!(of(16, 0, 0), (16, 128, 0));
+        assert_eq!(of(0, 256, 0), (32, 256, 0));
+        assert_eq!(of(0, 0, 1), (16, 128, 1));
+        assert_eq!(of(1, 0, 2), (1, 256, 2));
+        assert_eq!(of(8, 1, 1), (8, 1, 1));
+        assert_eq!(of(0, 1, 0), (1, 1, 0));
+        // More than there is stays more, and fits nowhere; a node without GPUs has no part of them.
+        assert_eq!(of(100, 0, 0), (100, 512, 0));
+        let plain = Resources { cores: 2, memory_bytes: 100, gpus: 0 };
+        let asked = Resources { gpus: 1, ..Resources::default() };
+        assert!(!plain.holds(&share_of(&asked, &plain)));
+        assert_eq!(share_of(&Resources { cores: 1, ..Resources::default() }, &Resources::default()).cores, 1);
+        let whole = AllocationSpec { share: None, ..spec() };
+        assert_eq!(whole.amount_of(&size), size);
     }
 }

@@ -8,7 +8,11 @@
 //!
 //! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
 //! process be born inside, even on a hybrid machine where it has no controllers. The slice is a delegated directory
-//! that is configured; nothing outside of it is touched. Limits are not set here.
+//! that is configured; nothing outside of it is touched. Limits stand on `work` ([`limits`]), by whichever version of
+//! cgroups has the controller ([`controllers`]).
+
+pub mod controllers;
+pub mod limits;
 
 use lattice_model::AllocationId;
 use nix::fcntl::{OFlag, open};
@@ -16,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -63,8 +67,7 @@ impl Slice {
     /// Finds the v2 tree in `/proc/self/mountinfo` and the slice in it. `slice` is relative to the tree's root
     /// (`workload.slice`); it is made with the first scope.
     pub fn find(slice: &Path) -> Result<Self, CgroupError> {
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").map_err(failed(Path::new("/proc/self/mountinfo"), "reading it"))?;
-        let mount = mountinfo.lines().find_map(cgroup2_mount).ok_or(CgroupError::NotMounted)?;
+        let mount = mountinfo()?.lines().find_map(cgroup2_mount).ok_or(CgroupError::NotMounted)?;
         Self::below(mount, slice)
     }
 
@@ -128,6 +131,11 @@ fn scope_name(allocation: AllocationId) -> String {
 
 fn scope_allocation(name: &str) -> Option<AllocationId> {
     name.strip_prefix("alloc-")?.strip_suffix(".scope")?.parse().ok()
+}
+
+/// What is mounted where.
+fn mountinfo() -> Result<String, CgroupError> {
+    fs::read_to_string("/proc/self/mountinfo").map_err(failed(Path::new("/proc/self/mountinfo"), "reading it"))
 }
 
 /// The mount point in a line of mountinfo, where it is of cgroup v2's root. Fields as in proc_pid_mountinfo(5).
@@ -208,6 +216,15 @@ impl Cgroup {
             return Err(failed(&self.path, "looking at it")(io::Error::other("it is not in a cgroup v2 tree")));
         }
         Ok(())
+    }
+
+    /// Lets the kernel kill all of it at once when its memory is over, where memory is limited in this tree.
+    pub fn die_together(&self) -> Result<(), CgroupError> {
+        let file = self.path.join("memory.oom.group");
+        match fs::OpenOptions::new().write(true).open(&file).and_then(|mut f| f.write_all(b"1")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(failed(&file, "setting it")),
+        }
     }
 
     /// A descriptor for [`crate::process::Program::cgroup`].

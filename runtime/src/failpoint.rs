@@ -94,6 +94,7 @@ points! {
     ImageCopied = "image-copied", Start, Image;
     ImageAdmitted = "image-admitted", Start, Image;
     ScopeMade = "scope-made", Start, Any;
+    LimitsSet = "limits-set", Start, Any;
     ShimDirectoryMade = "shim-directory-made", Start, Any;
     ShimConfigWritten = "shim-config-written", Start, Any;
     ShimCgroupMade = "shim-cgroup-made", Start, Any;
@@ -141,6 +142,7 @@ points! {
     ShimGone = "shim-gone", End, Any;
     ScopeKilled = "scope-killed", End, Any;
     ScopeRemoved = "scope-removed", End, Any;
+    LimitsRemoved = "limits-removed", End, Any;
     SocketRemoved = "socket-removed", End, Any;
     ConfigRemoved = "config-removed", End, Any;
     ExitsRemoved = "exits-removed", End, Any;

@@ -42,6 +42,8 @@ pub struct Program<'a> {
     pub inherit: &'a [BorrowedFd<'a>],
     /// The cgroup directory it is born in.
     pub cgroup: Option<BorrowedFd<'a>>,
+    /// `cgroup.procs` of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
+    pub v1_groups: &'a [BorrowedFd<'a>],
     /// Soft and hard limit of open files; `None`: ours.
     pub open_files: Option<(u64, u64)>,
     /// Its processors and its memory's nodes; `None`: ours.
@@ -103,6 +105,7 @@ impl Start {
             STAGE_BINDING => {
                 format!("{program}: binding it to its processors or memory: {} (are they outside the allocation's?)", errno.desc())
             }
+            STAGE_GROUPS => format!("{program}: joining its cgroups of version 1: {}", errno.desc()),
             STAGE_IDENTITY => format!("{program}: cannot become user {}: {}", self.user.as_deref().unwrap_or("?"), errno.desc()),
             STAGE_TERMINAL => format!("{program}: taking its terminal: {}", errno.desc()),
             _ => format!("{program}: preparing its descriptors: {}", errno.desc()),
@@ -126,6 +129,7 @@ const STAGE_DIRECTORY: u8 = 3;
 const STAGE_EXEC: u8 = 4;
 const STAGE_BINDING: u8 = 5;
 const STAGE_TERMINAL: u8 = 6;
+const STAGE_GROUPS: u8 = 7;
 
 fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> NotStarted {
     NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
@@ -188,6 +192,7 @@ fn make(program: &Program<'_>, memory: Memory) -> Result<Child, NotStarted> {
     let us = nix::unistd::geteuid();
     let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
     let plan = ChildPlan {
+        v1_groups: program.v1_groups.iter().map(AsRawFd::as_raw_fd).collect(),
         sources: sources.iter().map(AsRawFd::as_raw_fd).collect(),
         teller: teller.as_raw_fd(),
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
@@ -312,6 +317,7 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
 
 /// All that the child needs, made before it is.
 struct ChildPlan<'a> {
+    v1_groups: Vec<RawFd>,
     sources: Vec<RawFd>,
     teller: RawFd,
     identity: Option<(u32, u32, &'a [u32])>,
@@ -339,6 +345,12 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
     // calls are raw: libc's would look for the threads that this copy of the process does not have.
     unsafe {
         libc::setsid();
+        // Before the descriptors are placed: these are known by our numbers. "0" is whoever writes it.
+        for group in &plan.v1_groups {
+            if libc::write(*group, c"0".as_ptr().cast(), 1) < 0 {
+                fail(STAGE_GROUPS, Errno::last_raw());
+            }
+        }
         let mut target = 0;
         for source in &plan.sources {
             if libc::dup2(*source, target) < 0 {

@@ -47,6 +47,9 @@ pub struct ShimConfig {
     pub image: Option<(PathBuf, PathBuf)>,
     /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
     pub scope: Option<PathBuf>,
+    /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
+    #[serde(default)]
+    pub v1_groups: Vec<PathBuf>,
     /// How long SIGTERM is given before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// This node's name.

@@ -45,6 +45,7 @@ fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotSta
         stderr: out.as_fd(),
         inherit: &[],
         cgroup: None,
+        v1_groups: &[],
         open_files: None,
         binding: Some(binding),
         terminal: false,

@@ -3,7 +3,7 @@
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources};
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
@@ -49,12 +49,24 @@ fn holders(view: &View) -> BTreeMap<&NodeId, AllocationId> {
     }
     for allocation in view.allocations.values() {
         for share in &allocation.shares {
-            if share.phase != lattice_model::SharePhase::Released && allocation.state != AllocationState::Pending {
+            if share.phase != SharePhase::Released && allocation.state != AllocationState::Pending {
                 out.insert(&share.node, allocation.id);
             }
         }
     }
     out
+}
+
+/// What of `node` is not free: shares that are not released, and what is on its way out. (What has ended is told by both,
+/// its allocation and its node, and counts once.)
+pub fn committed<'a>(allocations: impl Iterator<Item = &'a Allocation>, node: &Node) -> Resources {
+    let mut held: BTreeMap<(AllocationId, Epoch), Resources> = BTreeMap::new();
+    held.extend(node.leaving.iter().map(|l| ((l.allocation, l.epoch), l.resources)));
+    for allocation in allocations.filter(|a| a.state != AllocationState::Pending) {
+        let share = allocation.shares.iter().find(|s| s.node == node.id && s.phase != SharePhase::Released);
+        held.extend(share.map(|s| ((allocation.id, allocation.epoch), s.resources)));
+    }
+    held.values().fold(Resources::default(), |sum, part| sum.plus(part))
 }
 
 /// Why `node` cannot be taken for `allocation` now; `None`: it can.

@@ -10,7 +10,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Where a rank finds its PMI socket.
@@ -42,6 +42,7 @@ pub struct Surroundings<'a> {
     pub epoll: &'a Epoll,
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
+    pub v1_groups: &'a [BorrowedFd<'a>],
 }
 
 /// A launch that was started here.
@@ -349,6 +350,7 @@ fn start_rank(
         stderr: err.as_fd(),
         inherit: &[theirs.as_fd()],
         cgroup: group.map(AsFd::as_fd),
+        v1_groups: around.v1_groups,
         open_files: around.open_files,
         binding: None,
         terminal: false,

@@ -12,7 +12,8 @@ use crate::{log_files, say};
 use anyhow::Context;
 use attaching::Attached;
 use lattice_model::{LaunchId, NodeId, RankOutcome};
-use lattice_runtime::cgroup::Scope;
+use lattice_runtime::cgroup::controllers::open_v1_procs;
+use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::exits::{ExitRecord, Writer};
 use lattice_runtime::process::{self, Start};
 use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim};
@@ -23,7 +24,7 @@ use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Shim {
     /// Why no process can be started, where that is so.
     failed: Option<String>,
     open_files: Option<(u64, u64)>,
+    /// `cgroup.procs` of the groups of version 1 that every process joins.
+    v1_groups: Vec<OwnedFd>,
     null: File,
     epoll: Epoll,
     signals: SignalFd,
@@ -141,13 +144,17 @@ impl Shim {
         let work = match config.scope.clone().map(Scope::at) {
             Some(scope) => {
                 if let Err(error) = scope.work().create() {
-                    let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
-                    failed.get_or_insert(format!("{error}{source}"));
+                    failed.get_or_insert(with_cause(&error));
                 }
                 Work::Scope(scope)
             }
             None => Work::Tree,
         };
+        let v1_groups = config.v1_groups.iter().map(|group| open_v1_procs(group)).collect::<Result<Vec<_>, _>>();
+        let v1_groups = v1_groups.unwrap_or_else(|error| {
+            failed.get_or_insert(with_cause(&error));
+            Vec::new()
+        });
         let work_events = work.events();
         let agent = AgentLink::new(listener, AGENT);
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
@@ -166,6 +173,7 @@ impl Shim {
             work,
             failed,
             open_files,
+            v1_groups,
             null,
             epoll,
             signals,
@@ -363,6 +371,11 @@ impl Shim {
             say(&format!("{record:?} could not be written to disk: {error}"));
         }
     }
+}
+
+fn with_cause(error: &CgroupError) -> String {
+    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
+    format!("{error}{cause}")
 }
 
 /// CLOCK_BOOTTIME in milliseconds.

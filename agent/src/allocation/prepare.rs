@@ -32,17 +32,22 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
         None => None,
     };
     let scope = match &context.slice {
-        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?.path().to_owned()),
+        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?),
         None => None,
     };
     failpoint::pass(Point::ScopeMade);
+    let limits = context.bounds.limits(share);
+    let v1_groups =
+        context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(|e| format!("limits: {}", with_causes(&e)))?;
+    failpoint::pass(Point::LimitsSet);
     let config = ShimConfig {
         protocol: PROTOCOL_MAJOR,
         allocation: share.allocation,
         epoch: share.epoch,
         owner: share.owner.clone(),
         image,
-        scope,
+        scope: scope.map(|s| s.path().to_owned()),
+        v1_groups,
         grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
         node: context.me.to_string(),
         open_files: given_open_files(),

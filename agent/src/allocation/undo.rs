@@ -43,6 +43,8 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
         }
     }
     failpoint::pass(Point::ScopeRemoved);
+    context.bounds.controllers.remove(share.allocation, KILL_WAIT).map_err(|e| with_causes(&e))?;
+    failpoint::pass(Point::LimitsRemoved);
     let files = [
         (dir.socket(), Point::SocketRemoved),
         (dir.config(), Point::ConfigRemoved),

@@ -31,7 +31,8 @@ impl NodeService for Api {
             });
             holds.map(|a| a.id).collect()
         };
-        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), gossip(&n.id))).collect();
+        let committed = |node: &lattice_model::Node| lattice_scheduler::committed(cluster.allocations.values(), node);
+        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), &committed(n), gossip(&n.id))).collect();
         Ok(Response::new(v1::ListNodesResponse { nodes }))
     }
 

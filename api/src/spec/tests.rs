@@ -1,4 +1,5 @@
 use super::*;
+use lattice_model::Resources;
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
 use proptest::prelude::*;
 
@@ -32,14 +33,13 @@ fn defaults_are_applied() {
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 20] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
         ("--nodes=MIN-MAX", |s| s.resources.as_mut().unwrap().nodes_max = 4),
         ("--constraint", |s| drop(s.resources.as_mut().unwrap().constraints.insert("gpu_type".into(), "GH200".into()))),
         ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
-        ("--shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("--service", |s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into()),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount", |s| s.data = Some(v1::Data::default())),
@@ -71,8 +71,14 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 15] = [
         ("nodes", |s| s.resources = None),
+        ("shared", |s| s.resources.as_mut().unwrap().shared = true),
+        ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
+        ("mem", |s| {
+            let resources = s.resources.as_mut().unwrap();
+            (resources.memory_gb, resources.memory_bytes) = (1, 1 << 30);
+        }),
         ("walltime", |s| s.lifecycle = None),
         ("entrypoint", |s| s.entrypoint = None),
         ("entrypoint", |s| s.entrypoint = Some(v1::Entrypoint::default())),
@@ -152,6 +158,7 @@ prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
         tags in env(),
+        share in prop::option::of((0..512u32, 0..=u64::MAX, 0..8u32)),
         (nodes, tasks_per_node, seconds) in (1..=100_000u32, 1..=4096u32, 1..=31_536_000u64),
         entrypoint in entrypoint(),
         uenv in prop::option::of(("/[a-z@:]{0,20}", "[0-9a-f]{64}")),
@@ -164,6 +171,7 @@ prop_compose! {
         let (name, tenant, project, vcluster) = labels;
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node,
+            share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: Duration::from_secs(seconds),
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),

@@ -36,11 +36,21 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         not_built("--view", !view.is_empty())?;
         not_built("--image", !image.is_empty())?;
     }
-    if let Some(v1::ResourceRequest { nodes, nodes_max, constraints, topology, shared }) = resources {
+    if let Some(v1::ResourceRequest {
+        nodes,
+        nodes_max,
+        constraints,
+        topology,
+        shared: _,
+        cpus: _,
+        memory_gb: _,
+        gpus: _,
+        memory_bytes: _,
+    }) = resources
+    {
         not_built("--nodes=MIN-MAX", *nodes_max != 0 && nodes_max != nodes)?;
         not_built("--constraint", !constraints.is_empty())?;
         not_built("--topology", !topology.is_empty())?;
-        not_built("--shared", *shared)?;
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
     not_built("--service", kind == "unbounded")?;

@@ -6,6 +6,7 @@ mod crash;
 mod demo;
 mod harness;
 mod identity;
+mod isolation;
 mod jobs;
 mod lifetime;
 mod mpi;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         uenv::trials(),
         refusal::trials(),
         identity::trials(),
+        isolation::trials(),
         mpi::trials(),
         survival::trials(),
         outage::trials(),

@@ -94,6 +94,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
         stderr: log.as_fd(),
         inherit: &[listener.as_fd()],
         cgroup: cgroup.as_ref().map(AsFd::as_fd),
+        v1_groups: &[],
         open_files: config.open_files,
         binding: None,
         terminal: false,

@@ -1,6 +1,7 @@
 //! Programs on terminals that an agent holds the other end of. They are work like any other, but that their end ends
 //! nothing, and nothing of them is written to disk: with the agent their terminal is gone as well.
 
+use super::starting::borrowed;
 use super::{Process, Shim};
 use lattice_model::RankOutcome;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
@@ -91,6 +92,7 @@ impl Shim {
             stderr: terminal.as_fd(),
             inherit: &[],
             cgroup: group.as_ref().map(AsFd::as_fd),
+            v1_groups: &borrowed(&self.v1_groups),
             open_files: self.open_files,
             binding: None,
             terminal: true,

@@ -8,7 +8,7 @@ use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::{FromShim, REFUSED_CODE};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 impl Shim {
@@ -60,6 +60,7 @@ impl Shim {
             stderr: err.as_fd(),
             inherit: &[file.as_fd()],
             cgroup: group.as_ref().map(AsFd::as_fd),
+            v1_groups: &borrowed(&self.v1_groups),
             open_files: self.open_files,
             binding: None,
             terminal: false,
@@ -92,6 +93,7 @@ impl Shim {
             epoll: &self.epoll,
             null: &self.null,
             open_files: self.open_files,
+            v1_groups: &borrowed(&self.v1_groups),
         };
         self.agent.tell(&FromShim::LaunchStarted { launch: spec.clone() });
         let Started { launch, pids, failed } = Launch::start(spec, &part, &around, |local| socket_token(number, local));
@@ -124,4 +126,8 @@ impl Shim {
         }
         Ok(part.clone())
     }
+}
+
+pub(super) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(AsFd::as_fd).collect()
 }

@@ -77,6 +77,7 @@ impl Bed {
             owner: nobody(),
             image: image.map(|image| (image, scratch.join("ue"))),
             scope: slice.as_ref().map(|s| s.create_scope(allocation).unwrap().path().to_owned()),
+            v1_groups: vec![],
             grace_ms: 300,
             node: "n1".into(),
             open_files: None,

@@ -1,0 +1,358 @@
+//! Which controllers can limit work here, and where each of them is.
+//!
+//! ```text
+//!   v2   <tree>/<delegated>/…/<root>/alloc-<id>.scope/work        limits stand on `work`
+//!            └── enabled for children, from here down ──┘
+//!   v1   <hierarchy>/<root>/alloc-<id>.scope                       one directory in each, joined by every process
+//! ```
+//!
+//! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
+//! Nothing above the delegated directory is written (systemd's single-writer rule).
+
+use super::{Cgroup, CgroupError, Slice, failed, mountinfo, scope_allocation, scope_name, unescape};
+use lattice_model::AllocationId;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What the kernel can limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Controller {
+    /// Processor time.
+    Cpu,
+    /// Which processors and memory nodes.
+    Cpuset,
+    /// Main memory.
+    Memory,
+    /// Processes and threads.
+    Pids,
+    /// Bytes a second of block devices; `blkio` in version 1.
+    #[serde(alias = "blkio")]
+    Io,
+}
+
+impl Controller {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cpuset, Self::Memory, Self::Pids, Self::Io];
+
+    /// Its name in the v2 tree.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cpuset => "cpuset",
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Io => "io",
+        }
+    }
+
+    fn v1_name(self) -> &'static str {
+        match self {
+            Self::Io => "blkio",
+            Self::Cpu | Self::Cpuset | Self::Memory | Self::Pids => self.name(),
+        }
+    }
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where a controller is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the v2 tree.
+    V2,
+    /// In the hierarchy of version 1 that is mounted there.
+    V1 {
+        /// The mount point.
+        mount: PathBuf,
+    },
+}
+
+/// The controllers of this machine, as far as they are ours to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controllers {
+    root: PathBuf,
+    slice: Option<Slice>,
+    delegated: PathBuf,
+    used: BTreeMap<Controller, Place>,
+    missing: BTreeMap<Controller, String>,
+}
+
+impl Controllers {
+    /// Looks where each controller is, tries it, and keeps why one cannot be used.
+    ///
+    /// `root`: the configured slice, relative to every hierarchy. `slice`: the same in the v2 tree, where there is one.
+    /// `delegated`: the directory of the v2 tree, relative, that was handed to us and in which `root` lies; empty: `root`
+    /// itself; `/`: the tree's root, on a machine that is all ours. `v1`: the controllers that may be taken from
+    /// version 1 where the v2 tree lacks them.
+    pub fn find(root: &Path, slice: Option<&Slice>, delegated: &Path, v1: &BTreeSet<Controller>) -> Self {
+        let root: PathBuf = root.components().filter(|c| matches!(c, Component::Normal(_))).collect();
+        let delegated =
+            if delegated.as_os_str().is_empty() { root.clone() } else { delegated.strip_prefix("/").unwrap_or(delegated).into() };
+        let mut found = Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new() };
+        let mounts = mountinfo().unwrap_or_default();
+        for controller in Controller::ALL {
+            match found.look(controller, &mounts, v1) {
+                Ok(place) => drop(found.used.insert(controller, place)),
+                Err(why) => drop(found.missing.insert(controller, why)),
+            }
+        }
+        found
+    }
+
+    fn look(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, String> {
+        if let Some(slice) = &self.slice
+            && enabled(&slice.mount.join("cgroup.controllers"), controller)
+        {
+            return self.enable_in_slice(slice, controller).map(|()| Place::V2);
+        }
+        let Some(mount) = mounts.lines().find_map(|line| v1_mount(line, controller.v1_name())) else {
+            return Err("the kernel has no such controller, or it is mounted nowhere".to_owned());
+        };
+        if !v1.contains(&controller) {
+            return Err(format!("it is in cgroup version 1 ({}), and cgroup_v1_controllers does not name it", mount.display()));
+        }
+        let group = V1Group { controller, mount, relative: self.root.clone() };
+        group.create().map_err(|e| with_cause(&e))?;
+        Ok(Place::V1 { mount: group.mount })
+    }
+
+    /// Hands a controller down from the delegated directory to the slice's scopes.
+    fn enable_in_slice(&self, slice: &Slice, controller: Controller) -> Result<(), String> {
+        let below = self
+            .root
+            .strip_prefix(&self.delegated)
+            .map_err(|_| format!("cgroup_root {} does not lie in cgroup_delegated {}", self.root.display(), self.delegated.display()))?;
+        let mut directory = slice.mount.join(&self.delegated);
+        Cgroup { path: directory.clone() }.create().map_err(|e| with_cause(&e))?;
+        if !enabled(&directory.join("cgroup.controllers"), controller) {
+            return Err(format!(
+                "it was not delegated to {}: run the agent with systemd's Delegate=yes and put cgroup_root below its unit, or let \
+                 cgroup_delegated name the directory that was handed over",
+                directory.display()
+            ));
+        }
+        enable(&directory, controller)?;
+        for part in below.components() {
+            directory.push(part);
+            Cgroup { path: directory.clone() }.create().map_err(|e| with_cause(&e))?;
+            enable(&directory, controller)?;
+        }
+        Ok(())
+    }
+
+    /// Whether and where a controller is used.
+    pub fn place(&self, controller: Controller) -> Option<&Place> {
+        self.used.get(&controller)
+    }
+
+    /// The controllers that cannot be used here, and why.
+    pub fn missing(&self) -> &BTreeMap<Controller, String> {
+        &self.missing
+    }
+
+    /// In one line for people: `cpu (v2), pids (v1)`.
+    pub fn told(&self) -> String {
+        let each = self.used.iter().map(|(controller, place)| match place {
+            Place::V2 => format!("{controller} (v2)"),
+            Place::V1 { .. } => format!("{controller} (v1)"),
+        });
+        each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Makes the controllers of the v2 tree usable on the scope's `work`, and memory's on each launch below it.
+    pub(super) fn enable_in_scope(&self, scope: &super::Scope) -> Result<(), (Controller, String)> {
+        let Some(slice) = &self.slice else { return Ok(()) };
+        for (controller, _) in self.used.iter().filter(|(_, place)| **place == Place::V2) {
+            self.enable_in_slice(slice, *controller).map_err(|why| (*controller, why))?;
+            enable(scope.path(), *controller).map_err(|why| (*controller, why))?;
+        }
+        if self.place(Controller::Memory) == Some(&Place::V2) {
+            enable(scope.work().path(), Controller::Memory).map_err(|why| (Controller::Memory, why))?;
+        }
+        Ok(())
+    }
+
+    /// The directories of version 1 for one allocation, one for each hierarchy that is used.
+    pub fn v1_groups(&self, allocation: AllocationId) -> Vec<V1Group> {
+        let relative = self.root.join(scope_name(allocation));
+        let mut groups: Vec<V1Group> = Vec::new();
+        for (controller, place) in &self.used {
+            if let Place::V1 { mount } = place {
+                groups.push(V1Group { controller: *controller, mount: mount.clone(), relative: relative.clone() });
+            }
+        }
+        groups
+    }
+
+    /// Allocations that have a directory in some hierarchy of version 1: those that nobody knows are strays.
+    pub fn v1_allocations(&self) -> BTreeSet<AllocationId> {
+        let mounts = self.used.values().filter_map(|place| match place {
+            Place::V2 => None,
+            Place::V1 { mount } => Some(mount.join(&self.root)),
+        });
+        let entries = mounts.flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+        entries.filter_map(|e| scope_allocation(e.file_name().to_str()?)).collect()
+    }
+
+    /// Ends what still lives in the allocation's directories of version 1 and removes them. Nothing to do where they are gone.
+    pub fn remove(&self, allocation: AllocationId, at_most: Duration) -> Result<(), CgroupError> {
+        self.v1_groups(allocation).iter().try_for_each(|group| group.remove(at_most))
+    }
+
+    /// Removes the slice's own directories of version 1 where nothing is in them: for labs and doctors.
+    pub fn remove_roots(&self) {
+        for (controller, place) in &self.used {
+            if let Place::V1 { mount } = place {
+                let _ = V1Group { controller: *controller, mount: mount.clone(), relative: self.root.clone() }.remove(Duration::ZERO);
+            }
+        }
+    }
+}
+
+fn with_cause(error: &CgroupError) -> String {
+    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+/// Whether a list of controllers names this one.
+fn enabled(file: &Path, controller: Controller) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == controller.name()))
+}
+
+/// Hands a controller to the children of `directory`, and looks whether they have it.
+fn enable(directory: &Path, controller: Controller) -> Result<(), String> {
+    let file = directory.join("cgroup.subtree_control");
+    if enabled(&file, controller) {
+        return Ok(());
+    }
+    let written = fs::write(&file, format!("+{controller}"));
+    if enabled(&file, controller) {
+        return Ok(());
+    }
+    let why = match written {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => "processes live in that directory itself".to_owned(),
+        Err(error) => error.to_string(),
+        Ok(()) => "the kernel took the word and did nothing".to_owned(),
+    };
+    Err(format!("it cannot be handed down in {}: {why}", file.display()))
+}
+
+/// The mount point in a line of mountinfo, where it is of the v1 hierarchy that has this controller.
+fn v1_mount(line: &str, controller: &str) -> Option<PathBuf> {
+    let (front, back) = line.split_once(" - ")?;
+    let point = front.split(' ').nth(4)?;
+    let mut fields = back.split(' ');
+    let is_v1 = fields.next()? == "cgroup";
+    let options = fields.nth(1)?;
+    (is_v1 && options.split(',').any(|o| o == controller)).then(|| PathBuf::from(unescape(point)))
+}
+
+/// One directory in one hierarchy of version 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct V1Group {
+    controller: Controller,
+    mount: PathBuf,
+    relative: PathBuf,
+}
+
+impl V1Group {
+    /// Whose limits it holds. A hierarchy may be of several controllers; there is then one group for each, in one place.
+    pub fn controller(&self) -> Controller {
+        self.controller
+    }
+
+    /// Its absolute path.
+    pub fn path(&self) -> PathBuf {
+        self.mount.join(&self.relative)
+    }
+
+    /// Makes it and what is missing above it. A cpuset begins with its parent's processors and memory nodes: without any
+    /// it can take no process.
+    pub fn create(&self) -> Result<(), CgroupError> {
+        let mut directory = self.mount.clone();
+        for part in self.relative.components() {
+            let parent = directory.clone();
+            directory.push(part);
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other.map_err(failed(&directory, "making it"))?,
+            }
+            if self.controller == Controller::Cpuset {
+                inherit(&parent, &directory, "cpuset.cpus")?;
+                inherit(&parent, &directory, "cpuset.mems")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills what lives in it, waits for its end, and removes it. (Version 1 has no `cgroup.kill`.)
+    fn remove(&self, at_most: Duration) -> Result<(), CgroupError> {
+        let path = self.path();
+        let until = Instant::now() + at_most;
+        loop {
+            match fs::remove_dir(&path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(source) if source.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= until => {
+                    return Err(failed(&path, "removing it")(source));
+                }
+                Err(_) => {}
+            }
+            Cgroup { path: path.clone() }.signal(libc::SIGKILL);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Opens `cgroup.procs` of a directory of version 1, for [`crate::process::Program::v1_groups`].
+pub fn open_v1_procs(directory: &Path) -> Result<OwnedFd, CgroupError> {
+    let file = directory.join("cgroup.procs");
+    fs::OpenOptions::new().write(true).open(&file).map(OwnedFd::from).map_err(failed(&file, "opening it"))
+}
+
+fn inherit(parent: &Path, child: &Path, name: &str) -> Result<(), CgroupError> {
+    let file = child.join(name);
+    let now = fs::read_to_string(&file).map_err(failed(&file, "reading it"))?;
+    if !now.trim().is_empty() {
+        return Ok(());
+    }
+    let above = parent.join(name);
+    let value = fs::read_to_string(&above).map_err(failed(&above, "reading it"))?;
+    fs::write(&file, value.trim()).map_err(failed(&file, "writing it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_of_version_1_are_found_by_their_controllers() {
+        let lines = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+                     33 31 0:30 / /sys/fs/cgroup/my\\040cpuset rw - cgroup none rw,cpuset\n\
+                     41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,cpu\n\
+                     37 31 0:34 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd";
+        let find = |name: &str| lines.lines().find_map(|line| v1_mount(line, name));
+        assert_eq!(find("cpu"), Some(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(find("cpuset"), Some(PathBuf::from("/sys/fs/cgroup/my cpuset")));
+        assert_eq!(find("memory"), None);
+    }
+
+    #[test]
+    fn controllers_are_configured_by_name() {
+        let read: Vec<Controller> = serde_json::from_str(r#"["cpu","cpuset","memory","pids","io","blkio"]"#).unwrap();
+        assert_eq!(read[..5], Controller::ALL);
+        assert_eq!(read[5], Controller::Io);
+        assert!(serde_json::from_str::<Controller>("\"net_cls\"").is_err());
+    }
+}

@@ -1,0 +1,315 @@
+//! Limits on what an allocation's work may use of its node. Each is read back after it was set: what was asked for holds,
+//! or is refused.
+
+use super::controllers::{Controller, Controllers, Place, V1Group};
+use super::{Cgroup, Scope};
+use lattice_model::AllocationId;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The period of processor time quotas, in microseconds: the kernel's default.
+const QUOTA_PERIOD_US: u64 = 100_000;
+/// The weight of work that nobody weighed, in both versions' terms.
+const WEIGHT_DEFAULT: (u64, u64) = (100, 1024);
+
+/// What the work of one allocation may use of one node. `None` and empty: no limit of this kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// On these processors alone.
+    pub cpus: Option<IndexSet>,
+    /// Memory of these NUMA nodes alone.
+    pub memory_nodes: Option<IndexSet>,
+    /// Its part of the processor time when there is not enough for all: 1 to 10,000, 100 being usual.
+    pub cpu_weight: Option<u64>,
+    /// Processor time, in thousandths of a processor: 1500 is one and a half.
+    pub cpu_quota: Option<u64>,
+    /// Main memory in bytes, without swap. Reaching it kills the launch that asked for more, whole (v2), or the process (v1).
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Bytes a second of block devices.
+    pub io: Vec<IoLimit>,
+}
+
+/// How fast one block device may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoLimit {
+    /// Its major and minor numbers.
+    pub device: (u32, u32),
+    /// Bytes read a second.
+    pub read_bytes_per_second: Option<u64>,
+    /// Bytes written a second.
+    pub write_bytes_per_second: Option<u64>,
+}
+
+/// A set of processors or memory nodes, in the kernel's notation: `0-3,8`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IndexSet(pub BTreeSet<u32>);
+
+impl fmt::Display for IndexSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.iter().copied().peekable();
+        let mut comma = "";
+        while let Some(first) = rest.next() {
+            let mut last = first;
+            while rest.next_if(|next| last.checked_add(1) == Some(*next)).is_some() {
+                last += 1;
+            }
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+/// A text that is no set of processors.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no list such as 0-3,8")]
+pub struct NoIndexSet(String);
+
+/// No machine has more processors; a list that names more is not expanded.
+const INDEX_MAX: u32 = 65_535;
+
+impl FromStr for IndexSet {
+    type Err = NoIndexSet;
+
+    fn from_str(text: &str) -> Result<Self, NoIndexSet> {
+        let number = |part: &str| part.parse::<u32>().ok().filter(|n| *n <= INDEX_MAX).ok_or_else(|| NoIndexSet(text.to_owned()));
+        let mut set = BTreeSet::new();
+        for part in text.trim().split(',').filter(|p| !p.is_empty()) {
+            let (first, last) = match part.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(part)?, number(part)?),
+            };
+            set.extend(first..=last);
+        }
+        Ok(Self(set))
+    }
+}
+
+impl FromIterator<u32> for IndexSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(indices: I) -> Self {
+        Self(indices.into_iter().collect())
+    }
+}
+
+/// A limit that was asked for and does not hold.
+#[derive(Debug, Error)]
+pub enum LimitError {
+    /// Nothing here can enforce it.
+    #[error("a limit of the controller {controller} was asked for, which this node cannot set: {why}")]
+    Unavailable {
+        /// Which.
+        controller: Controller,
+        /// What is missing, and what to do about it.
+        why: String,
+    },
+    /// The kernel refused it.
+    #[error("{} cannot be set to {wanted:?}", file.display())]
+    Refused {
+        /// Where it was written.
+        file: PathBuf,
+        /// What was written.
+        wanted: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel took it and has something else.
+    #[error("{} was set to {wanted:?} and says {got:?}", file.display())]
+    NotTaken {
+        /// Where it was written.
+        file: PathBuf,
+        /// What was written.
+        wanted: String,
+        /// What is there.
+        got: String,
+    },
+    /// The directory for it could not be made.
+    #[error(transparent)]
+    Cgroup(#[from] super::CgroupError),
+}
+
+impl Limits {
+    /// The controllers that these limits need.
+    pub fn needs(&self) -> BTreeSet<Controller> {
+        let needed = [
+            (Controller::Cpu, self.cpu_weight.is_some() || self.cpu_quota.is_some()),
+            (Controller::Cpuset, self.cpus.is_some() || self.memory_nodes.is_some()),
+            (Controller::Memory, self.memory_bytes.is_some()),
+            (Controller::Pids, self.pids.is_some()),
+            (Controller::Io, !self.io.is_empty()),
+        ];
+        needed.into_iter().filter(|(_, set)| *set).map(|(controller, _)| controller).collect()
+    }
+}
+
+impl Controllers {
+    /// Limits the work of an allocation, and reads back that it is so. Gives the directories of version 1 that each of its
+    /// processes must join. May be done again, with the same limits or others; one that is no longer asked for stays.
+    pub fn set(&self, allocation: AllocationId, scope: Option<&Scope>, limits: &Limits) -> Result<Vec<PathBuf>, LimitError> {
+        let unavailable = |controller, why: &str| LimitError::Unavailable { controller, why: why.to_owned() };
+        for controller in limits.needs() {
+            if self.place(controller).is_none() {
+                let why = self.missing().get(&controller).map_or("it was not looked for", String::as_str);
+                return Err(unavailable(controller, why));
+            }
+        }
+        if let Some(scope) = scope {
+            self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why))?;
+            let work = scope.work();
+            for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
+                set_v2(&work, controller, limits)?;
+            }
+        }
+        let mut joined = Vec::new();
+        for group in self.v1_groups(allocation) {
+            group.create()?;
+            set_v1(&group, limits)?;
+            if !joined.contains(&group.path()) {
+                joined.push(group.path());
+            }
+        }
+        Ok(joined)
+    }
+}
+
+fn set_v2(work: &Cgroup, controller: Controller, limits: &Limits) -> Result<(), LimitError> {
+    let file = |name: &str| work.path().join(name);
+    match controller {
+        Controller::Cpu => {
+            put(&file("cpu.weight"), limits.cpu_weight.map(|w| w.clamp(1, 10_000)))?;
+            put(&file("cpu.max"), limits.cpu_quota.map(|q| format!("{} {QUOTA_PERIOD_US}", quota_us(q))))
+        }
+        Controller::Cpuset => {
+            put(&file("cpuset.cpus"), limits.cpus.as_ref())?;
+            put(&file("cpuset.mems"), limits.memory_nodes.as_ref())
+        }
+        Controller::Memory => {
+            put(&file("memory.max"), limits.memory_bytes.map(whole_pages))?;
+            // What may be swapped out instead is not limited, and slows everybody.
+            let swap = file("memory.swap.max");
+            if swap.exists() { put(&swap, limits.memory_bytes.map(|_| 0)) } else { Ok(()) }
+        }
+        Controller::Pids => put(&file("pids.max"), limits.pids),
+        Controller::Io => limits.io.iter().try_for_each(|io| {
+            let (major, minor) = io.device;
+            let bps = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |n| n.to_string());
+            let (read, write) = (bps(io.read_bytes_per_second), bps(io.write_bytes_per_second));
+            put_line(&file("io.max"), &format!("{major}:{minor} rbps={read} wbps={write}"))
+        }),
+    }
+}
+
+fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {
+    let file = |name: &str| group.path().join(name);
+    match group.controller() {
+        Controller::Cpu => {
+            let (usual_v2, usual_v1) = WEIGHT_DEFAULT;
+            put(&file("cpu.shares"), limits.cpu_weight.map(|w| (w.clamp(1, 10_000) * usual_v1 / usual_v2).max(2)))?;
+            put(&file("cpu.cfs_period_us"), limits.cpu_quota.map(|_| QUOTA_PERIOD_US))?;
+            put(&file("cpu.cfs_quota_us"), limits.cpu_quota.map(quota_us))
+        }
+        Controller::Cpuset => {
+            put(&file("cpuset.cpus"), limits.cpus.as_ref())?;
+            put(&file("cpuset.mems"), limits.memory_nodes.as_ref())
+        }
+        Controller::Memory => {
+            let bytes = limits.memory_bytes.map(whole_pages);
+            put(&file("memory.limit_in_bytes"), bytes)?;
+            let with_swap = file("memory.memsw.limit_in_bytes");
+            if with_swap.exists() { put(&with_swap, bytes) } else { Ok(()) }
+        }
+        Controller::Pids => put(&file("pids.max"), limits.pids),
+        Controller::Io => limits.io.iter().try_for_each(|io| {
+            let (major, minor) = io.device;
+            let line = |limit: u64| format!("{major}:{minor} {limit}");
+            let set = |name: &str, limit: Option<u64>| limit.map_or(Ok(()), |n| put_line(&file(name), &line(n)));
+            set("blkio.throttle.read_bps_device", io.read_bytes_per_second)?;
+            set("blkio.throttle.write_bps_device", io.write_bytes_per_second)
+        }),
+    }
+}
+
+/// Microseconds of processor time in each period; the kernel takes no less than a thousand.
+fn quota_us(thousandths: u64) -> u64 {
+    thousandths.saturating_mul(QUOTA_PERIOD_US / 1000).max(1000)
+}
+
+/// The kernel counts memory in pages and rounds down.
+fn whole_pages(bytes: u64) -> u64 {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().and_then(|p| u64::try_from(p).ok()).unwrap_or(4096);
+    (bytes / page).max(1) * page
+}
+
+/// Writes a value, where there is one, and reads it back.
+fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), LimitError> {
+    let Some(wanted) = value.map(|v| v.to_string()) else { return Ok(()) };
+    let got = written(file, &wanted)?;
+    if got.trim() == wanted { Ok(()) } else { Err(LimitError::NotTaken { file: file.to_owned(), wanted, got: got.trim().to_owned() }) }
+}
+
+/// The same for a file with a line for each device: all words of ours must be in one of them.
+fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
+    let got = written(file, wanted)?;
+    let has_all = |line: &str| wanted.split(' ').all(|word| line.split_whitespace().any(|w| w == word));
+    if got.lines().any(has_all) {
+        return Ok(());
+    }
+    Err(LimitError::NotTaken { file: file.to_owned(), wanted: wanted.to_owned(), got: got.trim().to_owned() })
+}
+
+fn written(file: &Path, wanted: &str) -> Result<String, LimitError> {
+    // Without O_CREAT: a limit is never an ordinary file.
+    let open = fs::OpenOptions::new().write(true).open(file);
+    let tried = open.and_then(|mut f| f.write_all(wanted.as_bytes())).and_then(|()| fs::read_to_string(file));
+    tried.map_err(|source| LimitError::Refused { file: file.to_owned(), wanted: wanted.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_written_as_the_kernel_writes_them() {
+        for (text, said) in [("0-3,8", "0-3,8"), ("3,2,1,9,10", "1-3,9-10"), ("", ""), ("7\n", "7"), ("0,0-1", "0-1")] {
+            assert_eq!(text.parse::<IndexSet>().unwrap().to_string(), said);
+        }
+        for bad in ["a", "1-", "-1", "0-4294967295", "1..3"] {
+            assert!(bad.parse::<IndexSet>().is_err(), "{bad}");
+        }
+        assert!("5-3".parse::<IndexSet>().unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_taken_is_refused() {
+        let dir = std::env::temp_dir().join(format!("lattice-limits-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        // A file that keeps what was written stands for a kernel that takes it; a device full of nothing for one that does not.
+        fs::write(dir.join("pids.max"), "").unwrap();
+        assert!(put(&dir.join("pids.max"), Some(5)).is_ok());
+        assert!(matches!(put(&dir.join("memory.max"), Some(5)), Err(LimitError::Refused { .. })), "no file is made");
+        assert!(put(&dir.join("none"), None::<u64>).is_ok() && !dir.join("none").exists());
+        assert!(matches!(put(Path::new("/dev/null"), Some(5)), Err(LimitError::NotTaken { .. })));
+        assert!(matches!(put(Path::new("/proc/version"), Some(5)), Err(LimitError::Refused { .. })));
+        assert!(matches!(put_line(Path::new("/dev/null"), "8:0 rbps=1"), Err(LimitError::NotTaken { .. })));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_needed() {
+        assert!(Limits::default().needs().is_empty());
+        let limits = Limits { memory_nodes: Some([0].into_iter().collect()), pids: Some(4), ..Limits::default() };
+        assert_eq!(limits.needs().into_iter().collect::<Vec<_>>(), [Controller::Cpuset, Controller::Pids]);
+        assert_eq!((quota_us(1500), quota_us(1)), (150_000, 1000));
+    }
+}
