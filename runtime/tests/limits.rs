@@ -117,6 +117,12 @@ impl Drop for Bed {
     }
 }
 
+/// A program that runs.
+struct Started {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
 struct Work {
     id: AllocationId,
     scope: Scope,
@@ -124,12 +130,12 @@ struct Work {
 }
 
 impl Work {
-    fn start(&self, argv: &[&str], env: &[(&str, &str)], out: &File) -> process::Child {
+    fn start(&self, argv: &[&str], env: &[(&str, &str)], out: &File) -> Started {
         let (null, dir) = (File::open("/dev/null").unwrap(), self.scope.launch(1).open_dir().unwrap());
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
         let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let groups: Vec<_> = self.groups.iter().map(AsFd::as_fd).collect();
-        process::spawn(&Program {
+        let (pid, pidfd) = process::spawn_loaded(&Program {
             argv: &argv,
             env: &env,
             working_dir: Path::new("/"),
@@ -144,14 +150,14 @@ impl Work {
             binding: None,
             terminal: false,
         })
-        .unwrap()
+        .unwrap();
+        Started { pid, pidfd }
     }
 
     /// Runs to its end: how it ended, and what it wrote.
     fn run(&self, argv: &[&str], env: &[(&str, &str)]) -> (RankOutcome, String) {
         let path = std::env::temp_dir().join(format!("lattice-limits-out-{}", self.id));
-        let mut child = self.start(argv, env, &File::create(&path).unwrap());
-        child.wait_started().unwrap();
+        let child = self.start(argv, env, &File::create(&path).unwrap());
         wait(&child);
         let outcome = process::reap(child.pid).unwrap().unwrap();
         let text = fs::read_to_string(&path).unwrap();
@@ -160,7 +166,7 @@ impl Work {
     }
 }
 
-fn wait(child: &process::Child) {
+fn wait(child: &Started) {
     let mut fds = [nix::poll::PollFd::new(child.pidfd.as_fd(), nix::poll::PollFlags::POLLIN)];
     nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
 }
@@ -215,8 +221,7 @@ fn fork_bomb() -> Result<(), Failed> {
     let bed = Bed::new();
     let work = bed.work(&Limits { pids: Some(40), ..Limits::default() })?;
     let null = File::options().write(true).open("/dev/null")?;
-    let mut child = work.start(&["sh", "-c", "b() { b | b & }; b; b; sleep 1000"], &[("PATH", "/usr/bin:/bin")], &null);
-    child.wait_started()?;
+    let child = work.start(&["sh", "-c", "b() { b | b & }; b; b; sleep 1000"], &[("PATH", "/usr/bin:/bin")], &null);
     let refusals = || {
         let groups = bed.controllers.v1_groups(work.id);
         let v1 = groups.iter().find(|g| g.controller() == Controller::Pids).map(|g| g.path());
@@ -291,8 +296,7 @@ fn removed() -> Result<(), Failed> {
     let bed = Bed::new();
     let work = bed.work(&Limits { pids: Some(40), cpu_weight: Some(100), ..Limits::default() })?;
     let null = File::options().write(true).open("/dev/null")?;
-    let mut child = work.start(&["sleep", "1000"], &[("PATH", "/usr/bin:/bin")], &null);
-    child.wait_started()?;
+    let child = work.start(&["sleep", "1000"], &[("PATH", "/usr/bin:/bin")], &null);
     let groups = bed.controllers.v1_groups(work.id);
     for group in &groups {
         let there = fs::read_to_string(group.path().join("cgroup.procs"))?;
