@@ -19,7 +19,7 @@ mod undo;
 
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
-use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
+use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::ShimDir;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,10 @@ const TO_HEAD: usize = 1024;
 /// What an allocation's task is told.
 #[derive(Debug)]
 pub enum Command {
-    Prepare,
+    Prepare {
+        /// What of this node is to be its own.
+        assignment: Option<Assignment>,
+    },
     Adopt,
     Start(Box<DesiredShare>),
     Stop,

@@ -1,10 +1,10 @@
 //! How much of this node an allocation's work may use: from its share and the node's configuration to limits.
 
 use crate::config::{AgentConfig, IoMax};
-use lattice_model::{DesiredShare, Resources};
+use lattice_model::{Assignment, DesiredShare, Resources};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::{Controller, Controllers};
-use lattice_runtime::cgroup::limits::{IoLimit, Limits};
+use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, Limits};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -35,9 +35,10 @@ impl Bounds {
 
     /// The limits of one allocation's work here. Of what this node cannot limit nothing is asked: that is said by
     /// `doctor`, `node status` and the node's registration, not by every job.
-    pub fn limits(&self, share: &DesiredShare) -> Limits {
+    pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
         let can = |controller| self.controllers.place(controller).is_some();
         let shared = share.spec.share.is_some();
+        let own = assignment.filter(|_| shared && can(Controller::Cpuset));
         let (has, of) = (u64::from(share.resources.cores), u64::from(self.size.cores).max(1));
         let part =
             |whole: u64| if shared { u64::try_from(u128::from(whole) * u128::from(has) / u128::from(of)).unwrap_or(whole) } else { whole };
@@ -47,8 +48,8 @@ impl Bounds {
             write_bytes_per_second: io.write_bytes_per_second.map(|n| part(n).max(1)),
         });
         Limits {
-            cpus: None,
-            memory_nodes: None,
+            cpus: own.map(|a| IndexSet(a.cpus.clone())),
+            memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
             cpu_quota: (shared && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),

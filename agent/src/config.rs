@@ -3,6 +3,7 @@
 use lattice_model::NodeId;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
+use lattice_runtime::topology::SimulatedGpu;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -63,6 +64,8 @@ pub struct AgentConfig {
     pub memory_reserved_bytes: u64,
     /// How fast work that has the whole node may use block devices; a share has its part, by cores.
     pub io_max: Vec<IoMax>,
+    /// GPUs that are not there, for labs: each stands for itself in capacity and assignment, and is shown as simulated.
+    pub simulated_gpus: Vec<SimulatedGpu>,
     /// The shim's program; empty: `lattice-shim` beside the agent's own.
     pub shim: PathBuf,
     /// Seconds between SIGTERM and SIGKILL when work is ended; 0 to 3600.
@@ -123,6 +126,7 @@ impl Default for AgentConfig {
             pids_max: 32_768,
             memory_reserved_bytes: 512 << 20,
             io_max: Vec::new(),
+            simulated_gpus: Vec::new(),
             shim: PathBuf::new(),
             grace_seconds: 30,
             fence_timeout_seconds: 60,

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
-use lattice_model::{DesiredShare, NodeId};
+use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ pub struct Context {
     pub slice: Option<Slice>,
     /// How much of this node an allocation's work may use.
     pub bounds: Bounds,
+    /// What this node is made of.
+    pub topology: Arc<NodeTopology>,
     /// Whether work may run as root.
     pub allow_root: bool,
     /// SIGTERM to SIGKILL.

@@ -2,9 +2,13 @@
 
 use crate::bounds;
 use crate::config::AgentConfig;
-use lattice_model::AllocationId;
+use crate::machine;
+use lattice_model::topology::GpuVendor;
+use lattice_model::{AllocationId, NodeTopology};
 use lattice_runtime::cgroup::Slice;
+use lattice_runtime::topology::Discovered;
 use lattice_runtime::{identity, mounts};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -86,7 +90,13 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Err(error) => add("shim", Health::Missing, error.to_string()),
     }
     mpi(&mut add);
-    add("GPUs", Health::Degraded, "not looked for by this version: work sees whatever devices the machine has".to_owned());
+    let machine = machine::look(&config.simulated_gpus);
+    add("processors", Health::Ok, processors(&machine.topology));
+    match gpu_shortcoming(&machine) {
+        Some(why) => add("GPUs", Health::Degraded, why),
+        None if machine.found.is_empty() => add("GPUs", Health::Ok, "none on this machine".to_owned()),
+        None => add("GPUs", Health::Ok, machine.found.join("; ")),
+    }
     match free_bytes(&config.state_dir) {
         Ok(bytes) if bytes > 2 << 30 => add("disk", Health::Ok, format!("{} GiB free below {}", bytes >> 30, config.state_dir.display())),
         Ok(bytes) => add("disk", Health::Degraded, format!("{} MiB free below {}: make room", bytes >> 20, config.state_dir.display())),
@@ -97,6 +107,21 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Err(error) => add("boot id", Health::Missing, format!("{error}: /proc is needed")),
     }
     out
+}
+
+/// What is amiss with this machine's GPUs: some that cannot be used, some that are not there.
+pub fn gpu_shortcoming(machine: &Discovered) -> Option<String> {
+    let simulated = machine.topology.gpu.gpus.iter().filter(|g| g.vendor == GpuVendor::Simulated).count();
+    let simulated = (simulated > 0).then(|| format!("{simulated} of them SIMULATED: not there, but in the configuration (simulated_gpus)"));
+    let all: Vec<String> = machine.lacking.iter().cloned().chain(simulated).collect();
+    (!all.is_empty()).then(|| format!("GPUs: {}", all.join("; ")))
+}
+
+fn processors(topology: &NodeTopology) -> String {
+    let packages: BTreeSet<u32> = topology.cpu.cores.iter().map(|c| c.package).collect();
+    let [packages, cores, cpus, domains] =
+        [packages.len(), topology.cpu.cores.len(), topology.cpu.cpus().len(), topology.memory.domains.len()];
+    format!("{packages} package(s), {cores} cores, {cpus} processors; {domains} memory domain(s)")
 }
 
 fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {

@@ -100,7 +100,10 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
 
 fn act(action: Action, context: &Shared) {
     let (share, command) = match action {
-        Action::Prepare(share) => (share, Command::Prepare),
+        Action::Prepare(local) => {
+            let Local { share, assignment, .. } = *local;
+            (Box::new(share), Command::Prepare { assignment })
+        }
         Action::Adopt(share) => (share, Command::Adopt),
         Action::Start(share) => (share.clone(), Command::Start(share)),
         Action::Stop(share) => (share, Command::Stop),

@@ -1,6 +1,7 @@
 //! What work finds in its environment.
 
 use crate::context::Context;
+use crate::machine;
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, NodeRanks};
 use sha2::{Digest, Sha256};
@@ -48,6 +49,11 @@ pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String
 pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
     env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
+    let topology = machine::file(&context.state_dir, share.allocation, share.epoch);
+    // Not there for what an agent prepared that knew no topology.
+    if topology.exists() {
+        env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
+    }
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
 }

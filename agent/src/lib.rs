@@ -28,6 +28,7 @@ mod journal;
 mod launch;
 pub mod limits;
 mod logs;
+mod machine;
 mod membership;
 mod mesh;
 mod meshd;
@@ -53,7 +54,7 @@ use crate::placing::Placing;
 use crate::session::{Registration, SessionState};
 use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
-use lattice_model::{NodeAddresses, NodeState, Resources};
+use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
@@ -87,7 +88,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
     std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;
     let boot = identity::boot_id().context("the kernel's boot id")?;
-    let Opened { journal, brain, same_boot, torn_bytes } = Journal::open(&config.state_dir, &config.state_file(), &me, boot)?;
+    let Opened { journal, mut brain, same_boot, torn_bytes } = Journal::open(&config.state_dir, &config.state_file(), &me, boot)?;
     if torn_bytes > 0 {
         tracing::warn!(torn_bytes, "the journal's last append was cut short by a crash; nothing that was acted on is lost");
     }
@@ -95,12 +96,20 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         tracing::warn!("the machine was restarted: what ran before is lost and reported so");
     }
     let slice = usable_slice(&config, &mut degraded);
+    let simulated = config.simulated_gpus.clone();
+    let machine = tokio::task::spawn_blocking(move || machine::look(&simulated)).await?;
+    for lacking in &machine.lacking {
+        tracing::warn!(%lacking, "GPUs");
+    }
+    degraded.extend(doctor::gpu_shortcoming(&machine));
+    brain.knows(machine.topology.clone());
+    let topology = Arc::new(machine.topology);
     let (controllers, unlimited) = bounds::controllers(&config, slice.as_ref());
     for why in &unlimited {
         tracing::warn!("{why}");
     }
     degraded.extend(unlimited);
-    let size = machine_size(config.memory_reserved_bytes)?;
+    let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
 
     let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
     let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &tls, stop.child_token())?;
@@ -116,6 +125,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         socket: config.socket.clone(),
         slice,
         bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
+        topology: Arc::clone(&topology),
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
@@ -257,12 +267,10 @@ async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationTo
     Ok(membership)
 }
 
-/// What this machine has, as it registers: without the memory that is kept for the system.
-fn machine_size(memory_reserved_bytes: u64) -> anyhow::Result<Resources> {
-    let cores = std::thread::available_parallelism()?.get();
+/// This machine's main memory, without what is kept for the system.
+fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
     let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
-    let memory_bytes = total - memory_reserved_bytes.min(total / 4);
-    Ok(Resources { cores: u32::try_from(cores)?, memory_bytes, gpus: 0 })
+    Ok(total - reserved_bytes.min(total / 4))
 }

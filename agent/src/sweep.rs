@@ -12,6 +12,7 @@ const KILL_WAIT: Duration = Duration::from_secs(3);
 /// Ends and removes strays. Said in the log, each by name.
 pub fn strays(context: &Context, brain: &Brain) {
     stray_scopes(context, brain);
+    crate::machine::sweep(&context.state_dir, |allocation| brain.local(allocation).is_some());
     let controllers = &context.bounds.controllers;
     for allocation in controllers.v1_allocations() {
         if brain.local(allocation).is_some() {

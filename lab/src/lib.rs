@@ -26,6 +26,7 @@ pub mod configs;
 pub mod demo;
 pub mod down;
 pub mod faults;
+pub mod gpus;
 pub mod image;
 pub mod interrupt;
 pub mod lattice;

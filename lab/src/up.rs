@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, Daemon, Member, Node};
 use crate::lattice::Lattice;
 use crate::ports::Ports;
 use crate::process::{run, spawn_detached, tail, until};
-use crate::{configs, down, interrupt};
+use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -33,6 +33,8 @@ pub struct Options {
     pub degraded_after_ms: u64,
     /// Further silence after which it is Down, in milliseconds. Long: tests hold agents down for a while.
     pub down_after_ms: u64,
+    /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
+    pub simulated_gpus: u32,
     /// How long all of it may take once built.
     pub ready_within: Duration,
 }
@@ -50,6 +52,7 @@ impl Options {
             heartbeat_ms: 500,
             degraded_after_ms: 3_000,
             down_after_ms: 60_000,
+            simulated_gpus: 0,
             ready_within: Duration::from_secs(60),
         }
     }
@@ -60,6 +63,9 @@ impl Options {
         }
         if ![1, 3, 5].contains(&self.quorum) {
             bail!("--quorum {}: 1, 3 or 5 are possible (an even number survives no more than one less)", self.quorum);
+        }
+        if self.simulated_gpus > gpus::NODE_MAX {
+            bail!("{} simulated GPUs on a node: at most {} are possible", self.simulated_gpus, gpus::NODE_MAX);
         }
         if self.heartbeat_ms == 0 || self.degraded_after_ms <= self.heartbeat_ms {
             bail!("--degraded-after-ms must be more than --heartbeat-ms ({}), and that more than 0", self.heartbeat_ms);
@@ -142,7 +148,9 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     }
     for n in &cluster.nodes {
         let root = format!("{}/{}/workload.slice", cluster.cgroup_root, n.id);
-        write(&cluster.dir.join(&n.id).join("agent.yaml"), &configs::agent(&cluster, n, options, &root))?;
+        let devices = gpus::make(&cluster.dir.join(&n.id), &n.id, options.simulated_gpus)?;
+        let text = configs::agent(&cluster, n, options, &root) + &gpus::config(&devices);
+        write(&cluster.dir.join(&n.id).join("agent.yaml"), &text)?;
     }
     shared_cli(&cluster, binaries)?;
     Ok(cluster)

@@ -22,6 +22,7 @@ pub mod report;
 pub mod resources;
 pub mod spec;
 pub mod time;
+pub mod topology;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AuditAction, AuditRecord};
@@ -34,3 +35,4 @@ pub use report::{NodeReport, ReportItem};
 pub use resources::Resources;
 pub use spec::{AllocationSpec, Entrypoint, Image, RequeuePolicy, SpecError};
 pub use time::Timestamp;
+pub use topology::{Assignment, NodeTopology};

@@ -11,9 +11,11 @@
 //! What a list wants is compared with what is here after every event ([`Brain::reconcile`]): there is no other
 //! place where work begins or is stopped because of the quorum.
 
+use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
-    AllocationId, AllocationState, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport, ReportItem,
+    AllocationId, AllocationState, Assignment, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport, NodeTopology,
+    ReportItem,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +42,9 @@ pub struct Local {
     pub share: DesiredShare,
     /// How far it is.
     pub phase: Phase,
+    /// What of the node is its own; `None`: nothing was told apart when it began (see [`Brain::knows`]).
+    #[serde(default)]
+    pub assignment: Option<Assignment>,
 }
 
 /// What happens to a node.
@@ -65,7 +70,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Verify the image, make the scope, start the shim or find it again. Answered by [`Event::Prepared`].
-    Prepare(Box<DesiredShare>),
+    Prepare(Box<Local>),
     /// Find its shim again after a restart of the agent.
     Adopt(Box<DesiredShare>),
     /// Let walltime run; on the head start the entry point. Finds the shim again where that is needed.
@@ -79,7 +84,7 @@ pub enum Action {
 }
 
 /// The state of one node. See the module's figure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Brain {
     me: NodeId,
     incarnation: Incarnation,
@@ -88,6 +93,9 @@ pub struct Brain {
     done: BTreeMap<AllocationId, Epoch>,
     acknowledged: u64,
     outbox: VecDeque<ReportItem>,
+    /// Of the machine as it is now: told after each start, never written down.
+    #[serde(skip)]
+    topology: Option<NodeTopology>,
 }
 
 impl Brain {
@@ -101,7 +109,14 @@ impl Brain {
             done: BTreeMap::new(),
             acknowledged: 0,
             outbox: VecDeque::new(),
+            topology: None,
         }
+    }
+
+    /// Tells it what the node is made of: from now on each allocation gets processors and GPUs of its own. Those that
+    /// are here keep what they have.
+    pub fn knows(&mut self, topology: NodeTopology) {
+        self.topology = Some(topology);
     }
 
     /// This node's name.
@@ -157,11 +172,11 @@ impl Brain {
                 self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
                 self.list = list;
             }
-            Record::Entered { allocation, epoch, phase } => match self.locals.get_mut(&allocation) {
+            Record::Entered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
                 Some(local) if local.share.epoch == epoch => local.phase = phase,
                 Some(_) | None => {
                     if let Some(share) = self.list.shares.iter().find(|s| s.allocation == allocation && s.epoch == epoch) {
-                        self.locals.insert(allocation, Local { share: share.clone(), phase });
+                        self.locals.insert(allocation, Local { share: share.clone(), phase, assignment });
                     }
                 }
             },
@@ -195,7 +210,7 @@ impl Brain {
         for local in turn.brain.locals.values() {
             let share = Box::new(local.share.clone());
             turn.actions.push(match local.phase {
-                Phase::Preparing => Action::Prepare(share),
+                Phase::Preparing => Action::Prepare(Box::new(local.clone())),
                 Phase::Prepared => Action::Adopt(share),
                 Phase::Running => Action::Start(share),
                 Phase::Stopping => Action::Stop(share),
@@ -229,7 +244,7 @@ impl Turn<'_> {
     fn enter(&mut self, allocation: AllocationId, phase: Phase) {
         if let Some(local) = self.brain.locals.get(&allocation) {
             let epoch = local.share.epoch;
-            self.write(Record::Entered { allocation, epoch, phase });
+            self.write(Record::Entered { allocation, epoch, phase, assignment: None });
         }
     }
 
@@ -303,6 +318,27 @@ impl Turn<'_> {
         }
     }
 
+    /// Gives a share its part of the node and has it prepared; or reports why it cannot be.
+    fn begin(&mut self, share: &DesiredShare) {
+        let (allocation, epoch) = (share.allocation, share.epoch);
+        let taken = self.brain.locals.values().filter_map(|l| l.assignment.as_ref());
+        let assigned = self.brain.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
+        match assigned {
+            Ok(assignment) => {
+                self.write(Record::Entered { allocation, epoch, phase: Phase::Preparing, assignment });
+                if let Some(local) = self.brain.locals.get(&allocation) {
+                    self.actions.push(Action::Prepare(Box::new(local.clone())));
+                }
+            }
+            // The report first: what is cut short here begins again, and is refused again.
+            Err(why) => {
+                self.report(ReportItem::PrepareFailed { allocation, epoch, why: why.to_string() });
+                self.write(Record::Entered { allocation, epoch, phase: Phase::Undoing, assignment: None });
+                self.actions.push(Action::Undo(Box::new(share.clone())));
+            }
+        }
+    }
+
     fn stop(&mut self, allocation: AllocationId) {
         self.enter(allocation, Phase::Stopping);
         if let Some(local) = self.brain.locals.get(&allocation) {
@@ -338,10 +374,7 @@ impl Turn<'_> {
             let (allocation, epoch) = (share.allocation, share.epoch);
             match self.brain.locals.get(&allocation) {
                 None if self.brain.done.get(&allocation) == Some(&epoch) => {}
-                None => {
-                    self.write(Record::Entered { allocation, epoch, phase: Phase::Preparing });
-                    self.actions.push(Action::Prepare(Box::new(share.clone())));
-                }
+                None => self.begin(share),
                 // One node alone need not wait to hear that every node is prepared.
                 Some(local)
                     if local.share.epoch == epoch

@@ -14,7 +14,7 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         epoch: Epoch(epoch),
         owner: Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] },
         state,
-        resources: Resources::default(),
+        resources: Resources { cores: 2, memory_bytes: 1 << 20, gpus: 1 },
         nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
         spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
         requeue_count: 0,
@@ -45,8 +45,44 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
         .collect()
 }
 
+/// Of a node on which four of [`share`] fit at once, and no more.
 fn brain() -> Brain {
-    Brain::new("n0".parse().unwrap())
+    let mut brain = Brain::new("n0".parse().unwrap());
+    brain.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));
+    brain
+}
+
+/// Nothing of the node has two owners, and everybody has what his share says.
+fn each_has_its_own(brain: &Brain) {
+    let (mut cpus, mut gpus) = (BTreeSet::new(), BTreeSet::new());
+    for assignment in brain.locals().filter_map(|l| l.assignment.as_ref()) {
+        assert_eq!((assignment.cpus.len(), assignment.gpus.len()), (2, 1));
+        for cpu in &assignment.cpus {
+            assert!(cpus.insert(*cpu), "processor {cpu} has two owners");
+        }
+        for gpu in &assignment.gpus {
+            assert!(gpus.insert(gpu.clone()), "{gpu} has two owners");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_free_is_not_given_and_said_so() {
+    let mut b = brain();
+    let all: Vec<_> = (1..=4).map(|n| share(n, 1, AllocationState::Staging, 1)).collect();
+    assert_eq!(names(&step(&mut b, list(1, all.clone()))), ["prepare"; 4]);
+    each_has_its_own(&b);
+    let five: Vec<_> = all.into_iter().chain([share(5, 1, AllocationState::Staging, 1)]).collect();
+    assert_eq!(names(&step(&mut b, list(2, five))), ["report", "undo"]);
+    let told = b.reports().last().unwrap().item;
+    assert!(matches!(&told, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{told:?}");
+    // What leaves is free for the next.
+    step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1) });
+    step(&mut b, list(3, vec![]));
+    step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
+    step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1) });
+    assert_eq!(names(&step(&mut b, list(4, vec![share(6, 2, AllocationState::Staging, 1)]))), ["prepare"]);
+    each_has_its_own(&b);
 }
 
 #[test]
@@ -134,7 +170,8 @@ impl World {
     fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Prepare(s) => {
+                Action::Prepare(local) => {
+                    let s = local.share;
                     self.live.insert((s.allocation, s.epoch));
                     self.pending.push(Event::Prepared { allocation: s.allocation, epoch: s.epoch, result: Ok(()) });
                 }
@@ -212,6 +249,7 @@ proptest! {
                 }
                 Step::Crash(n) => { cut = Some(usize::from(n % 5)); continue }
             };
+            each_has_its_own(&brain);
             let (mut records, mut actions) = (Vec::new(), Vec::new());
             brain.handle(event.clone(), &mut records, &mut actions);
             for record in &records {
@@ -225,7 +263,7 @@ proptest! {
                 }
                 disk.extend(records.into_iter().take(kept));
                 if whole { world.act(actions); }
-                brain = Brain::new("n0".parse().unwrap());
+                brain = self::brain();
                 for record in &disk { brain.replay(record.clone()); }
                 let (mut records, mut actions) = (Vec::new(), Vec::new());
                 brain.resume(true, &mut records, &mut actions);
@@ -242,7 +280,8 @@ proptest! {
             }
             disk.extend(records);
             for action in &actions {
-                if let Action::Prepare(s) = action {
+                if let Action::Prepare(local) = action {
+                    let s = &local.share;
                     let listed_since = last.iter().any(|l| l.allocation == s.allocation && l.epoch == s.epoch);
                     prop_assert!(listed_since, "prepared what no list wants");
                 }
@@ -250,7 +289,7 @@ proptest! {
             world.act(actions);
         }
         prop_assert!(world.pending.is_empty());
-        let mut replayed = Brain::new("n0".parse().unwrap());
+        let mut replayed = self::brain();
         for record in &disk { replayed.replay(record.clone()); }
         prop_assert_eq!(&replayed, &brain);
         for local in brain.locals() {

@@ -7,10 +7,12 @@
 //! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
 //! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
 
+mod assign;
 mod brain;
 mod launch;
 mod record;
 
+pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, Local, Phase};
 pub use launch::{LaunchEnd, LaunchHead, PartEvent};
 pub use record::Record;

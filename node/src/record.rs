@@ -1,7 +1,7 @@
 //! What the agent's journal holds: the durable vocabulary of a node.
 
 use crate::brain::Phase;
-use lattice_model::{AllocationId, DesiredList, Epoch, Incarnation, ReportItem};
+use lattice_model::{AllocationId, Assignment, DesiredList, Epoch, Incarnation, ReportItem};
 use serde::{Deserialize, Serialize};
 
 /// One fact, written before it is acted upon. Replaying all of them in order gives the state again.
@@ -11,8 +11,15 @@ pub enum Record {
     Registered { incarnation: Incarnation },
     /// A newer list of what this node is to do.
     Listed(DesiredList),
-    /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its share from the list.
-    Entered { allocation: AllocationId, epoch: Epoch, phase: Phase },
+    /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its share from the list, and
+    /// says which processors and GPUs of the node are its own from then on.
+    Entered {
+        allocation: AllocationId,
+        epoch: Epoch,
+        phase: Phase,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        assignment: Option<Assignment>,
+    },
     /// Nothing of it is left here, and it is never begun again under this epoch.
     Gone { allocation: AllocationId, epoch: Epoch },
     /// A report that the quorum is to hear.

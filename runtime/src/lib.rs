@@ -9,6 +9,7 @@
 //!   binding    a process's processors and memory nodes
 //!   process    one program: born inside its cgroup, as its user, with nothing of ours
 //!   pty        terminals of our own making
+//!   topology   processors, memory and GPUs of this machine
 //!   exits      exit statuses on disk, for when the shim itself is dead
 //!   shim       the agent's and the shim's protocol, and how a shim is started and found again
 //! ```
@@ -25,3 +26,4 @@ pub mod mounts;
 pub mod process;
 pub mod pty;
 pub mod shim;
+pub mod topology;

@@ -3,8 +3,9 @@
 use crate::context::Context;
 use crate::environment::UENV_MOUNT;
 use crate::limits::given_open_files;
+use crate::machine;
 use crate::readiness::readable;
-use lattice_model::DesiredShare;
+use lattice_model::{Assignment, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
@@ -14,7 +15,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Checks who it is for, brings the image, makes the scope, starts the shim. Gives the line to it, or why not.
-pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<UnixStream, String> {
+pub(super) fn prepare(
+    context: &Context,
+    share: &DesiredShare,
+    assignment: Option<&Assignment>,
+    dir: &ShimDir,
+) -> Result<UnixStream, String> {
     if let Ok(stream) = connect_shim(dir) {
         return Ok(stream);
     }
@@ -36,7 +42,11 @@ pub(super) fn prepare(context: &Context, share: &DesiredShare, dir: &ShimDir) ->
         None => None,
     };
     failpoint::pass(Point::ScopeMade);
-    let limits = context.bounds.limits(share);
+    if let Some(assignment) = assignment {
+        machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology, assignment)
+            .map_err(|e| format!("writing its topology file below {}: {e}", context.state_dir.display()))?;
+    }
+    let limits = context.bounds.limits(share, assignment);
     let v1_groups =
         context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(|e| format!("limits: {}", with_causes(&e)))?;
     failpoint::pass(Point::LimitsSet);

@@ -6,7 +6,7 @@ use super::{Activity, Command, Detail, Standing, launch_numbers, prepare, undo};
 use crate::context::Shared;
 use crate::environment;
 use crate::mesh::frame::{ToHead, ToPart};
-use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
+use lattice_model::{AllocationId, Assignment, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
@@ -138,7 +138,7 @@ impl AllocationTask {
     async fn obey(&mut self, command: Command) {
         tracing::debug!(allocation = %self.share.allocation, ?command, "told");
         match command {
-            Command::Prepare => self.prepare().await,
+            Command::Prepare { assignment } => self.prepare(assignment).await,
             Command::Adopt => {
                 self.connect().await;
             }
@@ -151,10 +151,10 @@ impl AllocationTask {
         }
     }
 
-    async fn prepare(&mut self) {
+    async fn prepare(&mut self, assignment: Option<Assignment>) {
         self.say("preparing: identity, image, scope, shim");
         let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
-        let prepared = tokio::task::spawn_blocking(move || prepare::prepare(&context, &share, &dir)).await;
+        let prepared = tokio::task::spawn_blocking(move || prepare::prepare(&context, &share, assignment.as_ref(), &dir)).await;
         let failure = match prepared {
             Ok(Ok(stream)) => match self.take_link(stream).await {
                 Ok(()) => {

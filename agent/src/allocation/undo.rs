@@ -1,6 +1,7 @@
 //! Taking an allocation away: processes, scope, files. Its log files stay, within the spool's limit.
 
 use crate::context::Context;
+use crate::machine;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
@@ -57,6 +58,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
             Ok(()) | Err(_) => failpoint::pass(removed),
         }
     }
+    machine::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its topology file: {e}"))?;
     if wrote_nothing(dir) {
         // Many short silent jobs would use up the inodes.
         fs::remove_dir_all(&dir.0).map_err(|e| format!("{}: {e}", dir.0.display()))?;

@@ -11,6 +11,7 @@ use lattice_gossip::Liveness;
 use lattice_model::{AllocationState, NodeId, SharePhase};
 use lattice_node::Phase;
 use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_runtime::cgroup::limits::IndexSet;
 use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status};
 
@@ -63,6 +64,8 @@ impl NodeService for Api {
                     name: local.share.spec.name.clone(),
                     shim_pid: detail.shim_pid.unwrap_or(0),
                     detail: detail.text,
+                    cpus: local.assignment.as_ref().map(|a| IndexSet(a.cpus.clone()).to_string()).unwrap_or_default(),
+                    gpus: local.assignment.as_ref().map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default(),
                 }
             })
             .collect();
@@ -78,6 +81,7 @@ impl NodeService for Api {
             allocations,
             degraded: self.degraded.to_vec(),
             refused: self.refused(),
+            topology: serde_json::to_string(&*self.context.topology).map_err(|e| Status::internal(e.to_string()))?,
         }))
     }
 

@@ -8,6 +8,8 @@ use crate::session::{Session, answer};
 use crate::shown::{filled, short, time};
 use crate::table::{Table, block};
 use lattice_api::v1;
+use lattice_model::NodeTopology;
+use std::collections::BTreeSet;
 
 pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -39,12 +41,13 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     for refused in &local.refused {
         text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.what))]));
     }
+    text.push_str(&topology(local));
     text.push('\n');
     if local.allocations.is_empty() {
         text.push_str("No allocations on this node.\n");
         return text;
     }
-    let mut table = Table::new(&["ID", "NAME", "OWNER", "PHASE", "EPOCH", "SHIM", "DETAIL"]);
+    let mut table = Table::new(&["ID", "NAME", "OWNER", "PHASE", "EPOCH", "SHIM", "CPUS", "GPUS", "DETAIL"]);
     for a in &local.allocations {
         let shim = if a.shim_pid == 0 { String::new() } else { a.shim_pid.to_string() };
         table.row(vec![
@@ -54,10 +57,30 @@ fn text(local: &v1::LocalStatusResponse) -> String {
             a.phase.clone(),
             a.epoch.to_string(),
             shim,
+            a.cpus.clone(),
+            a.gpus.join(","),
             a.detail.clone(),
         ]);
     }
-    text.push_str(&table.text(&["DETAIL"]));
+    text.push_str(&table.text(&["CPUS", "GPUS", "DETAIL"]));
+    text
+}
+
+/// The node in a few lines. An agent that does not tell, or tells more than this program knows, is shown without.
+fn topology(local: &v1::LocalStatusResponse) -> String {
+    let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
+    let packages: BTreeSet<u32> = node.cpu.cores.iter().map(|c| c.package).collect();
+    let cpus = format!("{} packages, {} cores, {} processors", packages.len(), node.cpu.cores.len(), node.cpu.cpus().len());
+    let domains = node.memory.domains.len();
+    let memory = format!("{} GiB in {domains} {}", node.memory.total_capacity_bytes >> 30, if domains == 1 { "domain" } else { "domains" });
+    let mut text = block(&[("Processors", cpus), ("Memory", memory)]);
+    for gpu in &node.gpu.gpus {
+        let near = gpu.numa_node.map(|n| format!(", NUMA node {n}")).unwrap_or_default();
+        let nic = node.gpu.nic_affinity.get(&gpu.index).map(|n| format!(", near {n}")).unwrap_or_default();
+        let part = if gpu.partitioned { ", an instance" } else { "" };
+        let shown = format!("{} {} {} ({} GiB{part}{near}{nic}) {}", gpu.index, gpu.vendor, gpu.model, gpu.memory_bytes >> 30, gpu.id);
+        text.push_str(&block(&[("GPU", shown)]));
+    }
     text
 }
 
@@ -66,6 +89,7 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
         serde_json::json!({
             "id": a.id, "name": a.name, "owner": a.owner, "phase": a.phase, "epoch": a.epoch,
             "shim_pid": (a.shim_pid != 0).then_some(a.shim_pid), "detail": filled(&a.detail),
+            "cpus": filled(&a.cpus), "gpus": a.gpus,
         })
     });
     let refused = local.refused.iter().map(|r| (r.what.clone(), r.count.into()));
@@ -80,6 +104,7 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
         "reports_pending": local.reports_pending,
         "degraded": local.degraded,
         "refused": refused.collect::<serde_json::Map<_, _>>(),
+        "topology": serde_json::from_str::<serde_json::Value>(&local.topology).ok(),
         "allocations": allocations.collect::<Vec<_>>(),
     })
 }
@@ -107,9 +132,12 @@ mod tests {
                 name: "sim".into(),
                 shim_pid: 77,
                 detail: String::new(),
+                cpus: "0-3".into(),
+                gpus: vec!["GPU-1".into()],
             }],
             degraded: vec!["no memory limits: give the agent a delegated cgroup".into()],
             refused: vec![v1::Refused { what: "gossip datagrams".into(), count: 4 }],
+            topology: String::new(),
         };
         let want = "\
 Node:     n1
@@ -121,8 +149,8 @@ Reports:  2 not yet acknowledged
 Degraded:  no memory limits: give the agent a delegated cgroup
 Refused:  4 gossip datagrams
 
-ID        NAME  OWNER  PHASE    EPOCH  SHIM
-1f0c9a4e  sim   ada    running  4      77
+ID        NAME  OWNER  PHASE    EPOCH  SHIM  CPUS  GPUS
+1f0c9a4e  sim   ada    running  4      77    0-3   GPU-1
 ";
         assert_eq!(text(&local), want);
     }

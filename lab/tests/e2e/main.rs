@@ -13,6 +13,7 @@ mod mpi;
 mod outage;
 mod refusal;
 mod survival;
+mod topology;
 mod uenv;
 mod whole;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         crash::trials(),
+        topology::trials(),
         whole::trials(),
         demo::trials(),
     ];

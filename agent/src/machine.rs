@@ -1,0 +1,90 @@
+//! What this node is made of, as the agent found it when it began, and how allocations are told: each has a file with
+//! the whole topology and its own part of it, so that no rank looks for it again.
+
+use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Resources};
+use lattice_runtime::topology::{self, Discovered, Files, SimulatedGpu};
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Looks at this machine. Takes as long as its vendors' libraries do: once per start.
+pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
+    topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
+}
+
+/// What of it is registered.
+pub fn size(topology: &NodeTopology, memory_bytes: u64) -> anyhow::Result<Resources> {
+    Ok(Resources { cores: u32::try_from(topology.cpu.cpus().len())?, memory_bytes, gpus: u32::try_from(topology.gpu.gpus.len())? })
+}
+
+/// What a rank reads: JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    node: &'a str,
+    assigned: &'a Assignment,
+    #[serde(flatten)]
+    topology: &'a NodeTopology,
+}
+
+fn directory(state_dir: &Path) -> PathBuf {
+    state_dir.join("topology")
+}
+
+/// Where an allocation's file lies. Its user can read it there; the allocation's own directory is closed to him.
+pub fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> PathBuf {
+    directory(state_dir).join(format!("{allocation}-{epoch}.json"))
+}
+
+/// Writes it, whole or not at all. Not synced: a machine that was restarted has nobody to read it.
+pub fn tell(state_dir: &Path, node: &str, share: &DesiredShare, topology: &NodeTopology, assigned: &Assignment) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
+    let path = file(state_dir, share.allocation, share.epoch);
+    let part = path.with_extension("part");
+    fs::write(&part, serde_json::to_vec(&Told { node, assigned, topology })?)?;
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o444))?;
+    fs::rename(&part, &path)
+}
+
+/// Removes it.
+pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::Result<()> {
+    match fs::remove_file(file(state_dir, allocation, epoch)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Removes what a former life left of allocations that are not here any more.
+pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
+    for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
+        let allocation = entry.file_name().to_str().and_then(|name| name.get(..36)?.parse::<AllocationId>().ok());
+        if !allocation.is_some_and(&here)
+            && let Err(error) = fs::remove_file(entry.path())
+        {
+            tracing::warn!(path = %entry.path().display(), %error, "a stray topology file could not be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_swept_is_what_is_not_here() {
+        let dir = std::env::temp_dir().join(format!("lattice-machine-{}", std::process::id()));
+        fs::create_dir_all(directory(&dir)).unwrap();
+        let ids = [AllocationId(uuid::Uuid::new_v4()), AllocationId(uuid::Uuid::new_v4())];
+        for id in ids {
+            fs::write(file(&dir, id, Epoch(1)), "{}").unwrap();
+        }
+        fs::write(directory(&dir).join("half.part"), "").unwrap();
+        sweep(&dir, |id| id == ids[1]);
+        let left: Vec<_> = fs::read_dir(directory(&dir)).unwrap().flatten().map(|e| e.path()).collect();
+        assert_eq!(left, [file(&dir, ids[1], Epoch(1))]);
+        forget(&dir, ids[1], Epoch(1)).unwrap();
+        forget(&dir, ids[1], Epoch(1)).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

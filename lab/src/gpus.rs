@@ -1,0 +1,59 @@
+//! Simulated GPUs: character devices of a major number that is kept for experiments and that no driver here has. Opening
+//! one fails with ENXIO where that is allowed, and with EPERM where a filter stands before it.
+
+use anyhow::{Context, Result, bail};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// At most so many on a node.
+pub const NODE_MAX: u32 = 16;
+/// Numbers for local and experimental use (the kernel's Documentation/admin-guide/devices.txt).
+const MAJORS: std::ops::RangeInclusive<u64> = 240..=254;
+
+/// Makes a node's devices in `dir`; `node` is `n<number>`. Every user may open them, as he may those of real GPUs.
+pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let major = free_major()?;
+    let number: u64 = node.trim_start_matches('n').parse().unwrap_or(0);
+    let mut devices = Vec::new();
+    for i in 0..count {
+        let path = dir.join(format!("gpu{i}"));
+        let device = makedev(major, number * u64::from(NODE_MAX) + u64::from(i));
+        mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), device)
+            .with_context(|| format!("cannot make the device {} (only root can)", path.display()))?;
+        // Whatever the umask is.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        devices.push(path);
+    }
+    Ok(devices)
+}
+
+/// What the agent's configuration says of them: two islands, each of one half.
+pub fn config(devices: &[PathBuf]) -> String {
+    let mut text = String::new();
+    if !devices.is_empty() {
+        text.push_str("simulated_gpus:\n");
+    }
+    for (i, device) in devices.iter().enumerate() {
+        let island = i * 2 / devices.len();
+        let path = serde_json::Value::from(device.to_string_lossy());
+        let _ = writeln!(text, "  - {{device: {path}, memory_bytes: 1073741824, island: {island}}}");
+    }
+    text
+}
+
+fn free_major() -> Result<u64> {
+    let devices = fs::read_to_string("/proc/devices").context("/proc/devices")?;
+    let characters = devices.split("Block devices").next().unwrap_or_default();
+    let taken: Vec<u64> = characters.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();
+    let mut free = MAJORS.filter(|major| !taken.contains(major));
+    match free.next() {
+        Some(major) => Ok(major),
+        None => bail!("every experimental device number (240 to 254) is taken on this machine"),
+    }
+}

@@ -1,0 +1,286 @@
+//! What a node is made of: processors, memory domains, GPUs, and how they are connected. Found once per start of the
+//! agent, shown in `node status`, decided by when a node is shared, and handed to ranks so that none looks again.
+//!
+//! `GpuTopology` and `MemoryTopology` are the documents' ("GPU topology", "memory topology"). A figure that neither
+//! firmware nor driver tells is absent, never guessed.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything of one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeTopology {
+    /// Its processors.
+    pub cpu: CpuTopology,
+    /// Its memory.
+    pub memory: MemoryTopology,
+    /// Its GPUs.
+    pub gpu: GpuTopology,
+}
+
+/// The processors that the agent may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTopology {
+    /// Physical cores, in the order of their first logical processor.
+    pub cores: Vec<Core>,
+    /// Caches of level 2 and above, and which processors share each.
+    pub caches: Vec<Cache>,
+}
+
+/// One physical core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// Its logical processors (SMT siblings), as Linux numbers them, ascending.
+    pub cpus: Vec<u32>,
+    /// Its package (socket).
+    pub package: u32,
+    /// Its NUMA node; 0 where the kernel knows none.
+    pub numa_node: u32,
+}
+
+/// One cache.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cache {
+    /// 2, 3, …
+    pub level: u32,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// The logical processors that share it, ascending.
+    pub cpus: Vec<u32>,
+}
+
+/// The node's memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryTopology {
+    /// Its domains, by id.
+    pub domains: Vec<MemoryDomain>,
+    /// What is known of the ways between them.
+    pub interconnects: Vec<MemoryInterconnect>,
+    /// All domains together, in bytes.
+    pub total_capacity_bytes: u64,
+}
+
+/// Memory with the same distance to everybody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryDomain {
+    /// Its number among the domains.
+    pub id: u32,
+    /// What it is.
+    pub domain_type: MemoryDomainType,
+    /// Its size in bytes.
+    pub capacity_bytes: u64,
+    /// Its NUMA node, where the kernel has one for it.
+    pub numa_node: Option<u32>,
+    /// Logical processors for which it is the nearest, ascending.
+    pub attached_cpus: Vec<u32>,
+    /// Indices of GPUs that are near it, ascending.
+    pub attached_gpus: Vec<u32>,
+}
+
+/// The kinds of [`MemoryDomain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryDomainType {
+    /// A processor's own memory.
+    Dram,
+    /// High-bandwidth memory with a NUMA node of its own.
+    Hbm,
+    /// Behind CXL.
+    CxlAttached,
+    /// One coherent memory of processors and GPU (GH200, MI300A).
+    Unified,
+}
+
+/// A way between two domains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryInterconnect {
+    /// One end.
+    pub domain_a: u32,
+    /// The other end.
+    pub domain_b: u32,
+    /// What it is.
+    pub link_type: MemoryLinkType,
+    /// The firmware's relative distance (ACPI SLIT; 10 is local).
+    pub distance: u32,
+    /// In gigabytes a second, where firmware or driver tells.
+    pub bandwidth_gbps: Option<f64>,
+    /// In nanoseconds, where the firmware tells.
+    pub latency_ns: Option<u64>,
+}
+
+/// The kinds of [`MemoryInterconnect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryLinkType {
+    /// Between sockets or parts of one.
+    NumaLink,
+    /// To memory behind CXL.
+    CxlSwitch,
+    /// Between processor and GPU of one coherent package.
+    CoherentFabric,
+}
+
+/// The node's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuTopology {
+    /// The devices that can be given to work, by index.
+    pub gpus: Vec<GpuDevice>,
+    /// Each pair that is known to be connected, once.
+    pub links: Vec<GpuLink>,
+    /// By GPU, the network interface that is nearest to it, where one is nearer than all others.
+    pub nic_affinity: BTreeMap<u32, String>,
+}
+
+/// One GPU, or one instance of a partitioned one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuDevice {
+    /// Its number on this node, from 0, in the order of PCI addresses.
+    pub index: u32,
+    /// Its name for ever: what it is assigned by, and what makes it visible (`GPU-…`, `MIG-…`).
+    pub id: String,
+    /// Who made it.
+    pub vendor: GpuVendor,
+    /// As the vendor calls it.
+    pub model: String,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// CUDA compute capability (`9.0`) or CDNA architecture (`gfx942`); empty where the driver does not tell.
+    pub compute_capability: String,
+    /// Whether it is an instance of a partitioned GPU (MIG).
+    pub partitioned: bool,
+    /// Its PCI address, or its parent's (`0000:3b:00.0`).
+    #[serde(default)]
+    pub pci_address: Option<String>,
+    /// The NUMA node that it is near to.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
+    /// The device files that open it and no other but its siblings of one partitioned GPU.
+    #[serde(default)]
+    pub device_files: Vec<DeviceFile>,
+}
+
+/// A character device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceFile {
+    /// Where it lies.
+    pub path: String,
+    /// Its driver's number.
+    pub major: u32,
+    /// Its own number.
+    pub minor: u32,
+}
+
+/// Who made a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuVendor {
+    Nvidia,
+    Amd,
+    /// Nobody: the agent's configuration says that it is to be shown (`simulated_gpus`). For labs.
+    Simulated,
+}
+
+impl std::fmt::Display for GpuVendor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Nvidia => "NVIDIA",
+            Self::Amd => "AMD",
+            Self::Simulated => "SIMULATED",
+        })
+    }
+}
+
+/// A way between two GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuLink {
+    /// One end's index.
+    pub gpu_a: u32,
+    /// The other end's.
+    pub gpu_b: u32,
+    /// What it is.
+    pub link_type: GpuLinkType,
+    /// In gigabytes a second in one direction; 0 where neither driver nor bus tells.
+    pub bandwidth_gbps: f64,
+}
+
+/// The kinds of [`GpuLink`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuLinkType {
+    NvLink,
+    NvSwitch,
+    InfinityFabric,
+    Xgmi,
+    Pcie,
+}
+
+impl CpuTopology {
+    /// Every logical processor.
+    pub fn cpus(&self) -> BTreeSet<u32> {
+        self.cores.iter().flat_map(|c| c.cpus.iter().copied()).collect()
+    }
+}
+
+impl GpuTopology {
+    /// The bandwidth between two GPUs; 0 where no link is known.
+    pub fn bandwidth(&self, a: u32, b: u32) -> f64 {
+        let joins = |l: &&GpuLink| (l.gpu_a, l.gpu_b) == (a, b) || (l.gpu_a, l.gpu_b) == (b, a);
+        self.links.iter().filter(joins).map(|l| l.bandwidth_gbps).fold(0.0, f64::max)
+    }
+
+    /// The device with this id.
+    pub fn by_id(&self, id: &str) -> Option<&GpuDevice> {
+        self.gpus.iter().find(|g| g.id == id)
+    }
+}
+
+/// What of a node one allocation has: decided by its node, never two owners of one thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Logical processors.
+    pub cpus: BTreeSet<u32>,
+    /// GPUs by [`GpuDevice::id`].
+    pub gpus: BTreeSet<String>,
+    /// The NUMA nodes of its processors and GPUs.
+    pub memory_nodes: BTreeSet<u32>,
+}
+
+impl Assignment {
+    /// The device files of the node's GPUs that it must not open: all but those that its own GPUs need.
+    pub fn denied(&self, gpus: &GpuTopology) -> BTreeSet<DeviceFile> {
+        let (own, other): (Vec<&GpuDevice>, Vec<&GpuDevice>) = gpus.gpus.iter().partition(|g| self.gpus.contains(&g.id));
+        let own: BTreeSet<(u32, u32)> = own.iter().flat_map(|g| &g.device_files).map(|f| (f.major, f.minor)).collect();
+        other.iter().flat_map(|g| &g.device_files).filter(|f| !own.contains(&(f.major, f.minor))).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_two_instances_share_is_denied_to_neither_of_them() {
+        let file = |minor| DeviceFile { path: format!("/dev/x{minor}"), major: 195, minor };
+        let gpu = |index: u32, files: &[u32]| GpuDevice {
+            index,
+            id: format!("GPU-{index}"),
+            vendor: GpuVendor::Nvidia,
+            model: String::new(),
+            memory_bytes: 0,
+            compute_capability: String::new(),
+            partitioned: true,
+            pci_address: None,
+            numa_node: None,
+            device_files: files.iter().copied().map(file).collect(),
+        };
+        let gpus = GpuTopology { gpus: vec![gpu(0, &[0, 10]), gpu(1, &[0, 11]), gpu(2, &[1])], ..GpuTopology::default() };
+        let denied = |ids: &[&str]| -> Vec<u32> {
+            let own = Assignment { gpus: ids.iter().map(|i| (*i).to_owned()).collect(), ..Assignment::default() };
+            own.denied(&gpus).into_iter().map(|f| f.minor).collect()
+        };
+        assert_eq!(denied(&["GPU-0"]), [1, 11]);
+        assert_eq!(denied(&["GPU-2"]), [0, 10, 11]);
+        assert_eq!(denied(&[]), [0, 1, 10, 11]);
+        assert_eq!(denied(&["GPU-0", "GPU-1", "GPU-2"]), [] as [u32; 0]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Which processors and GPUs of a node an allocation's share gets, among those that are free.
+//!
+//! GPUs first: the best-connected subset (the documents' "selection algorithm": the greatest least bandwidth between any
+//! two; then the most GPUs with a network interface near them, and the most such interfaces; then the lowest indices).
+//! Then processors near those GPUs, whole cores before single threads of shared ones. A share whose amounts fit what is
+//! free always gets it.
+
+use lattice_model::topology::{Core, GpuDevice, GpuTopology};
+use lattice_model::{Assignment, NodeTopology, Resources};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// With more free GPUs than this the subset is built greedily: its least bandwidth may then not be the greatest possible.
+pub const EXACT_GPUS_MAX: usize = 16;
+
+/// Why a share cannot be given.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotAssigned {
+    /// Fewer processors are free than it is to have.
+    #[error(
+        "its share has {wanted} processors of this node, of which {free} are there and free: restart the agent to register what the node has now"
+    )]
+    Cpus { wanted: u32, free: usize },
+    /// Fewer GPUs are free than it is to have.
+    #[error(
+        "its share has {wanted} GPUs of this node, of which {free} are there and free: restart the agent to register what the node has now"
+    )]
+    Gpus { wanted: u32, free: usize },
+}
+
+/// Chooses for one share. `taken`: what the node's other allocations have.
+pub fn assign<'a>(
+    node: &NodeTopology,
+    taken: impl IntoIterator<Item = &'a Assignment>,
+    share: &Resources,
+) -> Result<Assignment, NotAssigned> {
+    let (mut used_cpus, mut used_gpus) = (BTreeSet::new(), BTreeSet::new());
+    for other in taken {
+        used_cpus.extend(other.cpus.iter().copied());
+        used_gpus.extend(other.gpus.iter().map(String::as_str));
+    }
+    let free: Vec<&GpuDevice> = node.gpu.gpus.iter().filter(|g| !used_gpus.contains(g.id.as_str())).collect();
+    let short = NotAssigned::Gpus { wanted: share.gpus, free: free.len() };
+    let gpus = usize::try_from(share.gpus).ok().filter(|k| *k <= free.len()).map(|k| best_connected(&node.gpu, &free, k)).ok_or(short)?;
+    let near: BTreeSet<u32> = gpus.iter().filter_map(|g| g.numa_node).collect();
+    let cpus = nearest_cpus(&node.cpu.cores, &used_cpus, &near, share.cores)?;
+    let mut memory_nodes = near;
+    memory_nodes.extend(node.cpu.cores.iter().filter(|c| c.cpus.iter().any(|cpu| cpus.contains(cpu))).map(|c| c.numa_node));
+    memory_nodes.retain(|numa| node.memory.domains.iter().any(|d| d.numa_node == Some(*numa)));
+    Ok(Assignment { cpus, gpus: gpus.iter().map(|g| g.id.clone()).collect(), memory_nodes })
+}
+
+/// How good a set of GPUs is; greater is better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Quality {
+    least_bandwidth: f64,
+    gpus_with_nic: usize,
+    nics: usize,
+}
+
+impl Quality {
+    fn better_than(self, other: Self) -> bool {
+        let bandwidth = self.least_bandwidth.total_cmp(&other.least_bandwidth);
+        bandwidth.then((self.gpus_with_nic, self.nics).cmp(&(other.gpus_with_nic, other.nics))).is_gt()
+    }
+}
+
+/// The free GPUs as a graph, by their place among the free.
+struct Graph<'a> {
+    ways: Vec<Vec<f64>>,
+    nics: Vec<Option<&'a str>>,
+}
+
+impl Graph<'_> {
+    fn quality(&self, set: &[usize]) -> Quality {
+        let pairs = set.iter().enumerate().flat_map(|(at, a)| set[at + 1..].iter().map(|b| self.ways[*a][*b]));
+        let nics: Vec<&str> = set.iter().filter_map(|i| self.nics[*i]).collect();
+        Quality {
+            least_bandwidth: pairs.fold(f64::INFINITY, f64::min),
+            gpus_with_nic: nics.len(),
+            nics: nics.into_iter().collect::<BTreeSet<_>>().len(),
+        }
+    }
+}
+
+/// The `k` of `free` (in order of index) that are connected best.
+fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> Vec<&'a GpuDevice> {
+    if k == 0 || k >= free.len() {
+        return free.iter().take(k).copied().collect();
+    }
+    let graph = Graph {
+        ways: free.iter().map(|a| free.iter().map(|b| gpus.bandwidth(a.index, b.index)).collect()).collect(),
+        nics: free.iter().map(|g| gpus.nic_affinity.get(&g.index).map(String::as_str)).collect(),
+    };
+    let chosen = if free.len() <= EXACT_GPUS_MAX { exact(&graph, k) } else { greedy(&graph, k) };
+    chosen.into_iter().map(|i| free[i]).collect()
+}
+
+/// Looks at every subset: at most 12,870 of them. The first of equals has the lowest indices.
+fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
+    let all = graph.nics.len();
+    let mut subset: Vec<usize> = (0..k).collect();
+    let mut best = (graph.quality(&subset), subset.clone());
+    while let Some(i) = (0..k).rev().find(|i| subset[*i] < all - k + i) {
+        subset[i] += 1;
+        for j in i + 1..k {
+            subset[j] = subset[j - 1] + 1;
+        }
+        let now = graph.quality(&subset);
+        if now.better_than(best.0) {
+            best = (now, subset.clone());
+        }
+    }
+    best.1
+}
+
+/// From each GPU as a start, always adds the one that keeps the set best; takes the best of these sets.
+fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
+    let mut best: Option<(Quality, Vec<usize>)> = None;
+    for start in 0..graph.nics.len() {
+        let mut set = vec![start];
+        while set.len() < k {
+            let mut next: Option<(Quality, usize)> = None;
+            for candidate in (0..graph.nics.len()).filter(|i| !set.contains(i)) {
+                let now = graph.quality(&[&set[..], &[candidate]].concat());
+                if next.is_none_or(|(quality, _)| now.better_than(quality)) {
+                    next = Some((now, candidate));
+                }
+            }
+            let Some((_, added)) = next else { break };
+            set.push(added);
+        }
+        set.sort_unstable();
+        let now = graph.quality(&set);
+        if best.as_ref().is_none_or(|(quality, _)| now.better_than(*quality)) {
+            best = Some((now, set));
+        }
+    }
+    best.map(|(_, set)| set).unwrap_or_default()
+}
+
+/// Processors of the domains in `near`; without any, or where those have too few, of as few domains as possible. Within a
+/// domain whole free cores first; what is then missing from cores that others use in part, else from one core more.
+fn nearest_cpus(cores: &[Core], used: &BTreeSet<u32>, near: &BTreeSet<u32>, wanted: u32) -> Result<BTreeSet<u32>, NotAssigned> {
+    let mut domains: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
+    for core in cores {
+        let free: Vec<u32> = core.cpus.iter().copied().filter(|c| !used.contains(c)).collect();
+        if !free.is_empty() {
+            domains.entry(core.numa_node).or_default().push(free);
+        }
+    }
+    let free = |domain: &Vec<Vec<u32>>| domain.iter().map(Vec::len).sum::<usize>();
+    let all: usize = domains.values().map(free).sum();
+    let mut missing = usize::try_from(wanted).ok().filter(|w| *w <= all).ok_or(NotAssigned::Cpus { wanted, free: all })?;
+    let widths: BTreeMap<u32, usize> = cores.iter().flat_map(|c| c.cpus.iter().map(|cpu| (*cpu, c.cpus.len()))).collect();
+    let whole = |core: &[u32]| core.first().is_some_and(|cpu| widths.get(cpu) == Some(&core.len()));
+    let mut chosen = BTreeSet::new();
+    while missing > 0 {
+        // Near before far; then the tightest one that has enough; else the one that has most.
+        let order = |(id, domain): &(&u32, &Vec<Vec<u32>>)| {
+            let has = free(domain);
+            (!near.contains(id), has < missing, if has < missing { usize::MAX - has } else { has }, **id)
+        };
+        let Some(id) = domains.iter().min_by_key(order).map(|(id, _)| *id) else { break };
+        let mut domain = domains.remove(&id).unwrap_or_default();
+        // Stable: the lowest numbers of equals.
+        domain.sort_by_key(|core| Reverse(whole(core)));
+        let (wholes, parts): (Vec<Vec<u32>>, Vec<Vec<u32>>) = domain.into_iter().partition(|core| whole(core));
+        let mut left = Vec::new();
+        for core in wholes {
+            if core.len() <= missing {
+                missing -= core.len();
+                chosen.extend(core);
+            } else {
+                left.push(core);
+            }
+        }
+        for cpu in parts.into_iter().chain(left).flatten().take(missing) {
+            chosen.insert(cpu);
+            missing -= 1;
+        }
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+#[path = "assign_tests.rs"]
+pub(crate) mod tests;

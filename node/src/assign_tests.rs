@@ -1,0 +1,157 @@
+use super::*;
+use lattice_model::topology::{CpuTopology, GpuLink, GpuLinkType, GpuVendor, MemoryDomain, MemoryDomainType, MemoryTopology};
+use proptest::prelude::*;
+
+/// `domains` NUMA nodes of as many `cores` with so many `threads` each (numbered as Linux does: all first threads, then
+/// all second ones), and one GPU for each entry of `gpu_domains`.
+pub(crate) fn machine(domains: u32, cores: u32, threads: u32, gpu_domains: &[u32]) -> NodeTopology {
+    let all = domains * cores;
+    let core = |i: u32| Core { cpus: (0..threads).map(|t| i + t * all).collect(), package: i / cores, numa_node: i / cores };
+    let gpu = |(index, numa): (u32, &u32)| GpuDevice {
+        index,
+        id: format!("GPU-{index}"),
+        vendor: GpuVendor::Simulated,
+        model: "M".into(),
+        memory_bytes: 1 << 30,
+        compute_capability: String::new(),
+        partitioned: false,
+        pci_address: None,
+        numa_node: Some(*numa),
+        device_files: vec![],
+    };
+    let domain = |id| MemoryDomain {
+        id,
+        domain_type: MemoryDomainType::Dram,
+        capacity_bytes: 1 << 30,
+        numa_node: Some(id),
+        attached_cpus: vec![],
+        attached_gpus: vec![],
+    };
+    NodeTopology {
+        cpu: CpuTopology { cores: (0..all).map(core).collect(), caches: vec![] },
+        memory: MemoryTopology { domains: (0..domains).map(domain).collect(), ..MemoryTopology::default() },
+        gpu: GpuTopology { gpus: (0u32..).zip(gpu_domains).map(gpu).collect(), ..GpuTopology::default() },
+    }
+}
+
+fn linked(node: &mut NodeTopology, bandwidth: impl Fn(u32, u32) -> f64) {
+    let n = u32::try_from(node.gpu.gpus.len()).unwrap();
+    let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
+    node.gpu.links =
+        pairs.map(|(a, b)| GpuLink { gpu_a: a, gpu_b: b, link_type: GpuLinkType::NvLink, bandwidth_gbps: bandwidth(a, b) }).collect();
+}
+
+fn share(cores: u32, gpus: u32) -> Resources {
+    Resources { cores, memory_bytes: 0, gpus }
+}
+
+fn gpus(of: &Assignment) -> Vec<&str> {
+    of.gpus.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn gpus_that_are_joined_best_are_given_together() {
+    // Pairs (0,3) and (1,2) by NVLink, everything else over PCIe.
+    let mut node = machine(2, 4, 1, &[0, 0, 1, 1]);
+    linked(&mut node, |a, b| if a + b == 3 { 450.0 } else { 32.0 });
+    let first = assign(&node, [], &share(2, 2)).unwrap();
+    assert_eq!(gpus(&first), ["GPU-0", "GPU-3"]);
+    let second = assign(&node, [&first], &share(2, 2)).unwrap();
+    assert_eq!(gpus(&second), ["GPU-1", "GPU-2"]);
+    assert_eq!(assign(&node, [&first, &second], &share(1, 1)), Err(NotAssigned::Gpus { wanted: 1, free: 0 }));
+    // One alone: the lowest that is free.
+    assert_eq!(gpus(&assign(&node, [&first], &share(1, 1)).unwrap()), ["GPU-1"]);
+}
+
+#[test]
+fn of_equals_those_with_an_interface_near_are_taken_and_then_the_lowest() {
+    let mut node = machine(1, 8, 1, &[0, 0, 0, 0]);
+    linked(&mut node, |_, _| 32.0);
+    assert_eq!(gpus(&assign(&node, [], &share(1, 2)).unwrap()), ["GPU-0", "GPU-1"]);
+    node.gpu.nic_affinity = [(1, "hsn0".to_owned()), (2, "hsn0".to_owned()), (3, "hsn1".to_owned())].into();
+    assert_eq!(gpus(&assign(&node, [], &share(1, 2)).unwrap()), ["GPU-1", "GPU-3"]);
+}
+
+#[test]
+fn processors_come_from_where_the_gpus_are_and_cores_stay_whole() {
+    let node = machine(2, 4, 2, &[1, 1]);
+    let with_gpu = assign(&node, [], &share(4, 1)).unwrap();
+    assert_eq!((with_gpu.cpus, with_gpu.memory_nodes), ([4, 5, 12, 13].into(), [1].into()));
+    // Without GPUs: the tightest domain that has enough.
+    let other = assign(&node, [], &share(2, 0)).unwrap();
+    assert_eq!((other.cpus.clone(), other.memory_nodes.clone()), ([0, 8].into(), [0].into()));
+    // An odd thread breaks a core; the next odd one takes its other half.
+    let odd = assign(&node, [&other], &share(3, 0)).unwrap();
+    assert_eq!(odd.cpus, [1, 2, 9].into());
+    assert_eq!(assign(&node, [&other, &odd], &share(1, 0)).unwrap().cpus, [10].into());
+    // More than a domain has comes from both.
+    let wide = assign(&node, [], &share(12, 0)).unwrap();
+    assert_eq!(wide.memory_nodes, [0, 1].into());
+    assert_eq!(assign(&node, [], &share(16, 2)).unwrap().cpus, node.cpu.cpus(), "a whole node is all of it");
+    assert_eq!(assign(&node, [&other], &share(15, 0)), Err(NotAssigned::Cpus { wanted: 15, free: 14 }));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Take(u32, u32),
+    Leave(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let one = prop_oneof![3 => (0u32..9, 0u32..4).prop_map(|(c, g)| Op::Take(c, g)), 2 => any::<usize>().prop_map(Op::Leave)];
+    proptest::collection::vec(one, 1..40)
+}
+
+proptest! {
+    /// Whatever comes and goes: nothing has two owners, and what fits by its amounts is always given.
+    #[test]
+    fn nothing_has_two_owners_and_what_fits_is_given(
+        shape in (1u32..4, 1u32..5, 1u32..3), gpu_domains in proptest::collection::vec(0u32..4, 0..9), history in ops(), seed in any::<u32>(),
+    ) {
+        let mut node = machine(shape.0, shape.1, shape.2, &gpu_domains);
+        linked(&mut node, |a, b| f64::from((seed >> ((a * 3 + b) % 29)) % 4) * 10.0);
+        let size = share(shape.0 * shape.1 * shape.2, u32::try_from(gpu_domains.len()).unwrap());
+        let mut owners: Vec<Assignment> = Vec::new();
+        for op in history {
+            match op {
+                Op::Leave(i) if !owners.is_empty() => drop(owners.remove(i % owners.len())),
+                Op::Leave(_) => {}
+                Op::Take(cores, gpus) => {
+                    let wanted = share(cores, gpus);
+                    let used = owners.iter().fold(Resources::default(), |sum, o| {
+                        sum.plus(&share(u32::try_from(o.cpus.len()).unwrap(), u32::try_from(o.gpus.len()).unwrap()))
+                    });
+                    let given = assign(&node, &owners, &wanted);
+                    prop_assert_eq!(given.is_ok(), size.minus(&used).holds(&wanted));
+                    if let Ok(given) = given {
+                        prop_assert_eq!((given.cpus.len() as u32, given.gpus.len() as u32), (cores, gpus));
+                        owners.push(given);
+                    }
+                }
+            }
+            let all: usize = owners.iter().map(|o| o.cpus.len() + o.gpus.len()).sum();
+            let cpus: BTreeSet<u32> = owners.iter().flat_map(|o| o.cpus.clone()).collect();
+            let gpus: BTreeSet<String> = owners.iter().flat_map(|o| o.gpus.clone()).collect();
+            prop_assert_eq!(all, cpus.len() + gpus.len(), "something has two owners");
+        }
+    }
+
+    /// What is looked for exactly is the best there is, and the greedy way is never better.
+    #[test]
+    fn the_exact_subset_is_the_best(n in 2usize..8, k in 1usize..8, ways in proptest::collection::vec(0u8..5, 64), nics in proptest::collection::vec(0u8..3, 8)) {
+        prop_assume!(k <= n);
+        let names = ["", "a", "b"];
+        let graph = Graph {
+            ways: (0..n).map(|a| (0..n).map(|b| f64::from(ways[a.min(b) * 8 + a.max(b)])).collect()).collect(),
+            nics: (0..n).map(|i| Some(names[usize::from(nics[i])]).filter(|n| !n.is_empty())).collect(),
+        };
+        let best = graph.quality(&exact(&graph, k));
+        for bits in 0u32..1 << n {
+            let set: Vec<usize> = (0..n).filter(|i| bits >> i & 1 == 1).collect();
+            if set.len() == k { prop_assert!(!graph.quality(&set).better_than(best)); }
+        }
+        let near = greedy(&graph, k);
+        prop_assert_eq!(near.iter().collect::<BTreeSet<_>>().len(), k);
+        prop_assert!(!graph.quality(&near).better_than(best));
+    }
+}

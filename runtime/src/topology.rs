@@ -1,0 +1,182 @@
+//! What this machine is made of, looked at once per start of the agent.
+//!
+//! ```text
+//!   machine   processors, caches, memory domains    /sys/devices/system
+//!   pci       who is near whom on the bus            /sys/bus/pci
+//!   nvidia    GPUs, MIG instances, NVLink            NVML, loaded when it is there
+//!   amd       GPUs, xGMI                             ROCm SMI, loaded when it is there
+//!   simulated GPUs that the configuration names      always shown as simulated
+//! ```
+//!
+//! No library of a vendor is needed to build or to start; where there is none there are no GPUs of that vendor, which is
+//! the normal case. Everything is read below a root that is a parameter, so that a recorded machine can be a test.
+
+mod amd;
+mod machine;
+mod nvidia;
+mod pci;
+mod simulated;
+
+pub use simulated::SimulatedGpu;
+
+use lattice_model::NodeTopology;
+use lattice_model::topology::{
+    GpuDevice, GpuLink, GpuLinkType, GpuTopology, GpuVendor, MemoryDomainType, MemoryInterconnect, MemoryLinkType,
+};
+use pci::Pci;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// GPUs whose memory is one with a processor's, by what their model's name has in it.
+const SUPERCHIPS: [&str; 3] = ["GH200", "GB200", "MI300A"];
+
+/// What was found, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Discovered {
+    /// The node.
+    pub topology: NodeTopology,
+    /// One line for each vendor whose GPUs were found, with its driver.
+    pub found: Vec<String>,
+    /// GPUs that the bus shows and nobody can speak for, each with the remedy.
+    pub lacking: Vec<String>,
+}
+
+/// The files of a machine, below `/` or below a recorded tree.
+#[derive(Clone, Debug)]
+pub struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    /// Below this directory.
+    pub fn below(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A small file's text without the newline at its end.
+    fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.path(path)).ok().map(|t| t.trim_end().to_owned())
+    }
+
+    fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.text(path)?.trim().parse().ok()
+    }
+
+    /// The names in a directory, sorted.
+    fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// What one vendor says of its GPUs. Indices count from 0 within it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Found {
+    gpus: Vec<GpuDevice>,
+    links: Vec<GpuLink>,
+    /// The driver, for people.
+    driver: String,
+    /// Devices that do not answer, each with the remedy where one is known.
+    lacking: Vec<String>,
+}
+
+/// A vendor's way of telling about its GPUs.
+trait Vendor {
+    /// Whose GPUs it tells of.
+    fn vendor(&self) -> GpuVendor;
+    /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
+    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String>;
+}
+
+/// Looks at the machine. `allowed`: the processors that this process may run on.
+pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGpu]) -> Discovered {
+    let pci = Pci::look(files);
+    let mut out = Discovered::default();
+    out.topology.cpu = machine::cpus(files, allowed);
+    out.topology.memory = machine::memory(files, &out.topology.cpu);
+    let vendors: [&dyn Vendor; 3] = [&nvidia::Nvml, &amd::RocmSmi, &simulated::Simulated(simulated)];
+    for vendor in vendors {
+        let on_bus = pci.gpus_of(vendor.vendor());
+        match vendor.look(files, &pci) {
+            Ok(found) if found.gpus.is_empty() && on_bus == 0 => {}
+            Ok(found) => {
+                out.lacking.extend(found.lacking.iter().cloned());
+                let names: BTreeSet<&str> = found.gpus.iter().map(|g| g.model.as_str()).collect();
+                let names: Vec<&str> = names.into_iter().collect();
+                out.found.push(format!("{} {} ({}), {}", found.gpus.len(), vendor.vendor(), names.join(", "), found.driver));
+                add(&mut out.topology.gpu, found);
+            }
+            Err(why) if vendor.vendor() == GpuVendor::Simulated => out.lacking.push(format!("simulated_gpus: {why}")),
+            Err(why) if on_bus > 0 => out.lacking.push(format!(
+                "{on_bus} GPU(s) of {} are on the bus, and nobody can speak for them: {why}; install the vendor's driver and library",
+                vendor.vendor()
+            )),
+            Err(_) => {}
+        }
+    }
+    let gpu = &mut out.topology.gpu;
+    join_by_bus(gpu, &pci);
+    gpu.nic_affinity = gpu.gpus.iter().filter_map(|g| Some((g.index, pci.nearest_interface(g.pci_address.as_deref()?)?))).collect();
+    attach(&mut out.topology);
+    out
+}
+
+/// The processors that this process may run on.
+pub fn allowed_cpus() -> BTreeSet<u32> {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap_or_default();
+    (0u32..).take(nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
+}
+
+/// Puts one vendor's GPUs behind those that are there.
+fn add(all: &mut GpuTopology, found: Found) {
+    let first = u32::try_from(all.gpus.len()).unwrap_or(u32::MAX);
+    all.gpus.extend(found.gpus.into_iter().map(|g| GpuDevice { index: g.index + first, ..g }));
+    all.links.extend(found.links.into_iter().map(|l| GpuLink { gpu_a: l.gpu_a + first, gpu_b: l.gpu_b + first, ..l }));
+}
+
+/// Pairs that no vendor's link joins meet on the bus, as fast as the slower of both is attached to it. Instances of
+/// partitioned GPUs do not reach each other at all.
+fn join_by_bus(gpu: &mut GpuTopology, pci: &Pci) {
+    for (at, a) in gpu.gpus.iter().enumerate() {
+        for b in &gpu.gpus[at + 1..] {
+            let joined = gpu.links.iter().any(|l| (l.gpu_a, l.gpu_b) == (a.index, b.index));
+            let (Some(from), Some(to)) = (&a.pci_address, &b.pci_address) else { continue };
+            if joined || a.partitioned || b.partitioned {
+                continue;
+            }
+            let bandwidth_gbps = pci.bandwidth_gbps(from).unwrap_or(0.0).min(pci.bandwidth_gbps(to).unwrap_or(0.0));
+            gpu.links.push(GpuLink { gpu_a: a.index, gpu_b: b.index, link_type: GpuLinkType::Pcie, bandwidth_gbps });
+        }
+    }
+}
+
+/// Tells each memory domain its GPUs; a domain whose GPU shares its memory becomes a unified one.
+fn attach(node: &mut NodeTopology) {
+    for gpu in &node.gpu.gpus {
+        let Some(domain) = node.memory.domains.iter_mut().find(|d| d.numa_node.is_some() && d.numa_node == gpu.numa_node) else {
+            continue;
+        };
+        domain.attached_gpus.push(gpu.index);
+        if SUPERCHIPS.iter().any(|name| gpu.model.contains(name)) && domain.domain_type != MemoryDomainType::Unified {
+            domain.domain_type = MemoryDomainType::Unified;
+            node.memory.interconnects.push(MemoryInterconnect {
+                domain_a: domain.id,
+                domain_b: domain.id,
+                link_type: MemoryLinkType::CoherentFabric,
+                distance: 10,
+                bandwidth_gbps: None,
+                latency_ns: None,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
