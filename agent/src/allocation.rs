@@ -15,7 +15,10 @@ mod link;
 mod local_launch;
 mod prepare;
 mod task;
+mod terminals;
 mod undo;
+
+pub use terminals::{News, OpenTerminal};
 
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
@@ -24,6 +27,7 @@ use lattice_node::LaunchEnd;
 use lattice_runtime::shim::ShimDir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// Commands waiting for one allocation's task.
@@ -31,6 +35,8 @@ const COMMANDS: usize = 256;
 /// Messages waiting for a launch's head, besides one for each rank's end: one that is slower is cut off and hears
 /// everything again when it is back.
 const TO_HEAD: usize = 1024;
+/// How long what a user wants begun waits for its allocation to run, and to be known whole.
+const STANDING_WAIT: Duration = Duration::from_secs(10);
 
 /// What an allocation's task is told.
 #[derive(Debug)]
@@ -53,6 +59,8 @@ pub enum Command {
         launch: LaunchId,
         message: ToPart,
     },
+    /// A terminal was made here: a program is to run on it.
+    OpenTerminal(Box<OpenTerminal>),
     /// The launch of an inline command is over (told by the launch's own task).
     EntryOver {
         end: LaunchEnd,
@@ -106,6 +114,24 @@ impl AllocationHandle {
         let (to_head, receiver) = mpsc::channel(TO_HEAD + ranks);
         let _ = self.commands.send(Command::Attach { launch: Box::new(launch), to_head }).await;
         receiver
+    }
+
+    /// Asks for a program on a terminal; what becomes of it comes out of the receiver that belongs to the request.
+    pub async fn open_terminal(&self, terminal: OpenTerminal) {
+        let _ = self.commands.send(Command::OpenTerminal(Box::new(terminal))).await;
+    }
+
+    /// Waits a moment for an allocation that is about to run, or whose shim has not told yet what it has; or says why
+    /// nothing can be begun in it.
+    pub async fn settled(&self) -> Result<(), String> {
+        let short = self.share.allocation.short();
+        let mut standing = self.standing.clone();
+        let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
+        match settled.map(|s| s.map(|s| *s)) {
+            Ok(Ok(Standing::Running)) => Ok(()),
+            Ok(Ok(Standing::Ending) | Err(_)) => Err(format!("allocation {short} is being ended")),
+            Ok(Ok(Standing::NotYet)) | Err(_) => Err(format!("allocation {short} is not running yet")),
+        }
     }
 
     /// Passes on what a head says.

@@ -74,6 +74,8 @@ pub struct AgentConfig {
     pub fence_timeout_seconds: u64,
     /// Bytes of logs of ended allocations kept on this node; then the oldest go.
     pub log_spool_max_bytes: u64,
+    /// Terminals that one user has attached at once, on this node or through it; 1 to 1000.
+    pub attach_max_concurrent: usize,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
 }
@@ -131,6 +133,7 @@ impl Default for AgentConfig {
             grace_seconds: 30,
             fence_timeout_seconds: 60,
             log_spool_max_bytes: 1 << 30,
+            attach_max_concurrent: 5,
             scheduler_lease_ms: 5000,
         }
     }
@@ -165,6 +168,7 @@ impl AgentConfig {
         };
         within("grace_seconds", self.grace_seconds, 0, 3600)?;
         within("fence_timeout_seconds", self.fence_timeout_seconds, 1, 3600)?;
+        within("attach_max_concurrent", u64::try_from(self.attach_max_concurrent).unwrap_or(u64::MAX), 1, 1000)?;
         within("scheduler_lease_ms", self.scheduler_lease_ms, 500, 60_000)?;
         within("pids_max", self.pids_max, 64, 4_194_304)?;
         for bytes in self.io_max.iter().flat_map(|io| [io.read_bytes_per_second, io.write_bytes_per_second]).flatten() {

@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
+use crate::places::Places;
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
@@ -46,6 +47,10 @@ pub struct Context {
     pub growth: Growth,
     /// The launches whose head this node is.
     pub launches: Launches,
+    /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
+    pub attached: Places,
+    /// How many of them one user has at most.
+    pub attach_max_concurrent: usize,
     /// What the quorum says of nodes, as last heard.
     pub cluster: watch::Receiver<Arc<Cluster>>,
     /// The way to the driver.

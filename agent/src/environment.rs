@@ -45,6 +45,15 @@ pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String
     env.into_iter().collect()
 }
 
+/// The environment of a program on an attached terminal: a script's, with the caller's kind of terminal.
+pub fn of_terminal(share: &DesiredShare, context: &Context, term: &str, shell: &str) -> Vec<(String, String)> {
+    let mut env = base(share);
+    of_this_node(&mut env, share, context);
+    env.entry("SHELL".to_owned()).or_insert_with(|| shell.to_owned());
+    env.insert("TERM".to_owned(), if term.is_empty() { "dumb" } else { term }.to_owned());
+    env.into_iter().collect()
+}
+
 /// What differs from node to node.
 pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
     env.insert("LATTICE_NODE".to_owned(), context.me.to_string());

@@ -32,11 +32,13 @@ mod machine;
 mod membership;
 mod mesh;
 mod meshd;
+mod places;
 mod placing;
 mod readiness;
 mod service;
 mod session;
 mod sweep;
+mod terminal;
 mod tls;
 
 use crate::allocation::Workers;
@@ -50,6 +52,7 @@ use crate::journal::{Journal, Opened};
 use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
+use crate::places::Places;
 use crate::placing::Placing;
 use crate::session::{Registration, SessionState};
 use anyhow::{Context as _, anyhow, bail};
@@ -134,6 +137,8 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         workers: Workers::default(),
         growth: Growth::start().context("inotify")?,
         launches: Launches::default(),
+        attached: Places::default(),
+        attach_max_concurrent: config.attach_max_concurrent,
         cluster: cluster_view.clone(),
         events: events.clone(),
     });

@@ -5,6 +5,7 @@
 //! shared; a stream costs no handshake.
 
 pub mod frame;
+pub mod terminal;
 
 use crate::tls::MeshTls;
 use lattice_model::NodeId;

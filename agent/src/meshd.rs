@@ -2,9 +2,9 @@
 //!
 //! * a launch's part: only the head of an allocation that this node has, under the same epoch;
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
-//! * launches on this head: agents of role `api`, for the allocation's owner.
+//! * launches on this head: agents of role `api`, for the allocation's owner;
+//! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
-use crate::allocation::Standing;
 use crate::context::Shared;
 use crate::environment;
 use crate::logs::{self, Wanted};
@@ -12,6 +12,7 @@ use crate::mesh::Incoming;
 use crate::mesh::frame::{
     self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
 };
+use crate::terminal::over_mesh;
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
@@ -24,8 +25,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a peer may take to say what its stream is for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a launch waits for its allocation to run, and to be known whole.
-const STANDING_WAIT: Duration = Duration::from_secs(10);
 /// Pieces of output that wait for a slow reader.
 const LOG_QUEUE: usize = 16;
 
@@ -54,6 +53,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Part(launch) => part(context, &stream.peer, launch, stream.send, stream.recv).await,
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
+        Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
                 Ok(()) => AbortAnswer::Done,
@@ -205,13 +205,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return Err(format!("allocation {short} belongs to {}", share.owner.name));
     }
-    let mut standing = worker.standing.clone();
-    let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
-    match settled.map(|s| s.map(|s| *s)) {
-        Ok(Ok(Standing::Running)) => {}
-        Ok(Ok(Standing::Ending) | Err(_)) => return Err(format!("allocation {short} is being ended")),
-        Ok(Ok(Standing::NotYet)) | Err(_) => return Err(format!("allocation {short} is not running yet")),
-    }
+    worker.settled().await?;
     let view = match context.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
         Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),

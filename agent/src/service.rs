@@ -3,6 +3,7 @@
 mod accounts;
 mod admin;
 mod allocations;
+mod attaching;
 mod caller;
 mod connections;
 mod launching;

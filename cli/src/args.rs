@@ -21,7 +21,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no
-quorum answers. launch and logs -f give the program's own code (128 + signal), 125 when
+quorum answers. launch, attach and logs -f give the program's own code (128 + signal), 125 when
 Lattice failed, 126 and 127 as a shell does.
 
 Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
@@ -55,6 +55,8 @@ pub enum Command {
     Cancel(Cancel),
     /// Show what an allocation's program wrote
     Logs(Logs),
+    /// Open a terminal in a running allocation
+    Attach(Attach),
     /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
     Launch(Launch),
     /// List the nodes, or show one
@@ -81,7 +83,7 @@ impl Command {
     /// Whether a good end gives the exit code of somebody's program rather than ours.
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
-            Self::Launch(_) => true,
+            Self::Launch(_) | Self::Attach(_) => true,
             Self::Logs(logs) => logs.follow,
             _ => false,
         }
@@ -204,6 +206,30 @@ pub struct Logs {
     pub label: bool,
 }
 
+const ATTACH_EXAMPLES: &str = "Examples:
+  lattice attach 1f0c9a4e
+      your shell on the allocation's first node, among its processes, with its image and its environment
+  lattice attach 1f0c9a4e --node n7 -- htop
+      a program of your choice on one of its nodes
+
+The terminal closes with the allocation; its own end does not touch the allocation. Exit codes: the program's own
+(128 + signal), 125 when no terminal could be opened, 5 when the agent or the node went away under it.";
+
+#[derive(Args)]
+#[command(after_help = ATTACH_EXAMPLES, override_usage = "lattice attach [OPTIONS] ID [-- COMMAND [ARGS...]]")]
+pub struct Attach {
+    /// The allocation
+    pub id: String,
+    /// On this one of its nodes [default: its first]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    #[arg(long = "command", value_name = "LINE", hide = true, conflicts_with = "command")]
+    pub command_line: Option<String>,
+    /// The program and its arguments [default: your shell]
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
 #[derive(Args)]
 pub struct Nodes {
     /// One node
@@ -313,6 +339,10 @@ mod tests {
             "launch -n4 -- true",
             "logs 12345 --follow",
             "logs 12345 --stderr --node=x1000c0s0b0n3",
+            "attach 12345",
+            "attach 12345 --node=x1000c0s0b0n3",
+            "attach a1b2c3d4 -- htop -d 5",
+            "attach 12345 --command=nvidia-smi",
             "nodes x1000c0s0b0n0",
             "node list",
             "node status",
@@ -339,6 +369,7 @@ mod tests {
             ("cancel", "required"),
             ("cancel 1 --all-mine", "cannot be used"),
             ("launch", "required"),
+            ("attach 1 --command=a -- b", "cannot be used"),
         ] {
             match Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))) {
                 Ok(_) => panic!("{line} was taken"),

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod attach;
 mod audit;
 mod cancel;
 mod explain;
@@ -26,6 +27,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Explain(args) => explain::run(session, args).await.map(well),
         Command::Cancel(args) => cancel::run(session, args).await,
         Command::Logs(args) => logs::run(session, args).await,
+        Command::Attach(args) => Box::pin(attach::run(session, args)).await,
         Command::Launch(args) => Box::pin(launch::run(session, args)).await,
         Command::Nodes(args) => nodes::run(session, args).await.map(well),
         Command::Node(args) => match args.what {

@@ -15,6 +15,7 @@ mod failure;
 mod flags;
 mod follow;
 mod handover;
+mod keyboard;
 mod label;
 mod last;
 mod output;
@@ -26,6 +27,7 @@ mod settings;
 mod shape;
 mod shown;
 mod table;
+mod terminal;
 mod unbuilt;
 
 use args::{Cli, Command};

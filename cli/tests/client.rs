@@ -178,6 +178,12 @@ impl AllocationService for Scene {
         if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
     }
 
+    type AttachStream = Streamed<v1::AttachEvent>;
+
+    async fn attach(&self, _: Request<tonic::Streaming<v1::AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn abort_launch(&self, _: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
         Err(Status::internal("not asked here"))
     }

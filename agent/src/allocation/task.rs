@@ -2,6 +2,7 @@
 
 use super::link::Link;
 use super::local_launch::LocalLaunch;
+use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing, launch_numbers, prepare, undo};
 use crate::context::Shared;
 use crate::environment;
@@ -52,6 +53,7 @@ pub(super) fn begin(
         synced: false,
         started: false,
         launches: BTreeMap::new(),
+        terminals: Terminals::default(),
         entry_over: false,
         walltime_over: false,
         says,
@@ -82,6 +84,7 @@ struct AllocationTask {
     /// Whether the brain said that it may run.
     started: bool,
     launches: BTreeMap<LaunchId, LocalLaunch>,
+    terminals: Terminals,
     entry_over: bool,
     walltime_over: bool,
     says: Says,
@@ -146,6 +149,7 @@ impl AllocationTask {
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
+            Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::EntryOver { end } => self.entry_launch_over(end).await,
             Command::Undo => {}
         }
@@ -346,7 +350,9 @@ impl AllocationTask {
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
             }
-            FromShim::Going | FromShim::ScriptStarted | FromShim::AttachStarted { .. } | FromShim::AttachEnded { .. } => {}
+            FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::AttachStarted { session } => self.terminals.started(session),
+            FromShim::AttachEnded { session, outcome, why } => self.terminals.ended(session, outcome, why),
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndHeard);
@@ -402,7 +408,19 @@ impl AllocationTask {
         failpoint::pass(Point::ShimToldAll);
         self.synced = true;
         self.begin_launches().await;
+        for terminal in self.terminals.wanted() {
+            self.send(terminal).await;
+        }
         self.stand();
+    }
+
+    async fn open_terminal(&mut self, terminal: OpenTerminal) {
+        self.terminals.open(terminal);
+        if self.synced {
+            for terminal in self.terminals.wanted() {
+                self.send(terminal).await;
+            }
+        }
     }
 
     /// Changes what is known of a launch.
@@ -484,6 +502,7 @@ impl AllocationTask {
 
     /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
     async fn shim_lost(&mut self) {
+        self.terminals.lost("its shim is gone");
         let dir = self.dir.clone();
         let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
         let records = records.ok().and_then(Result::ok).unwrap_or_default();

@@ -115,6 +115,9 @@ pub enum Open {
     Launch(LaunchOpen),
     /// From an `api` agent, for a user: bring a launch of this head down. Then one [`AbortAnswer`].
     Abort(AbortOpen),
+    /// From an agent, for a user: a program on a terminal. Then [`super::terminal::ToTerminal`] one way and
+    /// [`super::terminal::FromTerminal`] the other.
+    Attach(super::terminal::AttachOpen),
 }
 
 /// [`LaunchSpec`] on the wire.

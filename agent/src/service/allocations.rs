@@ -1,7 +1,7 @@
 //! `AllocationService`: submissions and their life. Output and launches are in files of their own.
 
 use super::refusal::{status, unexpected};
-use super::{Api, launching, output};
+use super::{Api, attaching, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -157,6 +157,13 @@ impl AllocationService for Api {
     async fn abort_launch(&self, request: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
         launching::abort(self, request).await?;
         Ok(Response::new(v1::AbortLaunchResponse {}))
+    }
+
+    type AttachStream = Streamed<v1::AttachEvent>;
+
+    async fn attach(&self, request: Request<tonic::Streaming<v1::AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
+        let stream = attaching::attach(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     type LaunchStream = Streamed<v1::LaunchEvent>;

@@ -1,9 +1,8 @@
 //! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors.
 
-use std::collections::HashMap;
+use crate::places::{Place, Places};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -24,7 +23,7 @@ pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Co
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if let Some(place) = stream.peer_cred().ok().and_then(|c| places.take(c.uid())) {
+                    if let Some(place) = stream.peer_cred().ok().and_then(|c| take(&places, c.uid())) {
                         return Some((Ok(Connection { stream, _place: place }), (listener, places)));
                     }
                 }
@@ -37,40 +36,13 @@ pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Co
     })
 }
 
-/// A user's connections, counted.
-#[derive(Clone, Default)]
-struct Places(Arc<Mutex<HashMap<u32, usize>>>);
-
-impl Places {
-    fn take(&self, uid: u32) -> Option<Place> {
-        let most = if uid == 0 { OF_ROOT } else { OF_ONE_USER };
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(uid).or_insert(0);
-        if *count >= most {
-            tracing::debug!(uid, most, "a connection more than one user may have: closed");
-            return None;
-        }
-        *count += 1;
-        Some(Place { uid, places: self.clone() })
+fn take(places: &Places, uid: u32) -> Option<Place> {
+    let most = if uid == 0 { OF_ROOT } else { OF_ONE_USER };
+    let place = places.take(uid, most);
+    if place.is_none() {
+        tracing::debug!(uid, most, "a connection more than one user may have: closed");
     }
-}
-
-/// Given back when it is dropped.
-struct Place {
-    uid: u32,
-    places: Places,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.uid);
-            }
-        }
-    }
+    place
 }
 
 /// One connection, in its place.
@@ -121,18 +93,6 @@ mod tests {
     use futures::StreamExt;
     use tokio::io::AsyncReadExt;
 
-    #[test]
-    fn a_user_has_so_many_places_others_keep_theirs_and_they_come_back() {
-        let places = Places::default();
-        let mut held: Vec<Place> = (0..OF_ONE_USER).map(|_| places.take(1000).unwrap()).collect();
-        assert!(places.take(1000).is_none());
-        assert!(places.take(1001).is_some());
-        held.pop();
-        assert!(places.take(1000).is_some());
-        drop(held);
-        assert!(places.0.lock().unwrap().is_empty(), "nothing is kept of users who left");
-    }
-
     #[tokio::test]
     async fn one_connection_too_many_is_closed_and_served_again_once_one_ends() {
         let path = std::env::temp_dir().join(format!("lattice-connections-{}.sock", std::process::id()));
@@ -143,9 +103,7 @@ mod tests {
         // Both ends are this process's, whose soft limit may be 1024: the places are taken without descriptors.
         let first = UnixStream::connect(&path).await.unwrap();
         let one = accepted.next().await.unwrap().unwrap();
-        let places = one._place.places.clone();
-        let uid = one._place.uid;
-        let rest: Vec<Place> = (1..most).map(|_| places.take(uid).unwrap()).collect();
+        let rest: Vec<Place> = one._place.more(most - 1);
         let mut refused = UnixStream::connect(&path).await.unwrap();
         let mut nothing = [0; 1];
         tokio::select! {

@@ -25,12 +25,13 @@ const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
 
 type Events = mpsc::Sender<Result<v1::LaunchEvent, Status>>;
 
-/// Where a launch is to be begun.
-struct Target {
-    allocation: AllocationId,
-    epoch: Epoch,
-    head: NodeId,
-    owner: Principal,
+/// Where something is to be begun.
+pub(super) struct Target {
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub head: NodeId,
+    pub nodes: Vec<NodeId>,
+    pub owner: Principal,
 }
 
 /// Begins it; what happens comes out of the receiver.
@@ -63,7 +64,7 @@ pub(super) async fn launch(
 }
 
 /// What a launch carries to each of its nodes, by the rules of a specification.
-fn check(argv: &[String], env: &HashMap<String, String>) -> Result<(), String> {
+pub(super) fn check(argv: &[String], env: &HashMap<String, String>) -> Result<(), String> {
     if argv.first().is_none_or(String::is_empty) {
         return Err("command: a program is needed after --".to_owned());
     }
@@ -116,7 +117,7 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
 }
 
 /// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
-async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
+pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     let target = match (key, caller.within) {
         ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
         ("", Some(within)) => find(api, &within.to_string()).await?,
@@ -132,14 +133,21 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
         && let Some((head, _)) = worker.share.nodes.first()
     {
         let share = &worker.share;
-        return Ok(Target { allocation: share.allocation, epoch: share.epoch, head: head.clone(), owner: share.owner.clone() });
+        return Ok(Target {
+            allocation: share.allocation,
+            epoch: share.epoch,
+            head: head.clone(),
+            nodes: share.nodes.iter().map(|(node, _)| node.clone()).collect(),
+            owner: share.owner.clone(),
+        });
     }
     let allocation = api.allocation(key).await?;
     if allocation.state != AllocationState::Running {
         return Err(Status::failed_precondition(format!("allocation {} is {}, not Running", allocation.id.short(), allocation.state)));
     }
     let head = allocation.head().cloned().ok_or_else(|| Status::internal("a running allocation without nodes"))?;
-    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, owner: allocation.owner })
+    let nodes = allocation.nodes().cloned().collect();
+    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner })
 }
 
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.

@@ -2,6 +2,7 @@
 //! tests run in order, each on a healthy and empty cluster. What cannot run here is ignored with its reason, or
 //! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
 
+mod attach;
 mod crash;
 mod demo;
 mod harness;
@@ -14,6 +15,7 @@ mod outage;
 mod refusal;
 mod survival;
 mod topology;
+mod tty;
 mod uenv;
 mod whole;
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         refusal::trials(),
         identity::trials(),
         isolation::trials(),
+        attach::trials(),
         mpi::trials(),
         survival::trials(),
         outage::trials(),

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Attached programs at once, of however many agents one after the other.
@@ -78,7 +78,7 @@ impl Shim {
         if self.attached.living.len() >= LIVING_MAX {
             return Err(refused(format!("{LIVING_MAX} terminals are attached to this allocation on this node already")));
         }
-        let terminal = open_terminal(tty).map_err(|e| refused(format!("the terminal {}: {e}", tty.display())))?;
+        let terminal = open_terminal(tty, self.config.owner.uid).map_err(|e| refused(format!("the terminal {}: {e}", tty.display())))?;
         self.attached.count += 1;
         let number = self.attached.count;
         let group = self.work.attached_group(number).map_err(|e| refused(e.to_string()))?;
@@ -119,8 +119,15 @@ impl Shim {
     }
 }
 
-/// Opens the programs' end, not as our own controlling terminal.
-fn open_terminal(tty: &Path) -> io::Result<File> {
+/// Opens the programs' end, not as our own controlling terminal. A terminal whose master closed may by now be another
+/// one of the same name: what is not the owner's is left alone.
+fn open_terminal(tty: &Path, owner: u32) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(tty)?;
-    if isatty(&file)? { Ok(file) } else { Err(io::Error::other("it is no terminal")) }
+    if !isatty(&file)? {
+        return Err(io::Error::other("it is no terminal"));
+    }
+    if file.metadata()?.uid() != owner {
+        return Err(io::Error::other("it belongs to somebody else"));
+    }
+    Ok(file)
 }

@@ -160,16 +160,14 @@ pub fn not_started() {
         assert_eq!(outcome, RankOutcome::NotStarted { code });
         assert!(why.as_ref().is_some_and(|why| why.contains(said)), "{why:?}");
     }
-    bed.agent.send(&ToShim::Attach {
-        session: 9,
-        tty: "/dev/null".into(),
-        argv: vec!["true".into()],
-        env: vec![],
-        working_dir: "/".into(),
-    });
-    let (outcome, why) = end_of(&mut bed, 9);
-    assert_eq!(outcome, RankOutcome::NotStarted { code: 126 });
-    assert!(why.unwrap().contains("/dev/null"));
+    let ours = lattice_model::Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
+    let theirs = pty::open(&ours, Size::default(), Modes { echo: true, cooked_output: true }).unwrap();
+    for (session, tty, said) in [(8, theirs.path.clone(), "belongs to somebody else"), (9, "/dev/null".into(), "no terminal")] {
+        bed.agent.send(&ToShim::Attach { session, tty, argv: vec!["true".into()], env: vec![], working_dir: "/".into() });
+        let (outcome, why) = end_of(&mut bed, session);
+        assert_eq!(outcome, RankOutcome::NotStarted { code: 126 });
+        assert!(why.as_ref().is_some_and(|why| why.contains(said)), "{why:?}");
+    }
     bed.end();
 }
 

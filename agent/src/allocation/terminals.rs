@@ -1,0 +1,121 @@
+//! Attached terminals of one allocation on this node, as far as its shim is concerned.
+
+use lattice_model::RankOutcome;
+use lattice_runtime::shim::ToShim;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use tokio::sync::mpsc;
+
+/// A program that is to run on a terminal whose other end an agent's task holds.
+#[derive(Debug)]
+pub struct OpenTerminal {
+    /// Never used twice, not by an earlier life of this agent either.
+    pub session: u64,
+    /// The programs' end.
+    pub tty: PathBuf,
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub working_dir: PathBuf,
+    /// Room for two messages is enough. Once it is closed the terminal is gone, and nobody is to be put on it any more.
+    pub news: mpsc::Sender<News>,
+}
+
+/// What becomes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    /// Its process has the terminal.
+    Started,
+    /// It ended; or it could not be started, and then `why`.
+    Ended { outcome: RankOutcome, why: Option<String> },
+    /// How it ended will not be known.
+    Lost { why: String },
+}
+
+/// By session. Those that are not wanted any more leave with their end.
+#[derive(Default)]
+pub(super) struct Terminals {
+    open: BTreeMap<u64, Open>,
+}
+
+struct Open {
+    terminal: OpenTerminal,
+    started: bool,
+}
+
+impl Terminals {
+    pub(super) fn open(&mut self, terminal: OpenTerminal) {
+        self.open.insert(terminal.session, Open { terminal, started: false });
+    }
+
+    /// What the shim has not said to have. Asking twice is one program.
+    pub(super) fn wanted(&mut self) -> Vec<ToShim> {
+        self.open.retain(|_, open| open.started || !open.terminal.news.is_closed());
+        let message = |OpenTerminal { session, tty, argv, env, working_dir, .. }: &OpenTerminal| ToShim::Attach {
+            session: *session,
+            tty: tty.clone(),
+            argv: argv.clone(),
+            env: env.clone(),
+            working_dir: working_dir.clone(),
+        };
+        self.open.values().filter(|open| !open.started).map(|open| message(&open.terminal)).collect()
+    }
+
+    pub(super) fn started(&mut self, session: u64) {
+        // Others are of an earlier life of this agent: hung up when it ended.
+        if let Some(open) = self.open.get_mut(&session)
+            && !std::mem::replace(&mut open.started, true)
+        {
+            let _ = open.terminal.news.try_send(News::Started);
+        }
+    }
+
+    pub(super) fn ended(&mut self, session: u64, outcome: RankOutcome, why: Option<String>) {
+        if let Some(open) = self.open.remove(&session) {
+            let _ = open.terminal.news.try_send(News::Ended { outcome, why });
+        }
+    }
+
+    /// The shim is dead.
+    pub(super) fn lost(&mut self, why: &str) {
+        for open in std::mem::take(&mut self.open).into_values() {
+            let _ = open.terminal.news.try_send(News::Lost { why: why.to_owned() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terminal(session: u64) -> (OpenTerminal, mpsc::Receiver<News>) {
+        let (news, receiver) = mpsc::channel(2);
+        (OpenTerminal { session, tty: "/dev/pts/7".into(), argv: vec![], env: vec![], working_dir: "/".into(), news }, receiver)
+    }
+
+    #[test]
+    fn what_the_shim_has_not_is_asked_for_again_unless_its_terminal_is_gone() {
+        let mut terminals = Terminals::default();
+        let (one, mut news) = terminal(1);
+        let (two, gone) = terminal(2);
+        let (three, mut third) = terminal(3);
+        for terminal in [one, two, three] {
+            terminals.open(terminal);
+        }
+        drop(gone);
+        let sessions = |wanted: Vec<ToShim>| -> Vec<u64> {
+            wanted.iter().map(|m| if let ToShim::Attach { session, .. } = m { *session } else { panic!("{m:?}") }).collect()
+        };
+        assert_eq!(sessions(terminals.wanted()), [1, 3]);
+        terminals.started(1);
+        terminals.started(1);
+        terminals.started(99);
+        assert_eq!(sessions(terminals.wanted()), [3]);
+        terminals.ended(1, RankOutcome::Exited { code: 3 }, None);
+        assert_eq!(news.try_recv(), Ok(News::Started));
+        assert_eq!(news.try_recv(), Ok(News::Ended { outcome: RankOutcome::Exited { code: 3 }, why: None }));
+        assert!(news.try_recv().is_err());
+        terminals.lost("its shim is gone");
+        assert_eq!(third.try_recv(), Ok(News::Lost { why: "its shim is gone".into() }));
+        assert_eq!(sessions(terminals.wanted()), [0; 0]);
+    }
+}

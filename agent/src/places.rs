@@ -1,0 +1,64 @@
+//! So many of something for each user at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Who has how many. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Places(Arc<Mutex<HashMap<u32, usize>>>);
+
+impl Places {
+    /// One more for the user; `None` where that would be more than `most`.
+    pub fn take(&self, uid: u32, most: usize) -> Option<Place> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(uid).or_insert(0);
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { uid, places: self.clone() })
+    }
+}
+
+/// Given back when it is dropped.
+pub struct Place {
+    uid: u32,
+    places: Places,
+}
+
+#[cfg(test)]
+impl Place {
+    /// So many more of the same user's.
+    pub fn more(&self, count: usize) -> Vec<Self> {
+        (0..count).map(|_| self.places.take(self.uid, usize::MAX).unwrap()).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_so_many_places_others_keep_theirs_and_they_come_back() {
+        let places = Places::default();
+        let mut held: Vec<Place> = (0..128).map(|_| places.take(1000, 128).unwrap()).collect();
+        assert!(places.take(1000, 128).is_none());
+        assert!(places.take(1001, 128).is_some());
+        held.pop();
+        assert!(places.take(1000, 128).is_some());
+        drop(held);
+        assert!(places.0.lock().unwrap().is_empty(), "nothing is kept of users who left");
+    }
+}

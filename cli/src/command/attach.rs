@@ -1,0 +1,190 @@
+//! `lattice attach`: a terminal in a running allocation.
+
+use crate::args::Attach;
+use crate::failure::{Exit, Failure};
+use crate::follow::program_code;
+use crate::keyboard::{self, Key};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use crate::terminal::{self, Raw};
+use lattice_api::v1;
+use lattice_api::v1::attach_event::What as Shown;
+use lattice_api::v1::attach_request::{EndOfInput, Start, What as Typed};
+use std::io::{IsTerminal, Write};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// Pieces of input that wait for the agent.
+const QUEUE: usize = 16;
+/// What a terminal makes SIGINT of.
+const CTRL_C: u8 = 3;
+
+pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
+    let argv = match args.command_line {
+        Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+        None => args.command,
+    };
+    let (input_is_terminal, output_is_terminal) = (std::io::stdin().is_terminal(), std::io::stdout().is_terminal());
+    let start = Start {
+        key: session.key(&args.id)?,
+        node: args.node.unwrap_or_default(),
+        argv,
+        term: if output_is_terminal { std::env::var("TERM").unwrap_or_default() } else { String::new() },
+        size: size(),
+        input_is_terminal,
+        output_is_terminal,
+    };
+    let client = session.connect().await?;
+    let (requests, stream) = mpsc::channel(QUEUE);
+    requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("nothing can be sent"))?;
+    let mut events = answer(client.allocations().attach(ReceiverStream::new(stream))).await?;
+    let Some(first) = events.message().await? else { return Err(Failure::other("the agent said nothing")) };
+    let mut screen = Screen { notice: None };
+    if let Some(code) = screen.show(first)? {
+        screen.tell();
+        return Ok(code);
+    }
+    let talked = {
+        let mut signals = Signals::take()?;
+        let raw = Raw::enter().map_err(|error| Failure::other(format!("this terminal cannot be made raw: {error}")))?;
+        // What was typed so far is the shell's that called us; what follows is for the other terminal.
+        keyboard::read(requests.clone(), |key| match key {
+            Key::Bytes(bytes) => request(Typed::Input(bytes)),
+            Key::End => request(Typed::End(EndOfInput {})),
+        });
+        talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
+    };
+    // Here the terminal is the user's own again.
+    screen.tell();
+    match talked {
+        Ok(code) => Ok(code),
+        Err(Failure::ReaderGone) => Err(Failure::ReaderGone),
+        Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
+            let failure = if failure.is_lost_connection() { lost(&args.id) } else { failure };
+            eprint!("{}", failure.text());
+            Ok(Exit::Unavailable as u8)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn request(what: Typed) -> v1::AttachRequest {
+    v1::AttachRequest { what: Some(what) }
+}
+
+fn size() -> Option<v1::TerminalSize> {
+    terminal::size().map(|(rows, columns)| v1::TerminalSize { rows, columns })
+}
+
+/// The agent is gone, and the other terminal with it.
+fn lost(id: &str) -> Failure {
+    let what = "the connection to the agent is lost: the terminal is closed, and what ran in it was hung up".to_owned();
+    let hint = format!("the allocation goes on; `lattice attach {}` opens a new terminal once the agent is back", short(id));
+    Failure::new(Exit::Unavailable, what).hint(hint)
+}
+
+/// Carries keys and screen until the program has ended, and gives its code.
+async fn talk(
+    events: &mut Streaming<v1::AttachEvent>,
+    requests: &mpsc::Sender<v1::AttachRequest>,
+    screen: &mut Screen,
+    signals: &mut Signals,
+    raw: Option<&Raw>,
+) -> Result<u8, Failure> {
+    let mut resized = false;
+    loop {
+        tokio::select! {
+            event = events.message() => {
+                let Some(event) = event? else {
+                    return Err(Failure::new(Exit::Unavailable, "the agent is being stopped: the terminal is closed"));
+                };
+                if let Some(code) = screen.show(event)? {
+                    return Ok(code);
+                }
+            }
+            _ = signals.resized.recv() => resized = true,
+            room = requests.reserve(), if resized => {
+                resized = false;
+                if let (Ok(room), Some(size)) = (room, size()) {
+                    room.send(request(Typed::Size(size)));
+                }
+            }
+            _ = signals.interrupt.recv() => {
+                if raw.is_some() {
+                    return Ok(ended_by(SignalKind::interrupt()));
+                }
+                // Input is no terminal that would make a key of it.
+                let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
+            }
+            _ = signals.terminate.recv() => return Ok(ended_by(SignalKind::terminate())),
+            _ = signals.hangup.recv() => return Ok(ended_by(SignalKind::hangup())),
+            _ = signals.quit.recv() => return Ok(ended_by(SignalKind::quit())),
+            _ = signals.stop.recv() => {
+                match raw {
+                    Some(raw) => raw.stop_for_a_while().map_err(|e| Failure::other(format!("this terminal cannot be made raw: {e}")))?,
+                    None => drop(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)),
+                }
+                resized = true;
+            }
+        }
+    }
+}
+
+fn ended_by(signal: SignalKind) -> u8 {
+    128 + u8::try_from(signal.as_raw_value()).unwrap_or(0)
+}
+
+/// What the other terminal shows.
+struct Screen {
+    /// To be told when the terminal is the user's own again.
+    notice: Option<String>,
+}
+
+impl Screen {
+    /// Shows a piece; the program's code, when it has ended.
+    fn show(&mut self, event: v1::AttachEvent) -> Result<Option<u8>, Failure> {
+        match event.what {
+            Some(Shown::Output(bytes)) => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(&bytes)?;
+                out.flush()?;
+            }
+            Some(Shown::Notice(text)) => self.notice = Some(text),
+            Some(Shown::Ended(ended)) => return Ok(Some(program_code(ended.code))),
+            Some(Shown::Started(_)) | None => {}
+        }
+        Ok(None)
+    }
+
+    fn tell(&self) {
+        if let Some(notice) = &self.notice {
+            eprintln!("lattice: {notice}");
+        }
+    }
+}
+
+/// What may come from outside meanwhile.
+struct Signals {
+    resized: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    quit: Signal,
+    stop: Signal,
+}
+
+impl Signals {
+    fn take() -> Result<Self, Failure> {
+        let take = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot take signals: {error}")));
+        Ok(Self {
+            resized: take(SignalKind::window_change())?,
+            interrupt: take(SignalKind::interrupt())?,
+            terminate: take(SignalKind::terminate())?,
+            hangup: take(SignalKind::hangup())?,
+            quit: take(SignalKind::quit())?,
+            stop: take(SignalKind::from_raw(libc::SIGTSTP))?,
+        })
+    }
+}

@@ -1,0 +1,40 @@
+//! What is typed, or comes by standard input in its place.
+
+use std::fs::File;
+use std::io::Read;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use tokio::sync::mpsc;
+
+/// Read at once, in bytes.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// A piece of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Key {
+    Bytes(Vec<u8>),
+    /// There is no more.
+    End,
+}
+
+/// Reads standard input in a thread of its own, which ends with this process: a read of a terminal cannot be called
+/// back, and nothing waits for it. What is read is wrapped and sent; a full queue lets it wait.
+pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Send + 'static) {
+    std::thread::spawn(move || {
+        // Not by way of the standard library's buffer, which reads ahead.
+        // SAFETY: descriptor 0 is standard input for as long as this process lives; it is not closed here.
+        let mut stdin = ManuallyDrop::new(unsafe { File::from_raw_fd(0) });
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let key = match stdin.read(&mut chunk) {
+                Ok(n) if n > 0 => Key::Bytes(chunk[..n].to_vec()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Ok(_) | Err(_) => Key::End,
+            };
+            let over = key == Key::End;
+            if to.blocking_send(wrap(key)).is_err() || over {
+                return;
+            }
+        }
+    });
+}

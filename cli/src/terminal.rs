@@ -1,0 +1,75 @@
+//! The user's own terminal while another one is shown in it: raw, and as it was before again, come what may.
+
+use nix::sys::signal::{Signal, raise};
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use std::io;
+use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
+use std::panic;
+use std::sync::{Mutex, Once, PoisonError};
+
+/// How the terminal was before it was made raw.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// While one of these lives, standard input's terminal is raw. A panic makes it as it was before it says what happened.
+pub struct Raw(());
+
+impl Raw {
+    /// Makes it raw; nothing to do where standard input is no terminal.
+    pub fn enter() -> io::Result<Option<Self>> {
+        if !io::stdin().is_terminal() {
+            return Ok(None);
+        }
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let usual = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                restore();
+                usual(info);
+            }));
+        });
+        make_raw()?;
+        Ok(Some(Self(())))
+    }
+
+    /// Stops this process as its shell expects it, the terminal as it was meanwhile.
+    pub fn stop_for_a_while(&self) -> io::Result<()> {
+        restore();
+        raise(Signal::SIGSTOP)?;
+        make_raw()
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn make_raw() -> io::Result<()> {
+    let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = tcgetattr(io::stdin())?;
+    let mut raw = now.clone();
+    cfmakeraw(&mut raw);
+    tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw)?;
+    *before = Some(now);
+    Ok(())
+}
+
+fn restore() {
+    if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // Not after what is written: a screen that was stopped would hold us for ever.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
+    }
+}
+
+/// Rows and columns of the terminal that we are on, if we are on one.
+pub fn size() -> Option<(u32, u32)> {
+    let of = |fd: i32| {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: a descriptor, open or not, and a structure that outlives the call.
+        let done = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
+        (done && size.ws_row > 0 && size.ws_col > 0).then(|| (u32::from(size.ws_row), u32::from(size.ws_col)))
+    };
+    [io::stdin().as_raw_fd(), io::stdout().as_raw_fd(), io::stderr().as_raw_fd()].into_iter().find_map(of)
+}

@@ -1,0 +1,134 @@
+//! A terminal with `lattice` in it and a test before it.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{OpenptyResult, openpty};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The terminal, and the program whose it is.
+pub struct Tty {
+    master: OwnedFd,
+    slave: OwnedFd,
+    before: Termios,
+    child: Child,
+    /// What was shown and has not been looked for yet.
+    shown: String,
+}
+
+impl Tty {
+    /// Starts the command with a terminal of 40 rows and 100 columns as its own.
+    pub fn start(mut command: Command) -> Self {
+        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let before = tcgetattr(&slave).unwrap();
+        let end = || slave.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "vt220");
+        // SAFETY: setsid and ioctl are async-signal-safe, and nothing else is done between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                nix::unistd::setsid()?;
+                Errno::result(libc::ioctl(0, libc::TIOCSCTTY, 0))?;
+                Ok(())
+            });
+        }
+        let tty = Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() };
+        tty.resize(40, 100);
+        tty
+    }
+
+    /// The kernel tells the program.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: an open descriptor, and a structure that outlives the call.
+        Errno::result(unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).unwrap();
+    }
+
+    pub fn types(&self, text: &str) {
+        assert_eq!(nix::unistd::write(&self.master, text.as_bytes()), Ok(text.len()));
+    }
+
+    /// Waits until this is shown, and forgets what was before it.
+    pub fn sees(&mut self, text: &str) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.shown.find(text) {
+                self.shown.drain(..at + text.len());
+                return;
+            }
+            let ended = self.child.try_wait().unwrap();
+            let read = self.read();
+            assert!(read || ended.is_none(), "ended with {ended:?} before {text:?} was shown, but {:?}", self.shown);
+            assert!(Instant::now() < until, "waited in vain for {text:?}, shown was {:?}", self.shown);
+        }
+    }
+
+    /// Types a command to a shell until its answer, which must not be part of the command, is seen.
+    pub fn asks(&mut self, command: &str, answer: &str) {
+        assert!(!command.contains(answer));
+        self.types(&format!("{command}\n"));
+        self.sees(answer);
+    }
+
+    fn read(&mut self) -> bool {
+        let ready = poll(&mut [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)], PollTimeout::from(20u8));
+        if ready != Ok(1) {
+            return false;
+        }
+        let mut chunk = [0; 65536];
+        let n = nix::unistd::read(&self.master, &mut chunk).unwrap();
+        self.shown.push_str(&String::from_utf8_lossy(&chunk[..n]));
+        n > 0
+    }
+
+    /// Waits for the program's end; how it ended, and what was shown that was not looked for.
+    pub fn ended(&mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.child.try_wait().unwrap();
+            let read = self.read();
+            if let (Some(status), false) = (ended, read) {
+                return (status, std::mem::take(&mut self.shown));
+            }
+            assert!(Instant::now() < until, "it does not end; shown was {:?}", self.shown);
+        }
+    }
+
+    /// Ended with this code, and the terminal is as it was.
+    pub fn ended_with(&mut self, code: i32) -> String {
+        let (status, shown) = self.ended();
+        assert_eq!(status.code(), Some(code), "{shown}");
+        self.is_restored();
+        shown
+    }
+
+    pub fn is_restored(&self) {
+        assert!(self.is_as_before(), "the terminal is not as it was: {:?}", tcgetattr(&self.slave).unwrap());
+    }
+
+    /// Whether the program has made it raw.
+    pub fn is_raw(&self) -> bool {
+        !self.is_as_before()
+    }
+
+    fn is_as_before(&self) -> bool {
+        tcgetattr(&self.slave).unwrap() == self.before
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+}
+
+impl Drop for Tty {
+    fn drop(&mut self) {
+        let _ = tcsetattr(&self.slave, SetArg::TCSANOW, &self.before);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
