@@ -5,6 +5,7 @@ use lattice_model::{Assignment, DesiredShare, Resources};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::{Controller, Controllers};
 use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, Limits};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -55,6 +56,7 @@ impl Bounds {
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
             io: if can(Controller::Io) { io.collect() } else { Vec::new() },
+            denied_devices: BTreeSet::new(),
         }
     }
 }
@@ -70,10 +72,12 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
             Controller::Memory => "memory is not limited: work that takes too much can bring down others, and the node",
             Controller::Pids => "processes are not limited: a fork bomb can bring down the node",
             Controller::Io => "disk traffic cannot be limited",
+            // There is another way: what is lacking is said of both together (DeviceFilter).
+            Controller::Devices => return None,
         };
-        format!("{controller} limits: {lacks}. {why}")
+        Some(format!("{controller} limits: {lacks}. {why}"))
     };
-    let missing = found.missing().iter().map(told).collect();
+    let missing = found.missing().iter().filter_map(told).collect();
     (found, missing)
 }
 

@@ -3,6 +3,7 @@
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
+use crate::devices::DeviceFilter;
 use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
@@ -29,6 +30,8 @@ pub struct Context {
     pub slice: Option<Slice>,
     /// How much of this node an allocation's work may use.
     pub bounds: Bounds,
+    /// How work is kept from GPUs that are not its own.
+    pub device_filter: DeviceFilter,
     /// What this node is made of.
     pub topology: Arc<NodeTopology>,
     /// Whether work may run as root.

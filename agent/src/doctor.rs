@@ -2,6 +2,7 @@
 
 use crate::bounds;
 use crate::config::AgentConfig;
+use crate::devices::DeviceFilter;
 use crate::machine;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology};
@@ -60,6 +61,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Err(why) => add("cgroup scopes", Health::Degraded, why.clone()),
     }
     let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
+    let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
     controllers.remove_roots();
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
@@ -96,6 +98,18 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Some(why) => add("GPUs", Health::Degraded, why),
         None if machine.found.is_empty() => add("GPUs", Health::Ok, "none on this machine".to_owned()),
         None => add("GPUs", Health::Ok, machine.found.join("; ")),
+    }
+    if !machine.topology.gpu.gpus.is_empty() {
+        match (filter.shortcoming(&machine.topology.gpu), &filter) {
+            (Some(why), _) => add("GPU isolation", Health::Degraded, why),
+            (None, DeviceFilter::V1) => add("GPU isolation", Health::Ok, "by the controller devices of cgroup version 1".to_owned()),
+            (None, DeviceFilter::Bpf | DeviceFilter::None { .. }) => {
+                add("GPU isolation", Health::Ok, "by a BPF device filter on each scope".to_owned());
+            }
+        }
+        let text = "Lattice does not clear it between allocations (the vendors' libraries have no call for that): what a \
+                    program can find there is the driver's doing";
+        add("GPU memory", Health::Degraded, text.to_owned());
     }
     match free_bytes(&config.state_dir) {
         Ok(bytes) if bytes > 2 << 30 => add("disk", Health::Ok, format!("{} GiB free below {}", bytes >> 30, config.state_dir.display())),

@@ -20,6 +20,7 @@ mod cluster;
 pub mod config;
 mod context;
 pub mod dev;
+mod devices;
 pub mod doctor;
 mod driver;
 mod environment;
@@ -46,6 +47,7 @@ use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
 use crate::context::Context;
+use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
 use crate::growth::Growth;
 use crate::journal::{Journal, Opened};
@@ -112,6 +114,8 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         tracing::warn!("{why}");
     }
     degraded.extend(unlimited);
+    let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
+    degraded.extend(device_filter.shortcoming(&topology.gpu));
     let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
 
     let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
@@ -128,6 +132,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         socket: config.socket.clone(),
         slice,
         bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
+        device_filter,
         topology: Arc::clone(&topology),
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),

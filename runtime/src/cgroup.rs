@@ -12,6 +12,7 @@
 //! cgroups has the controller ([`controllers`]).
 
 pub mod controllers;
+pub mod devices;
 pub mod limits;
 
 use lattice_model::AllocationId;

@@ -1,22 +1,36 @@
-//! Where processes may run, against the real kernel. What this machine has not counts as ignored, or fails with
+//! Where processes may run and what they may open, against the real kernel. What this machine has not counts as ignored, or fails with
 //! `LATTICE_TEST_REQUIRE_ALL=1`.
 
-use lattice_model::RankOutcome;
+use lattice_model::{AllocationId, RankOutcome};
 use lattice_runtime::binding::{Binding, Memory};
+use lattice_runtime::cgroup::controllers::{Controller, Controllers, open_v1_procs};
+use lattice_runtime::cgroup::limits::Limits;
+use lattice_runtime::cgroup::{Scope, Slice, devices};
 use lattice_runtime::process::{self, NotStarted, Program};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn main() {
     let arguments = Arguments::from_args();
     let numa = (!Path::new("/proc/self/numa_maps").exists()).then_some("this kernel knows no NUMA");
+    let root = (!nix::unistd::geteuid().is_root()).then_some("needs root");
+    let filter = root.or_else(|| Slice::find(Path::new("lattice-test")).is_err().then_some("needs a cgroup v2 tree"));
+    if let Some(group) = std::env::var_os(MAKER) {
+        // A second process of this program: makes the filter and is gone.
+        devices::keep_out(&Scope::at(group.into()).work(), &[(MAJOR, 1)].into()).unwrap();
+        return;
+    }
     let trials = vec![
         trial("a_program_runs_on_its_processors_alone", None, processors),
         trial("a_program_takes_memory_by_its_policy", numa, memory),
         trial("processors_that_are_not_there_are_no_start", None, nowhere),
+        trial("a_filtered_device_is_opened_outside_and_not_inside", filter, filtered),
+        trial("a_filter_outlives_its_maker", filter, outlives),
+        trial("version_1_keeps_devices_away_too", root.or_else(no_v1_devices), version_1),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -31,6 +45,14 @@ fn trial(name: &str, missing: Option<&'static str>, test: fn() -> Result<(), Fai
 
 /// Runs a program bound so to its end: how it ended and what it wrote.
 fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotStarted> {
+    run_in(argv, binding, None)
+}
+
+fn run_in(argv: &[&str], binding: &Binding, cgroup: Option<&OwnedFd>) -> Result<(RankOutcome, String), NotStarted> {
+    run_with(argv, binding, cgroup, &[])
+}
+
+fn run_with(argv: &[&str], binding: &Binding, cgroup: Option<&OwnedFd>, v1: &[OwnedFd]) -> Result<(RankOutcome, String), NotStarted> {
     let path = std::env::temp_dir().join(format!("lattice-placement-{}-{:?}", std::process::id(), std::thread::current().id()));
     let out = File::options().create(true).append(true).open(&path).unwrap();
     let null = File::open("/dev/null").unwrap();
@@ -44,8 +66,8 @@ fn run(argv: &[&str], binding: &Binding) -> Result<(RankOutcome, String), NotSta
         stdout: out.as_fd(),
         stderr: out.as_fd(),
         inherit: &[],
-        cgroup: None,
-        v1_groups: &[],
+        cgroup: cgroup.map(AsFd::as_fd),
+        v1_groups: &v1.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
         open_files: None,
         binding: Some(binding),
         terminal: false,
@@ -93,4 +115,105 @@ fn nowhere() -> Result<(), Failed> {
         Err(NotStarted { code: 126, why }) if why.contains("processors") => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
+}
+
+/// Set for the process that only makes a filter.
+const MAKER: &str = "LATTICE_TEST_MAKES_FILTER";
+/// Of the numbers for local and experimental use, one that has no driver.
+const MAJOR: u32 = 240;
+
+/// Two devices without a driver, in a folder and beside a cgroup of their own; all of it gone in the end.
+struct Devices {
+    folder: PathBuf,
+    slice: Slice,
+    scope: Scope,
+}
+
+impl Devices {
+    fn new(name: &str) -> Self {
+        let name = format!("lattice-placement-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(&name);
+        fs::create_dir_all(&folder).unwrap();
+        for minor in [1, 2] {
+            let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
+            let device = nix::sys::stat::makedev(MAJOR.into(), minor);
+            nix::sys::stat::mknod(&folder.join(minor.to_string()), nix::sys::stat::SFlag::S_IFCHR, mode, device).unwrap();
+        }
+        let slice = Slice::find(Path::new(&name)).unwrap();
+        let scope = Scope::at(slice.path().join("scope"));
+        scope.launch(1).create().unwrap();
+        Self { folder, slice, scope }
+    }
+
+    /// What opening a device says, by a process born in the cgroup below the filter, or outside.
+    fn open(&self, minor: u32, inside: bool) -> String {
+        let path = self.folder.join(minor.to_string());
+        let directory = inside.then(|| self.scope.launch(1).open_dir().unwrap());
+        let (_, text) = run_in(&["dd", &format!("if={}", path.display()), "count=0"], &Binding::default(), directory.as_ref()).unwrap();
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        let _ = self.scope.whole().remove();
+        let _ = self.slice.remove();
+    }
+}
+
+const ALLOWED: &str = "No such device or address";
+const DENIED: &str = "Operation not permitted";
+
+fn filtered() -> Result<(), Failed> {
+    let devices = Devices::new("filter");
+    assert!(devices.open(1, true).contains(ALLOWED), "{}", devices.open(1, true));
+    assert_eq!(devices::attached(&devices.scope.work())?, 0);
+    devices::keep_out(&devices.scope.work(), &[(MAJOR, 1)].into())?;
+    for (minor, inside, said) in [(1, true, DENIED), (2, true, ALLOWED), (1, false, ALLOWED), (2, false, ALLOWED)] {
+        assert!(devices.open(minor, inside).contains(said), "{minor} {inside}: {}", devices.open(minor, inside));
+    }
+    // Another list takes the first one's place.
+    devices::keep_out(&devices.scope.work(), &[(MAJOR, 2)].into())?;
+    assert!(devices.open(1, true).contains(ALLOWED) && devices.open(2, true).contains(DENIED));
+    assert_eq!(devices::attached(&devices.scope.work())?, 1);
+    // Nor can it be made anew inside.
+    let made = devices.folder.join("made");
+    let directory = devices.scope.work().open_dir()?;
+    let (outcome, text) = run_in(&["mknod", &made.display().to_string(), "c", "240", "2"], &Binding::default(), Some(&directory))?;
+    assert!(outcome != RankOutcome::Exited { code: 0 } && text.contains(DENIED), "{text}");
+    Ok(())
+}
+
+fn no_v1_devices() -> Option<&'static str> {
+    let there = fs::read_to_string("/proc/self/cgroup").is_ok_and(|t| t.lines().any(|l| l.split(':').nth(1) == Some("devices")));
+    (!there).then_some("needs the devices hierarchy of cgroup version 1")
+}
+
+fn version_1() -> Result<(), Failed> {
+    let devices = Devices::new("v1");
+    let root = PathBuf::from(devices.folder.file_name().unwrap());
+    let controllers = Controllers::find(&root, None, Path::new(""), &[Controller::Devices].into());
+    let allocation = AllocationId(uuid::Uuid::new_v4());
+    let limits = Limits { denied_devices: [(MAJOR, 1)].into(), ..Limits::default() };
+    let groups = controllers.set(allocation, None, &limits)?;
+    let said = |minor: u32| -> Result<String, Failed> {
+        let procs = groups.iter().map(|g| open_v1_procs(g)).collect::<Result<Vec<_>, _>>()?;
+        let path = devices.folder.join(minor.to_string());
+        Ok(run_with(&["dd", &format!("if={}", path.display()), "count=0"], &Binding::default(), None, &procs)?.1)
+    };
+    let (denied, allowed) = (said(1), said(2));
+    controllers.remove(allocation, Duration::from_secs(5))?;
+    controllers.remove_roots();
+    let (denied, allowed) = (denied?, allowed?);
+    assert!(denied.contains(DENIED) && allowed.contains(ALLOWED), "{denied} {allowed}");
+    Ok(())
+}
+
+fn outlives() -> Result<(), Failed> {
+    let devices = Devices::new("outlives");
+    let maker = std::process::Command::new(std::env::current_exe()?).env(MAKER, devices.scope.path()).status()?;
+    assert!(maker.success());
+    assert!(devices.open(1, true).contains(DENIED) && devices.open(1, false).contains(ALLOWED));
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The prologue of an allocation on this node. Blocking; may be done again over what is there.
 
 use crate::context::Context;
+use crate::devices;
 use crate::environment::UENV_MOUNT;
 use crate::limits::given_open_files;
 use crate::machine;
@@ -46,7 +47,8 @@ pub(super) fn prepare(
         machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology, assignment)
             .map_err(|e| format!("writing its topology file below {}: {e}", context.state_dir.display()))?;
     }
-    let limits = context.bounds.limits(share, assignment);
+    let mut limits = context.bounds.limits(share, assignment);
+    context.device_filter.apply(scope.as_ref(), devices::denied(context, assignment), &mut limits)?;
     let v1_groups =
         context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(|e| format!("limits: {}", with_causes(&e)))?;
     failpoint::pass(Point::LimitsSet);

@@ -35,11 +35,13 @@ pub enum Controller {
     /// Bytes a second of block devices; `blkio` in version 1.
     #[serde(alias = "blkio")]
     Io,
+    /// Which device files; in version 1 alone, for machines that refuse [`super::devices`].
+    Devices,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cpuset, Self::Memory, Self::Pids, Self::Io];
+    pub const ALL: [Self; 6] = [Self::Cpu, Self::Cpuset, Self::Memory, Self::Pids, Self::Io, Self::Devices];
 
     /// Its name in the v2 tree.
     pub fn name(self) -> &'static str {
@@ -49,13 +51,14 @@ impl Controller {
             Self::Memory => "memory",
             Self::Pids => "pids",
             Self::Io => "io",
+            Self::Devices => "devices",
         }
     }
 
     fn v1_name(self) -> &'static str {
         match self {
             Self::Io => "blkio",
-            Self::Cpu | Self::Cpuset | Self::Memory | Self::Pids => self.name(),
+            Self::Cpu | Self::Cpuset | Self::Memory | Self::Pids | Self::Devices => self.name(),
         }
     }
 }
@@ -350,9 +353,9 @@ mod tests {
 
     #[test]
     fn controllers_are_configured_by_name() {
-        let read: Vec<Controller> = serde_json::from_str(r#"["cpu","cpuset","memory","pids","io","blkio"]"#).unwrap();
-        assert_eq!(read[..5], Controller::ALL);
-        assert_eq!(read[5], Controller::Io);
+        let read: Vec<Controller> = serde_json::from_str(r#"["cpu","cpuset","memory","pids","io","devices","blkio"]"#).unwrap();
+        assert_eq!(read[..6], Controller::ALL);
+        assert_eq!(read[6], Controller::Io);
         assert!(serde_json::from_str::<Controller>("\"net_cls\"").is_err());
     }
 }

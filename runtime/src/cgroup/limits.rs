@@ -2,6 +2,7 @@
 //! or is refused.
 
 use super::controllers::{Controller, Controllers, Place, V1Group};
+use super::devices::Device;
 use super::{Cgroup, Scope};
 use lattice_model::AllocationId;
 use std::collections::BTreeSet;
@@ -34,6 +35,8 @@ pub struct Limits {
     pub pids: Option<u64>,
     /// Bytes a second of block devices.
     pub io: Vec<IoLimit>,
+    /// Character devices that it must not open or make; through version 1 (see [`super::devices`] for the better way).
+    pub denied_devices: BTreeSet<Device>,
 }
 
 /// How fast one block device may be used.
@@ -148,6 +151,7 @@ impl Limits {
             (Controller::Memory, self.memory_bytes.is_some()),
             (Controller::Pids, self.pids.is_some()),
             (Controller::Io, !self.io.is_empty()),
+            (Controller::Devices, !self.denied_devices.is_empty()),
         ];
         needed.into_iter().filter(|(_, set)| *set).map(|(controller, _)| controller).collect()
     }
@@ -201,6 +205,8 @@ fn set_v2(work: &Cgroup, controller: Controller, limits: &Limits) -> Result<(), 
             if swap.exists() { put(&swap, limits.memory_bytes.map(|_| 0)) } else { Ok(()) }
         }
         Controller::Pids => put(&file("pids.max"), limits.pids),
+        // The v2 tree has no such controller.
+        Controller::Devices => Ok(()),
         Controller::Io => limits.io.iter().try_for_each(|io| {
             let (major, minor) = io.device;
             let bps = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |n| n.to_string());
@@ -230,6 +236,10 @@ fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {
             if with_swap.exists() { put(&with_swap, bytes) } else { Ok(()) }
         }
         Controller::Pids => put(&file("pids.max"), limits.pids),
+        // What is denied is not listed where everything else is allowed: it cannot be read back.
+        Controller::Devices => {
+            limits.denied_devices.iter().try_for_each(|(major, minor)| tell(&file("devices.deny"), &format!("c {major}:{minor} rwm")))
+        }
         Controller::Io => limits.io.iter().try_for_each(|io| {
             let (major, minor) = io.device;
             let line = |limit: u64| format!("{major}:{minor} {limit}");
@@ -266,6 +276,12 @@ fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
         return Ok(());
     }
     Err(LimitError::NotTaken { file: file.to_owned(), wanted: wanted.to_owned(), got: got.trim().to_owned() })
+}
+
+/// Writes to a file that cannot be read.
+fn tell(file: &Path, wanted: &str) -> Result<(), LimitError> {
+    let told = fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(wanted.as_bytes()));
+    told.map_err(|source| LimitError::Refused { file: file.to_owned(), wanted: wanted.to_owned(), source })
 }
 
 fn written(file: &Path, wanted: &str) -> Result<String, LimitError> {
