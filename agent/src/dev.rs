@@ -2,6 +2,7 @@
 
 use crate::config::{AgentConfig, Role};
 use crate::doctor::{self, Health};
+use crate::recovery::Unusable;
 use anyhow::{Context, bail};
 use lattice_model::MemberId;
 use lattice_quorum::ca;
@@ -49,7 +50,7 @@ pub async fn run(dir: Option<PathBuf>, stop: CancellationToken) -> anyhow::Resul
     // The member outlives the agent, which gives back its lease at its end.
     let member_stop = CancellationToken::new();
     let mut member = pin!(run_member(quorum, member_stop.clone()));
-    let mut agent = pin!(crate::run(agent, stop.clone()));
+    let mut agent = pin!(crate::run(agent, Unusable::Refuse, stop.clone()));
     tokio::select! {
         ended = &mut member => {
             stop.cancel();

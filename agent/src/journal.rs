@@ -3,16 +3,22 @@
 //! ```text
 //!   journal = header, then records: length (u32 LE), CRC-32 (u32 LE), MessagePack of lattice_node::Record
 //!   header = "LATTJRN2", checkpoint that it follows, life (u64 LE each), boot id (16 bytes), CRC-32 of all this (u32 LE)
-//!   agent-state.json = readable checkpoint: the whole Brain and how many bytes of the journal it contains
+//!   agent-state.json = readable checkpoint: the whole Brain, and the CRC-32 of it as JSON without spaces, keys sorted
 //! ```
 //!
 //! The journal is the record. A checkpoint is written at times so that the journal stays short; it is moved into its
 //! place first and the journal cut after it, so that a crash between the two replays records that the checkpoint has:
 //! the journal's header carries the number of the checkpoint that it follows, and an older one is set aside.
 //!
+//! A state that cannot be used is never thrown away: see [`crate::recovery`] for what is done instead.
+//!
 //! A full disk must not keep the agent from ending the work that fills it. The journal's blocks are therefore reserved,
 //! its header is rewritten in place, and a checkpoint for which there is no space is put off: the journal alone has
 //! everything.
+
+mod aside;
+
+pub use aside::Salvaged;
 
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
@@ -26,6 +32,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 const VERSION: u32 = 1;
+/// The last byte is the version of the form.
 const MAGIC: &[u8; 8] = b"LATTJRN2";
 const HEADER_BYTES: u64 = 44;
 /// A record is a list of one node's work at most.
@@ -49,11 +56,11 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is the state of node {found}, not of {expected}: point state_dir at this node's own directory", path.display())]
+    #[error("{} is the state of node {found}, not of {expected}: point state_dir at this node's own directory; or start the agent once with --recover, which moves that state aside and begins from the shims that live here", path.display())]
     ForeignNode { path: PathBuf, found: NodeId, expected: NodeId },
-    #[error("{} was written by a newer version ({found}, this is {VERSION}): start that version, or move the file away to begin anew from the shims", path.display())]
-    Newer { path: PathBuf, found: u32 },
-    #[error("{} is damaged: {why}; move it away to begin anew (running work is then ended and reported lost)", path.display())]
+    #[error("{} was written by a newer version ({what}): start that version; or start this one once with --recover, which moves that state aside and begins from the shims that live here", path.display())]
+    Newer { path: PathBuf, what: String },
+    #[error("{} cannot be used: {why}", path.display())]
     Damaged { path: PathBuf, why: String },
     #[error("{}: another agent uses this state directory", path.display())]
     Busy { path: PathBuf },
@@ -66,11 +73,24 @@ struct Checkpoint {
     node: NodeId,
     boot: Boot,
     brain: Brain,
+    /// Of `brain`; none in a state from before there was one.
+    #[serde(default)]
+    checksum: Option<u32>,
+}
+
+/// A node's directory, held by this agent alone for as long as this lives.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    state_file: PathBuf,
+    held: File,
 }
 
 /// The open journal. One per state directory: it is locked.
 #[derive(Debug)]
 pub struct Journal {
+    #[expect(dead_code, reason = "the lock is held for as long as the journal is open")]
+    held: File,
     file: File,
     path: PathBuf,
     state_file: PathBuf,
@@ -107,49 +127,80 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Journal
     move |source| JournalError::Io { path, doing, source }
 }
 
-impl Journal {
-    /// Opens or begins the state of `node`.
-    pub fn open(state_dir: &Path, state_file: &Path, node: &NodeId, boot: Boot) -> Result<Opened, JournalError> {
-        fs::create_dir_all(state_dir).map_err(failed(state_dir, "making the state directory"))?;
-        let path = state_dir.join("journal");
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
-        let file = file.map_err(failed(&path, "opening it"))?;
-        // SAFETY: flock on a descriptor that we own.
-        if unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&file), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return Err(JournalError::Busy { path });
-        }
-        let checkpoint = read_checkpoint(state_file)?;
-        if let Some(c) = &checkpoint
-            && &c.node != node
-        {
-            return Err(JournalError::ForeignNode { path: state_file.to_owned(), found: c.node.clone(), expected: node.clone() });
-        }
-        let mut bytes = Vec::new();
-        (&file).read_to_end(&mut bytes).map_err(failed(&path, "reading it"))?;
-        let header = Header::read(&bytes).map_err(|why| JournalError::Damaged { path: path.clone(), why })?;
-        // The header is the later of the two: it is rewritten where a checkpoint is not.
-        let before = header.map(|h| h.boot).or(checkpoint.as_ref().map(|c| c.boot));
-        let (number, mut brain) = checkpoint.map_or_else(|| (0, Brain::new(node.clone())), |c| (c.number, c.brain));
-        let mut journal = Self {
-            file,
-            path,
-            state_file: state_file.to_owned(),
-            boot: before.unwrap_or(boot),
-            booted: boot,
-            life: header.map_or(0, |h| h.life).max(number) + 1,
-            number,
-            end: HEADER_BYTES,
-            checkpoint_at: CHECKPOINT_AFTER_BYTES,
-        };
-        let torn_bytes = match header {
-            Some(header) if header.follows >= number => journal.replay(&bytes, header.follows, &mut brain)?,
-            Some(_) | None => 0,
-        };
-        journal.cut()?;
-        journal.checkpoint(&brain)?;
-        Ok(Opened { journal, brain, same_boot: before.is_none_or(|b| b == boot), torn_bytes })
+impl StateDir {
+    /// Takes the directory, made where it is missing.
+    pub fn take(path: &Path, state_file: &Path) -> Result<Self, JournalError> {
+        fs::create_dir_all(path).map_err(failed(path, "making the state directory"))?;
+        let held = File::open(path).map_err(failed(path, "opening the state directory"))?;
+        lock(&held, path)?;
+        Ok(Self { path: path.to_owned(), state_file: state_file.to_owned(), held })
     }
 
+    fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
+    fn open_journal(&self) -> Result<File, JournalError> {
+        let path = self.journal();
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        let file = file.map_err(failed(&path, "opening it"))?;
+        lock(&file, &path)?;
+        Ok(file)
+    }
+
+    /// Opens the state of `node`; `None`: there is none, and never was.
+    pub fn open(&self, node: &NodeId, boot: Boot) -> Result<Option<Opened>, JournalError> {
+        let (path, state_file) = (self.journal(), &self.state_file);
+        let file = self.open_journal()?;
+        let mut bytes = Vec::new();
+        (&file).read_to_end(&mut bytes).map_err(failed(&path, "reading it"))?;
+        let checkpoint = read_checkpoint(state_file)?;
+        let damaged = |why: &str| JournalError::Damaged { path: path.clone(), why: why.to_owned() };
+        let (header, checkpoint) = match (Header::read(&path, &bytes)?, checkpoint) {
+            (None, None) => return Ok(None),
+            // The header is written before the first checkpoint is.
+            (None, Some(_)) => return Err(damaged("it is gone, or empty, beside a state file")),
+            (Some(header), None) if header.follows > 0 => return Err(damaged("its state file is gone")),
+            (Some(header), checkpoint) => (header, checkpoint),
+        };
+        if let Some(c) = checkpoint.as_ref().filter(|c| &c.node != node) {
+            return Err(JournalError::ForeignNode { path: state_file.clone(), found: c.node.clone(), expected: node.clone() });
+        }
+        let (number, mut brain) = checkpoint.map_or_else(|| (0, Brain::new(node.clone())), |c| (c.number, c.brain));
+        // The header is the later of the two: it is rewritten where a checkpoint is not.
+        let life = header.life.max(number) + 1;
+        let mut journal = self.journal_of(file, header.boot, boot, life, number)?;
+        let torn_bytes = if header.follows >= number { journal.replay(&bytes, header.follows, &mut brain)? } else { 0 };
+        journal.cut()?;
+        journal.checkpoint(&brain)?;
+        Ok(Some(Opened { journal, brain, same_boot: header.boot == boot, torn_bytes }))
+    }
+
+    /// Begins with `brain` where nothing is. `life`: higher than any before.
+    pub fn begin(&self, brain: &Brain, boot: Boot, life: u64) -> Result<Journal, JournalError> {
+        let mut journal = self.journal_of(self.open_journal()?, boot, boot, life, 0)?;
+        journal.cut()?;
+        journal.checkpoint(brain)?;
+        Ok(journal)
+    }
+
+    fn journal_of(&self, file: File, boot: Boot, booted: Boot, life: u64, number: u64) -> Result<Journal, JournalError> {
+        let held = self.held.try_clone().map_err(failed(&self.path, "holding the state directory"))?;
+        let (path, state_file) = (self.journal(), self.state_file.clone());
+        Ok(Journal { held, file, path, state_file, boot, booted, life, number, end: HEADER_BYTES, checkpoint_at: CHECKPOINT_AFTER_BYTES })
+    }
+}
+
+/// Another agent in the same directory would have it locked.
+fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
+    // SAFETY: flock on a descriptor that we own.
+    match unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(JournalError::Busy { path: path.to_owned() }),
+    }
+}
+
+impl Journal {
     fn replay(&mut self, bytes: &[u8], follows: u64, brain: &mut Brain) -> Result<u64, JournalError> {
         let damaged = |why: String| JournalError::Damaged { path: self.path.clone(), why };
         if follows > self.number {
@@ -157,15 +208,21 @@ impl Journal {
         }
         let mut at = HEADER_BYTES as usize;
         while at < bytes.len() {
-            let Some((record, next)) = read_record(bytes, at) else {
+            match Found::at(bytes, at) {
+                Found::Record(record, next) => {
+                    brain.replay(*record);
+                    at = next;
+                }
+                Found::Unknown => {
+                    let what = format!("the record at byte {at} is whole, and nothing that this version knows");
+                    return Err(JournalError::Newer { path: self.path.clone(), what });
+                }
                 // An append that a crash cut short is the last thing in the file; anything behind it means damage.
-                if whole_record_behind(bytes, at + 1) {
+                Found::Nothing if Found::anything_behind(bytes, at + 1) => {
                     return Err(damaged(format!("the record at byte {at} does not match its checksum, and others follow it")));
                 }
-                break;
-            };
-            brain.replay(record);
-            at = next;
+                Found::Nothing => break,
+            }
         }
         self.end = at as u64;
         Ok((bytes.len() - at) as u64)
@@ -230,10 +287,13 @@ impl Journal {
     /// Writes the readable checkpoint and begins the journal anew behind it. Without space for one the journal goes on.
     pub fn checkpoint(&mut self, brain: &Brain) -> Result<(), JournalError> {
         let number = self.number + 1;
-        let checkpoint = Checkpoint { version: VERSION, number, node: brain.me().clone(), boot: self.boot, brain: brain.clone() };
         let part = self.state_file.with_extension("json.part");
         let io = |doing| failed(&self.state_file, doing);
-        let json = serde_json::to_vec_pretty(&checkpoint).map_err(|e| io("encoding it")(io::Error::other(e)))?;
+        let encoded = |e| io("encoding it")(io::Error::other(e));
+        let checksum = Some(checksum(&serde_json::to_value(brain).map_err(encoded)?));
+        let (node, brain) = (brain.me().clone(), brain.clone());
+        let checkpoint = Checkpoint { version: VERSION, number, node, boot: self.boot, brain, checksum };
+        let json = serde_json::to_vec_pretty(&checkpoint).map_err(encoded)?;
         let written = write_whole(&part, &json).and_then(|()| {
             failpoint::pass(Point::CheckpointWritten);
             fs::rename(&part, &self.state_file)
@@ -272,19 +332,29 @@ impl Header {
     }
 
     /// `None` where the file was never begun.
-    fn read(bytes: &[u8]) -> Result<Option<Self>, String> {
-        let Some(header) = bytes.first_chunk::<{ HEADER_BYTES as usize }>() else { return Ok(None) };
+    fn read(path: &Path, bytes: &[u8]) -> Result<Option<Self>, JournalError> {
+        let damaged = |why: &str| JournalError::Damaged { path: path.to_owned(), why: why.to_owned() };
+        let Some(header) = bytes.first_chunk::<{ HEADER_BYTES as usize }>() else {
+            return if bytes.is_empty() { Ok(None) } else { Err(damaged("it is too short for a journal")) };
+        };
         // A crash can leave the length of the first header without its bytes.
         if header.iter().all(|b| *b == 0) {
             return Ok(None);
         }
-        if &header[..8] != MAGIC {
-            return Err("it does not begin as a journal of this version".to_owned());
+        if header[..7] != MAGIC[..7] {
+            return Err(damaged("it does not begin as a journal"));
+        }
+        if header[7] > MAGIC[7] {
+            let what = format!("its form is {}, this version's {}", header[7].escape_ascii(), MAGIC[7].escape_ascii());
+            return Err(JournalError::Newer { path: path.to_owned(), what });
+        }
+        if header[7] < MAGIC[7] {
+            return Err(damaged("it was written by an older version, whose form this one does not read"));
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let found =
             Self { follows: number(8), life: number(16), boot: Boot(uuid::Uuid::from_bytes(std::array::from_fn(|i| header[24 + i]))) };
-        if found.bytes() != header { Err("its header does not match its checksum".to_owned()) } else { Ok(Some(found)) }
+        if found.bytes() != header { Err(damaged("its header does not match its checksum")) } else { Ok(Some(found)) }
     }
 }
 
@@ -299,20 +369,41 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn read_record(bytes: &[u8], at: usize) -> Option<(Record, usize)> {
+/// What stands somewhere in a journal.
+enum Found {
+    /// A record, and where the next one begins.
+    Record(Box<Record>, usize),
+    /// Something whole whose checksum is right, and that this version does not know.
+    Unknown,
+    Nothing,
+}
+
+impl Found {
+    fn at(bytes: &[u8], at: usize) -> Self {
+        let Some((body, next)) = whole(bytes, at) else { return Self::Nothing };
+        rmp_serde::from_slice(body).map_or(Self::Unknown, |record| Self::Record(Box::new(record), next))
+    }
+
+    /// Whether anything whole begins behind `from`.
+    fn anything_behind(bytes: &[u8], from: usize) -> bool {
+        (from..bytes.len()).any(|at| whole(bytes, at).is_some())
+    }
+}
+
+/// The body at `at`, where its length and checksum are right, and where it ends.
+fn whole(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let length = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(bytes.get(at + 4..at + 8)?.try_into().ok()?);
     if length == 0 || length > RECORD_BYTES_MAX {
         return None;
     }
     let body = bytes.get(at + 8..at + 8 + length)?;
-    let record = (crc32fast::hash(body) == crc).then(|| rmp_serde::from_slice(body).ok()).flatten()?;
-    Some((record, at + 8 + length))
+    (crc32fast::hash(body) == crc).then_some((body, at + 8 + length))
 }
 
-/// Whether a record that reads well begins anywhere behind `from`.
-fn whole_record_behind(bytes: &[u8], from: usize) -> bool {
-    (from..bytes.len()).any(|at| read_record(bytes, at).is_some())
+/// Of a value as compact JSON, its keys sorted: the same whatever fields a version knows.
+fn checksum(value: &serde_json::Value) -> u32 {
+    crc32fast::hash(value.to_string().as_bytes())
 }
 
 fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {
@@ -322,193 +413,23 @@ fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {
         Err(error) => return Err(failed(path, "reading it")(error)),
     };
     let damaged = |why: String| JournalError::Damaged { path: path.to_owned(), why };
-    let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-    let version = json.get("version").and_then(serde_json::Value::as_u64).and_then(|v| u32::try_from(v).ok());
-    match version {
-        Some(VERSION) => serde_json::from_value(json).map(Some).map_err(|e| damaged(e.to_string())),
-        Some(found) => Err(JournalError::Newer { path: path.to_owned(), found }),
-        None => Err(damaged("it has no version".to_owned())),
+    let newer = |what: String| JournalError::Newer { path: path.to_owned(), what };
+    let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("it is no JSON: {e}")))?;
+    match json.get("version").and_then(serde_json::Value::as_u64) {
+        Some(found) if found > u64::from(VERSION) => return Err(newer(format!("its version is {found}, this agent's {VERSION}"))),
+        Some(found) if found < u64::from(VERSION) => {
+            return Err(damaged(format!("its version is {found}, which this agent does not read")));
+        }
+        Some(_) => {}
+        None => return Err(damaged("it has no version".to_owned())),
     }
+    let stated = json.get("checksum").and_then(serde_json::Value::as_u64);
+    if stated.is_some_and(|stated| json.get("brain").is_none_or(|brain| u64::from(checksum(brain)) != stated)) {
+        return Err(damaged("it does not match its checksum".to_owned()));
+    }
+    // Whole, and yet not to be read: only a version that knows more can have written it. Without a checksum it may be anything.
+    serde_json::from_value(json).map(Some).map_err(|e| if stated.is_some() { newer(e.to_string()) } else { damaged(e.to_string()) })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lattice_model::Incarnation;
-
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("lattice-journal-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Self(path)
-        }
-
-        fn open(&self) -> Result<Opened, JournalError> {
-            self.open_as("n1", "00000000-0000-4000-8000-000000000000")
-        }
-
-        fn open_as(&self, node: &str, boot: &str) -> Result<Opened, JournalError> {
-            Journal::open(&self.0, &self.0.join("agent-state.json"), &node.parse().unwrap(), boot.parse().unwrap())
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn registered(n: u64) -> Record {
-        Record::Registered { incarnation: Incarnation(n) }
-    }
-
-    #[test]
-    fn what_was_appended_is_there_again_and_a_torn_tail_is_cut_at_every_byte() {
-        let dir = Dir::new("torn");
-        let mut opened = dir.open().unwrap();
-        opened.journal.append(&[registered(1)]).unwrap();
-        let one = opened.journal.end;
-        opened.journal.append(&[registered(2)]).unwrap();
-        let two = opened.journal.end;
-        drop(opened);
-        let whole = fs::read(dir.0.join("journal")).unwrap();
-        let state = fs::read(dir.0.join("agent-state.json")).unwrap();
-        for cut in one..=two {
-            fs::write(dir.0.join("journal"), &whole[..usize::try_from(cut).unwrap()]).unwrap();
-            fs::write(dir.0.join("agent-state.json"), &state).unwrap();
-            let opened = dir.open().unwrap();
-            assert_eq!(opened.brain.incarnation().0, if cut == two { 2 } else { 1 }, "cut at {cut}");
-            assert_eq!(opened.torn_bytes, if cut == two { 0 } else { cut - one });
-        }
-    }
-
-    #[test]
-    fn damage_before_the_end_refuses_to_start() {
-        let dir = Dir::new("damage");
-        let mut opened = dir.open().unwrap();
-        opened.journal.append(&[registered(1), registered(2)]).unwrap();
-        drop(opened);
-        let mut bytes = fs::read(dir.0.join("journal")).unwrap();
-        bytes[HEADER_BYTES as usize + 10] ^= 0xff;
-        fs::write(dir.0.join("journal"), &bytes).unwrap();
-        assert!(matches!(dir.open(), Err(JournalError::Damaged { .. })));
-    }
-
-    #[test]
-    fn a_checkpoint_moved_in_before_the_journal_was_cut_does_not_count_its_records_twice() {
-        let dir = Dir::new("between");
-        let mut opened = dir.open().unwrap();
-        opened.journal.append(&[registered(1), Record::ToReport(report())]).unwrap();
-        opened.brain.replay(registered(1));
-        opened.brain.replay(Record::ToReport(report()));
-        let old = fs::read(dir.0.join("journal")).unwrap();
-        opened.journal.checkpoint(&opened.brain).unwrap();
-        drop(opened);
-        fs::write(dir.0.join("journal"), old).unwrap();
-        assert_eq!(dir.open().unwrap().brain.reports().count(), 1);
-    }
-
-    fn report() -> lattice_model::ReportItem {
-        lattice_model::ReportItem::Released {
-            allocation: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
-            epoch: lattice_model::Epoch(1),
-        }
-    }
-
-    #[test]
-    fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
-        let dir = Dir::new("foreign");
-        drop(dir.open().unwrap());
-        assert!(matches!(dir.open_as("n2", "00000000-0000-4000-8000-000000000000"), Err(JournalError::ForeignNode { .. })));
-        assert!(!dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap().same_boot);
-        let opened = dir.open().unwrap();
-        assert!(matches!(dir.open(), Err(JournalError::Busy { .. })));
-        drop(opened);
-        fs::write(dir.0.join("agent-state.json"), "{\"version\": 2}").unwrap();
-        assert!(matches!(dir.open(), Err(JournalError::Newer { found: 2, .. })));
-        fs::write(dir.0.join("agent-state.json"), "garbage").unwrap();
-        assert!(matches!(dir.open(), Err(JournalError::Damaged { .. })));
-    }
-
-    #[test]
-    fn a_full_disk_puts_the_checkpoint_off_and_nothing_is_lost() {
-        let dir = Dir::new("full");
-        let full = || std::os::unix::fs::symlink("/dev/full", dir.0.join("agent-state.json.part")).unwrap();
-        let mut opened = dir.open().unwrap();
-        opened.journal.append(&[registered(1)]).unwrap();
-        let first = opened.journal.life();
-        drop(opened);
-        full();
-        let mut opened = dir.open().unwrap();
-        assert_eq!(opened.brain.incarnation().0, 1);
-        let second = opened.journal.life();
-        opened.journal.append(&[registered(2)]).unwrap();
-        opened.brain.replay(registered(2));
-        full();
-        opened.journal.checkpoint(&opened.brain).unwrap();
-        drop(opened);
-        full();
-        let opened = dir.open().unwrap();
-        assert_eq!(opened.brain.incarnation().0, 2);
-        assert!(first < second && second < opened.journal.life(), "a new life each time");
-    }
-
-    #[test]
-    fn a_checkpoint_without_space_is_not_tried_with_each_record() {
-        let dir = Dir::new("again");
-        let mut opened = dir.open().unwrap();
-        opened.journal.end = CHECKPOINT_AFTER_BYTES + 1;
-        assert!(opened.journal.wants_checkpoint());
-        std::os::unix::fs::symlink("/dev/full", dir.0.join("agent-state.json.part")).unwrap();
-        opened.journal.checkpoint(&opened.brain).unwrap();
-        assert!(!opened.journal.wants_checkpoint());
-        opened.journal.end += CHECKPOINT_AGAIN_BYTES + 1;
-        assert!(opened.journal.wants_checkpoint());
-    }
-
-    #[test]
-    fn only_a_want_of_space_puts_a_checkpoint_off() {
-        for (errno, off) in [(libc::ENOSPC, true), (libc::EDQUOT, true), (libc::EIO, false), (libc::EROFS, false), (libc::EMFILE, false)] {
-            assert_eq!(no_space(&io::Error::from_raw_os_error(errno)), off, "{errno}");
-        }
-    }
-
-    #[test]
-    fn the_journals_blocks_are_reserved_also_behind_a_checkpoint() {
-        use std::os::unix::fs::MetadataExt;
-        let dir = Dir::new("reserved");
-        let mut opened = dir.open().unwrap();
-        opened.journal.append(&[registered(1)]).unwrap();
-        opened.journal.checkpoint(&opened.brain).unwrap();
-        let meta = fs::metadata(dir.0.join("journal")).unwrap();
-        assert_eq!(meta.len(), HEADER_BYTES);
-        assert!(meta.blocks() * 512 >= CHECKPOINT_AFTER_BYTES + ROOM_BYTES, "{} blocks", meta.blocks());
-    }
-
-    #[test]
-    fn the_new_boot_counts_only_once_what_it_means_is_written_down() {
-        const NEW: &str = "00000000-0000-4000-8000-000000000001";
-        let dir = Dir::new("boot");
-        drop(dir.open().unwrap());
-        assert!(!dir.open_as("n1", NEW).unwrap().same_boot);
-        let mut opened = dir.open_as("n1", NEW).unwrap();
-        assert!(!opened.same_boot, "killed before it was written down");
-        // Without a checkpoint as well: the disk may be full.
-        opened.journal.append(&[registered(1)]).unwrap();
-        opened.journal.resumed().unwrap();
-        drop(opened);
-        assert!(dir.open_as("n1", NEW).unwrap().same_boot);
-    }
-
-    #[test]
-    fn a_header_that_a_disk_changed_refuses_to_start() {
-        let dir = Dir::new("header");
-        drop(dir.open().unwrap());
-        let mut bytes = fs::read(dir.0.join("journal")).unwrap();
-        bytes[20] ^= 1;
-        fs::write(dir.0.join("journal"), &bytes).unwrap();
-        assert!(matches!(dir.open(), Err(JournalError::Damaged { .. })));
-    }
-}
+mod tests;

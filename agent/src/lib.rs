@@ -36,6 +36,7 @@ mod meshd;
 mod places;
 mod placing;
 mod readiness;
+pub mod recovery;
 mod service;
 mod session;
 mod sweep;
@@ -50,12 +51,13 @@ use crate::context::Context;
 use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
 use crate::growth::Growth;
-use crate::journal::{Journal, Opened};
+use crate::journal::{Opened, StateDir};
 use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
 use crate::places::Places;
 use crate::placing::Placing;
+use crate::recovery::Unusable;
 use crate::session::{Registration, SessionState};
 use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
@@ -77,8 +79,9 @@ const DIGESTS: usize = 4;
 /// Events waiting for the driver.
 const EVENTS: usize = 1024;
 
-/// Runs the agent until `stop`, or until it cannot go on.
-pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result<()> {
+/// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a newer version or of
+/// another node.
+pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToken) -> anyhow::Result<()> {
     config.validate()?;
     let me = config.node()?;
     let pem = config.tls.read().context("tls")?;
@@ -93,7 +96,9 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
     std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
     std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;
     let boot = identity::boot_id().context("the kernel's boot id")?;
-    let Opened { journal, mut brain, same_boot, torn_bytes } = Journal::open(&config.state_dir, &config.state_file(), &me, boot)?;
+    let state = StateDir::take(&config.state_dir, &config.state_file())?;
+    let opened = recovery::open(&state, &config.state_dir, &me, boot, unusable, &mut degraded)?;
+    let Opened { journal, mut brain, same_boot, torn_bytes } = opened;
     if torn_bytes > 0 {
         tracing::warn!(torn_bytes, "the journal's last append was cut short by a crash; nothing that was acted on is lost");
     }
@@ -156,6 +161,7 @@ pub async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
         previous: brain.incarnation(),
+        found: brain.found(),
     };
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
     let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));

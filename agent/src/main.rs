@@ -4,6 +4,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
+use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, run};
 use lattice_runtime::failpoint::Point;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ struct Serve {
     /// The agent's configuration.
     #[arg(long, default_value = "/etc/lattice/agent.yaml")]
     config: PathBuf,
+    /// Where the node's state was written by a newer version, or is another node's: move it aside, and begin from the
+    /// shims that live here. What they do not know is reported lost. Without this the agent refuses to start.
+    #[arg(long)]
+    recover: bool,
 }
 
 #[derive(Subcommand)]
@@ -54,7 +59,7 @@ struct DevArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
-        None => serve(&cli.serve.config),
+        None => serve(&cli.serve),
         Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, stop)),
         Some(Command::Doctor { config }) => return report(config.as_deref()),
         Some(Command::Failpoints) => {
@@ -80,9 +85,10 @@ fn read_config(path: &Path) -> anyhow::Result<AgentConfig> {
     Ok(config)
 }
 
-fn serve(path: &Path) -> anyhow::Result<()> {
-    let config = read_config(path)?;
-    in_runtime(|stop| run(config, stop))
+fn serve(args: &Serve) -> anyhow::Result<()> {
+    let config = read_config(&args.config)?;
+    let unusable = if args.recover { Unusable::SetAside } else { Unusable::Refuse };
+    in_runtime(|stop| run(config, unusable, stop))
 }
 
 /// A runtime, a log on stderr, and a token that SIGTERM and SIGINT cancel.

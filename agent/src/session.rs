@@ -3,7 +3,7 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
 
 use crate::context::Shared;
-use lattice_model::{Boot, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources};
+use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources};
 use lattice_node::Event;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::wire::{Down, Up};
@@ -38,6 +38,8 @@ pub struct Registration {
     pub schedulable: bool,
     /// The incarnation of the life before this one; 0 for the first.
     pub previous: Incarnation,
+    /// What is left of the node's work, where its memory of it is lost.
+    pub found: Option<Vec<(AllocationId, Epoch)>>,
 }
 
 /// Runs the session until `stop`.
@@ -101,6 +103,7 @@ impl Session {
             schedulable: self.registration.schedulable,
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
+            found: self.registration.found.clone().filter(|_| self.registered.is_none()),
         };
         let (up, mut down) = match self.quorum.session(register).await {
             Ok(session) => session,

@@ -1,47 +1,172 @@
-//! What a former life may have left: scopes, and groups of cgroup version 1, of allocations that the journal does not
-//! know. Nothing may live in them.
+//! What a former life may have left, and the journal does not know: scopes and groups of cgroup version 1, shims and
+//! their files, mounts, loop devices.
+//! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
 
 use crate::context::Context;
+use lattice_model::{AllocationId, Epoch};
 use lattice_node::Brain;
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::Scope;
+use lattice_runtime::mounts;
+use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::time::Duration;
 
-/// How long processes that were killed may take to be gone.
+/// How long killed processes may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(3);
+/// How long a stray shim without a scope may take to end what it has.
+const QUIT_WAIT: Duration = Duration::from_secs(12);
+/// Strays swept beside each other.
+const AT_ONCE: usize = 32;
 
-/// Ends and removes strays. Said in the log, each by name.
+/// Ends and removes what no local allocation is behind. Said in the log, each by name.
 pub fn strays(context: &Context, brain: &Brain) {
-    stray_scopes(context, brain);
-    crate::machine::sweep(&context.state_dir, |allocation| brain.local(allocation).is_some());
-    let controllers = &context.bounds.controllers;
-    for allocation in controllers.v1_allocations() {
-        if brain.local(allocation).is_some() {
-            continue;
-        }
-        tracing::warn!(%allocation, "cgroups of version 1 that the journal does not know: their processes are ended");
-        if let Err(error) = controllers.remove(allocation, KILL_WAIT) {
-            tracing::warn!(%allocation, error = with_causes(&error), "stray cgroups of version 1 could not be removed");
+    let mut work: Vec<Stray> = stray_scopes(context, brain);
+    let groups = context.bounds.controllers.v1_allocations();
+    work.extend(groups.into_iter().filter(|a| brain.local(*a).is_none()).map(|allocation| Stray::Version1 { allocation }));
+    work.extend(stray_shims(context, brain));
+    for some in work.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            for stray in some {
+                scope.spawn(|| stray.sweep(context));
+            }
+        });
+    }
+    let known = |allocation: AllocationId| brain.local(allocation).is_some();
+    crate::machine::sweep(&context.state_dir, known);
+    mounts_and_loops(&context.state_dir, known);
+}
+
+/// One thing that nobody knows.
+enum Stray {
+    Scope { allocation: AllocationId, scope: Scope },
+    Version1 { allocation: AllocationId },
+    Shim { dir: ShimDir },
+}
+
+impl Stray {
+    fn sweep(&self, context: &Context) {
+        match self {
+            Self::Scope { allocation, scope } => {
+                tracing::warn!(%allocation, "a scope that the journal does not know: its processes are ended");
+                let whole = scope.whole();
+                let swept = whole.kill().and_then(|()| whole.wait_empty(KILL_WAIT)).and_then(|_| whole.remove());
+                if let Err(error) = swept {
+                    tracing::warn!(%allocation, error = with_causes(&error), "a stray scope could not be removed");
+                }
+            }
+            Self::Version1 { allocation } => {
+                tracing::warn!(%allocation, "cgroups of version 1 that the journal does not know: their processes are ended");
+                if let Err(error) = context.bounds.controllers.remove(*allocation, KILL_WAIT) {
+                    tracing::warn!(%allocation, error = with_causes(&error), "stray cgroups of version 1 could not be removed");
+                }
+            }
+            Self::Shim { dir } => {
+                if let Err(error) = quit(dir) {
+                    tracing::warn!(dir = %dir.0.display(), %error, "a stray shim does not end");
+                    return;
+                }
+                for file in [dir.socket(), dir.config(), dir.exits(), dir.living(), dir.script()] {
+                    match fs::remove_file(&file) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                            tracing::warn!(file = %file.display(), %error, "a stray shim's file could not be removed");
+                        }
+                        Ok(()) | Err(_) => {}
+                    }
+                }
+            }
         }
     }
 }
 
-fn stray_scopes(context: &Context, brain: &Brain) {
-    let Some(slice) = &context.slice else { return };
-    let scopes = match slice.scopes() {
-        Ok(scopes) => scopes,
-        Err(error) => {
-            tracing::warn!(%error, "the slice cannot be listed: strays of a former life are not swept");
-            return;
-        }
+fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
+    let Some(slice) = &context.slice else { return Vec::new() };
+    let scopes = slice.scopes().unwrap_or_else(|error| {
+        tracing::warn!(error = with_causes(&error), "the slice cannot be listed: strays of a former life are not swept");
+        Vec::new()
+    });
+    let strays = scopes.into_iter().filter(|(allocation, _)| brain.local(*allocation).is_none());
+    strays.map(|(allocation, scope)| Stray::Scope { allocation, scope }).collect()
+}
+
+/// Directories in which there is or was a shim. Those of ended allocations have log files alone, and are left.
+fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
+    let entries = fs::read_dir(context.state_dir.join("alloc")).into_iter().flatten().flatten();
+    let strays = entries.filter_map(|entry| {
+        let (allocation, epoch) = named(entry.file_name().to_str()?)?;
+        let dir = ShimDir(entry.path());
+        let known = brain.local(allocation).is_some_and(|l| l.share.epoch == epoch);
+        let begun = dir.config().exists() || dir.socket().exists();
+        (!known && begun && !elsewhere(&dir, context)).then_some(Stray::Shim { dir })
+    });
+    strays.collect()
+}
+
+/// Whether another node wrote it: a state directory that was brought here from there.
+fn elsewhere(dir: &ShimDir, context: &Context) -> bool {
+    let config = fs::read(dir.config()).ok().and_then(|text| serde_json::from_slice::<ShimConfig>(&text).ok());
+    config.is_some_and(|c| c.node != context.me.as_str())
+}
+
+/// `<allocation>-<epoch>`.
+fn named(name: &str) -> Option<(AllocationId, Epoch)> {
+    let (allocation, epoch) = name.rsplit_once('-')?;
+    Some((allocation.parse().ok()?, Epoch(epoch.parse().ok()?)))
+}
+
+/// Ends the shim that listens in `dir`, if one does, with all that it started.
+fn quit(dir: &ShimDir) -> io::Result<()> {
+    let Ok(mut stream) = connect_shim(dir) else { return Ok(()) };
+    tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is told to quit");
+    stream.set_read_timeout(Some(QUIT_WAIT))?;
+    for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
+        stream.write_all(&encode(&message).map_err(io::Error::other)?)?;
+    }
+    // It says what it has, and closes the line when it ends.
+    let mut chunk = vec![0; 16 * 1024];
+    while stream.read(&mut chunk)? > 0 {}
+    Ok(())
+}
+
+/// Mounts of the machine's own namespace below the state directory that belong to an allocation which is not here, and
+/// loop devices on our files that nothing will free: work's own mounts go with its namespace, and their devices with them.
+fn mounts_and_loops(state_dir: &Path, known: impl Fn(AllocationId) -> bool) {
+    // As the kernel writes paths.
+    let Ok(state_dir) = &fs::canonicalize(state_dir) else { return };
+    let of_an_allocation = |point: &Path| {
+        let mut names = point.strip_prefix(state_dir).ok()?.components().filter_map(|c| c.as_os_str().to_str());
+        names.find_map(|name| name.parse::<AllocationId>().ok().or_else(|| named(name).map(|(allocation, _)| allocation)))
     };
-    for (allocation, scope) in scopes {
-        if brain.local(allocation).is_some() {
-            continue;
+    // The latest first: what lies on top goes before what lies below.
+    for point in mounts::mount_points_below(state_dir).into_iter().rev() {
+        if of_an_allocation(&point).is_some_and(|allocation| !known(allocation)) {
+            tracing::warn!(mount = %point.display(), "a mount that the journal does not know is taken away");
+            if let Err(error) = mounts::unmount(&point) {
+                tracing::warn!(mount = %point.display(), %error, "a stray mount could not be taken away");
+            }
         }
-        tracing::warn!(%allocation, "a scope that the journal does not know: its processes are ended");
-        let swept = scope.whole().kill().and_then(|()| scope.whole().wait_empty(KILL_WAIT)).and_then(|_| scope.whole().remove());
-        if let Err(error) = swept {
-            tracing::warn!(%allocation, %error, "a stray scope could not be removed");
+    }
+    match mounts::free_stray_loops(state_dir) {
+        Ok(freed) if freed.is_empty() => {}
+        Ok(freed) => tracing::warn!(devices = ?freed, "loop devices of a former life go with their last user"),
+        Err(error) => tracing::warn!(%error, "loop devices of a former life are not looked for"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shims_directory_is_known_by_its_name() {
+        let allocation: AllocationId = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        assert_eq!(named(&format!("{allocation}-7")), Some((allocation, Epoch(7))));
+        let name = ShimDir::of(Path::new("/s"), allocation, Epoch(12)).0.file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(named(&name), Some((allocation, Epoch(12))));
+        for other in ["", "x-1", "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88-x"] {
+            assert_eq!(named(other), None, "{other}");
         }
     }
 }

@@ -49,12 +49,21 @@ pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
     Ok(daemon.process.as_ref().map_or(0, |p| p.pid))
 }
 
-/// Starts a node's agent with these variables in its environment, and waits for nothing: it may well be meant to die.
-pub fn begin_node(dir: &Path, node: &str, env: &[(&str, &str)]) -> Result<i32> {
+/// Starts a node's agent with more arguments and variables, and waits for nothing: it may well be meant to die.
+pub fn begin_node(dir: &Path, node: &str, more: &[&str], env: &[(&str, &str)]) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     let mut cluster = Cluster::load(dir)?;
-    up::start(&mut cluster, node, &[], env)?;
+    up::start(&mut cluster, node, more, env)?;
     Ok(cluster.node(node)?.daemon.process.as_ref().map_or(0, |p| p.pid))
+}
+
+/// From now on a node's agent is started from this program: another copy of it, or something that becomes it.
+pub fn agent_program(dir: &Path, node: &str, program: &Path) -> Result<()> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    let daemon = cluster.daemon_mut(node).with_context(|| format!("there is no {node} here"))?;
+    program.clone_into(&mut daemon.program);
+    cluster.save()
 }
 
 /// SIGTERM as an upgrade does it, then a start.

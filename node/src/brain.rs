@@ -96,6 +96,9 @@ pub struct Brain {
     /// Of the machine as it is now: told after each start, never written down.
     #[serde(skip)]
     topology: Option<NodeTopology>,
+    /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
+    #[serde(default)]
+    unremembered: bool,
 }
 
 impl Brain {
@@ -110,6 +113,7 @@ impl Brain {
             acknowledged: 0,
             outbox: VecDeque::new(),
             topology: None,
+            unremembered: false,
         }
     }
 
@@ -117,6 +121,20 @@ impl Brain {
     /// are here keep what they have.
     pub fn knows(&mut self, topology: NodeTopology) {
         self.topology = Some(topology);
+    }
+
+    /// A node whose memory is lost, or that never had one: `found` is all that is left of its work, and of what it had
+    /// to report. What was found is kept until the quorum's list says otherwise, which comes after the quorum was told
+    /// ([`Brain::found`]) and has taken everything else from this node: so nothing is begun a second time.
+    pub fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
+        let list = DesiredList { shares: found.iter().map(|l| l.share.clone()).collect(), ..DesiredList::default() };
+        let locals = found.into_iter().map(|l| (l.share.allocation, l)).collect();
+        Self { incarnation, list, locals, outbox: outbox.into(), unremembered: true, ..Self::new(me) }
+    }
+
+    /// What the quorum must be told at the next registration where the memory of this node is lost: all that is left.
+    pub fn found(&self) -> Option<Vec<(AllocationId, Epoch)>> {
+        self.unremembered.then(|| self.locals.values().map(|l| (l.share.allocation, l.share.epoch)).collect())
     }
 
     /// This node's name.
@@ -167,6 +185,7 @@ impl Brain {
             Record::Registered { incarnation } => {
                 self.incarnation = incarnation;
                 self.acknowledged = 0;
+                self.unremembered = false;
             }
             Record::Listed(list) => {
                 self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));

@@ -155,6 +155,24 @@ fn after_a_reboot_everything_is_taken_away_and_nothing_started() {
     assert_eq!(names(&actions), ["undo", "undo", "report"]);
 }
 
+#[test]
+fn a_node_without_memory_keeps_what_it_found_until_the_quorum_says_otherwise() {
+    let found = |n| Local { share: share(n, 1, AllocationState::Running, 2), phase: Phase::Running, assignment: None };
+    let reports = vec![ReportItem::Released { allocation: alloc(9), epoch: Epoch(4) }];
+    let mut b = Brain::recovered("n0".parse().unwrap(), Incarnation(3), vec![found(1), found(2)], reports);
+    assert_eq!(b.found(), Some(vec![(alloc(1), Epoch(1)), (alloc(2), Epoch(1))]));
+    let (mut records, mut actions) = (Vec::new(), Vec::new());
+    b.resume(true, &mut records, &mut actions);
+    assert_eq!(names(&actions), ["start", "start", "report"]);
+    assert_eq!(names(&step(&mut b, Event::Registered { incarnation: Incarnation(4), report_seq: 0 })), ["report"], "nothing is stopped");
+    assert_eq!(b.found(), None, "the quorum knows");
+    assert_eq!(b.reports().map(|r| (r.incarnation, r.seq)).collect::<Vec<_>>(), [(Incarnation(4), 1)]);
+    let listed = list(7, vec![share(1, 1, AllocationState::Running, 2), share(3, 5, AllocationState::Staging, 1)]);
+    assert_eq!(names(&step(&mut b, listed)), ["stop", "prepare"]);
+    assert!(Brain::recovered("n0".parse().unwrap(), Incarnation(0), vec![], vec![]).found().is_some_and(|f| f.is_empty()));
+    assert_eq!(Brain::new("n0".parse().unwrap()).found(), None);
+}
+
 /// What the world around a brain looks like: which allocations have processes here, and what was promised.
 #[derive(Default)]
 struct World {

@@ -136,6 +136,10 @@ pub enum Up {
         incarnation: Incarnation,
         /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
         new_life: bool,
+        /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
+        /// the quorum believes there is lost.
+        #[serde(default)]
+        found: Option<Vec<(AllocationId, Epoch)>>,
     },
     /// I live. About every `heartbeat_ms`.
     Heartbeat { incarnation: Incarnation, seq: u64 },

@@ -87,10 +87,15 @@ impl Slice {
 
     /// Makes the scope of an allocation with its `shim` and `work`; what is there already stays.
     pub fn create_scope(&self, allocation: AllocationId) -> Result<Scope, CgroupError> {
-        let scope = Scope { path: self.path().join(scope_name(allocation)) };
+        let scope = self.scope(allocation);
         scope.shim().create()?;
         scope.work().create()?;
         Ok(scope)
+    }
+
+    /// Where an allocation's scope lies, whether it is there or not.
+    pub fn scope(&self, allocation: AllocationId) -> Scope {
+        Scope { path: self.path().join(scope_name(allocation)) }
     }
 
     /// Every scope that lies here, with its allocation: those that nobody knows are strays to sweep.
@@ -148,7 +153,7 @@ fn cgroup2_mount(line: &str) -> Option<PathBuf> {
 }
 
 /// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |t, (code, char)| t.replace(code, char))

@@ -146,6 +146,7 @@ points! {
     SocketRemoved = "socket-removed", End, Any;
     ConfigRemoved = "config-removed", End, Any;
     ExitsRemoved = "exits-removed", End, Any;
+    IdentityRemoved = "identity-removed", End, Any;
     FilesRemoved = "files-removed", End, Any;
     Undone = "undone", End, Any;
     GoneUnwritten = "gone-unwritten", End, Any;

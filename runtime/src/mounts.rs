@@ -193,6 +193,39 @@ pub fn loops_of(image: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+
+/// Sees to it that loop devices on files below `dir` free themselves: one whose maker died before it said so would stay
+/// for ever. A device that is in use stays until its last user is gone. Which ones.
+pub fn free_stray_loops(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut freed = Vec::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let of = |file: &str| fs::read_to_string(Path::new("/sys/block").join(&name).join("loop").join(file)).unwrap_or_default();
+        if !Path::new(of("backing_file").trim_end()).starts_with(dir) || of("autoclear").trim() != "0" {
+            continue;
+        }
+        let path = Path::new("/dev").join(&name);
+        let device = File::open(&path)?;
+        // SAFETY: this request takes no argument.
+        Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD as _, 0) })?;
+        freed.push(path);
+    }
+    Ok(freed)
+}
+
+/// The mount points below `dir` in the calling process's namespace, in the order in which they were made.
+pub fn mount_points_below(dir: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(crate::cgroup::unescape(point)));
+    points.filter(|point| point != dir && point.starts_with(dir)).collect()
+}
+
+/// Takes a mount out of the calling process's namespace; what still uses it keeps it until it ends.
+pub fn unmount(point: &Path) -> io::Result<()> {
+    Ok(nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,12 +15,14 @@
 //! that was sent whole is acted on, also when the agent died right after it.
 
 mod frame;
+mod living;
 mod start;
 
 pub use frame::{Decoder, FrameError, encode};
+pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome};
+use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +59,16 @@ pub struct ShimConfig {
     /// The limit of open files (soft, hard) that work is to have; `None`: the one that the shim is started with.
     #[serde(default)]
     pub open_files: Option<(u64, u64)>,
+    /// Under which boot of the machine it was started.
+    #[serde(default)]
+    pub boot: Option<Boot>,
+    /// What the quorum said of the allocation when it was started: for an agent that has lost its own memory of it. The
+    /// shim has no use for it.
+    #[serde(default)]
+    pub share: Option<Box<DesiredShare>>,
+    /// Which processors and GPUs of the node are its own, for the same.
+    #[serde(default)]
+    pub assignment: Option<Box<Assignment>>,
 }
 
 /// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,
@@ -78,6 +90,11 @@ impl ShimDir {
     /// The socket on which the shim accepts its agent. Bound by the agent and inherited as fd 3, so that no connect comes too early.
     pub fn socket(&self) -> PathBuf {
         self.0.join("shim.sock")
+    }
+
+    /// Which process the shim is: [`Living`], written by itself.
+    pub fn living(&self) -> PathBuf {
+        self.0.join("shim.id")
     }
 
     /// Exit statuses, written as they happen: what is left when the shim itself dies.

@@ -22,7 +22,7 @@ mod work;
 
 use anyhow::{Context, bail, ensure};
 use lattice_runtime::mounts;
-use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir};
+use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::Write;
@@ -57,8 +57,13 @@ fn run() -> anyhow::Result<()> {
     let dir = ShimDir(PathBuf::from(dir));
     let listener = inherited_listener()?;
     let text = std::fs::read(dir.config()).with_context(|| format!("reading {}", dir.config().display()))?;
-    let config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
+    let mut config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
     ensure!(config.protocol == PROTOCOL_MAJOR, "protocol {} was asked for, this shim speaks {PROTOCOL_MAJOR}", config.protocol);
+    // Kept for an agent that lost its memory; here it would only take room.
+    (config.share, config.assignment) = (None, None);
+    if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
+        say(&format!("who this is could not be written down: {error}"));
+    }
     let node = config.node.parse().context("the node's name in shim.json")?;
     // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.
     nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
@@ -79,6 +84,8 @@ fn inherited_listener() -> anyhow::Result<UnixListener> {
     let owned = unsafe { OwnedFd::from_raw_fd(LISTENER_FD) };
     fcntl(owned.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).context("the listening socket")?;
     fcntl(owned.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("the listening socket")?;
+    // The agent listened first. Who listens last is the peer that the kernel names to whoever connects from now on.
+    nix::sys::socket::listen(&owned, nix::sys::socket::Backlog::MAXALLOWABLE).context("the listening socket")?;
     Ok(UnixListener::from(owned))
 }
 

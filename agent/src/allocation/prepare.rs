@@ -1,5 +1,6 @@
 //! The prologue of an allocation on this node. Blocking; may be done again over what is there.
 
+use super::find::{self, Missing};
 use crate::context::Context;
 use crate::devices;
 use crate::environment::UENV_MOUNT;
@@ -22,8 +23,10 @@ pub(super) fn prepare(
     assignment: Option<&Assignment>,
     dir: &ShimDir,
 ) -> Result<UnixStream, String> {
-    if let Ok(stream) = connect_shim(dir) {
-        return Ok(stream);
+    match find::find(context, share.allocation, dir) {
+        Ok(stream) => return Ok(stream),
+        Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
+        Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
     identity::check(&share.owner).map_err(|e| e.to_string())?;
     if share.owner.is_root() && !context.allow_root {
@@ -63,6 +66,9 @@ pub(super) fn prepare(
         grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
         node: context.me.to_string(),
         open_files: given_open_files(),
+        boot: identity::boot_id().ok(),
+        share: Some(Box::new(share.clone())),
+        assignment: assignment.cloned().map(Box::new),
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

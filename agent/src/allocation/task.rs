@@ -1,5 +1,6 @@
 //! The task of one allocation: commands in, a shim's messages in, events out.
 
+use super::find::{self, Missing};
 use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::terminals::{OpenTerminal, Terminals};
@@ -13,7 +14,6 @@ use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -186,13 +186,13 @@ impl AllocationTask {
         Ok(())
     }
 
-    /// Looks for the shim once. An error of kind NotFound or ConnectionRefused means that there is none.
-    async fn find_shim(&mut self) -> std::io::Result<()> {
-        let dir = self.dir.clone();
-        let found = tokio::task::spawn_blocking(move || lattice_runtime::shim::connect_shim(&dir)).await;
-        let stream = found.map_err(std::io::Error::other)??;
+    /// Looks for the shim once.
+    async fn find_shim(&mut self) -> Result<(), Missing> {
+        let (context, allocation, dir) = (Arc::clone(&self.context), self.share.allocation, self.dir.clone());
+        let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;
+        let stream = found.map_err(|e| Missing::Unreachable(std::io::Error::other(e)))??;
         failpoint::pass(Point::ShimFound);
-        self.take_link(stream).await
+        self.take_link(stream).await.map_err(Missing::Unreachable)
     }
 
     /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
@@ -200,12 +200,17 @@ impl AllocationTask {
         while self.link.is_none() {
             match self.find_shim().await {
                 Ok(()) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                    self.shim_lost().await;
+                Err(Missing::Gone) => {
+                    self.shim_lost("its shim is gone").await;
                     return false;
                 }
-                // No evidence about the shim: this agent lacks something, or the line broke while it was made.
-                Err(error) => {
+                Err(Missing::NotOurs(why)) => {
+                    let why = format!("its shim is gone, and what listens in its place is not it: {why}");
+                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "not adopted");
+                    self.shim_lost(&why).await;
+                    return false;
+                }
+                Err(Missing::Unreachable(error)) => {
                     tracing::warn!(allocation = %self.share.allocation, %error, "a shim cannot be reached now; it is tried again");
                     tokio::time::sleep(CONNECT_AGAIN).await;
                 }
@@ -340,7 +345,15 @@ impl AllocationTask {
     async fn heard(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
         match message {
-            FromShim::Hello { pid, .. } => self.says.detail.send_modify(|d| d.shim_pid = Some(pid)),
+            FromShim::Hello { allocation, epoch, pid, .. } => {
+                if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
+                    let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
+                    tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
+                    self.link = None;
+                    return self.shim_lost(&why).await;
+                }
+                self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
+            }
             FromShim::Ready { failed } => {
                 if self.phase == Phase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
@@ -501,8 +514,8 @@ impl AllocationTask {
     }
 
     /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
-    async fn shim_lost(&mut self) {
-        self.terminals.lost("its shim is gone");
+    async fn shim_lost(&mut self, why: &str) {
+        self.terminals.lost(why);
         let dir = self.dir.clone();
         let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
         let records = records.ok().and_then(Result::ok).unwrap_or_default();
@@ -525,12 +538,12 @@ impl AllocationTask {
         }
         let me = self.context.me.clone();
         for local in self.launches.values_mut().filter(|l| !l.all_ended(&me)) {
-            local.lost("its shim is gone");
+            local.lost(why);
         }
         // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
         let told_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
         if !told_by_head || known.is_some() {
-            let lost = EndReason::NodeLost { node: me, why: "its shim is gone".to_owned() };
+            let lost = EndReason::NodeLost { node: me, why: why.to_owned() };
             self.ended(known.unwrap_or(lost)).await;
         } else if self.is_head()
             && let Entrypoint::Command { argv } = &self.share.spec.entrypoint

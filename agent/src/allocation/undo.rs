@@ -50,6 +50,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
         (dir.socket(), Point::SocketRemoved),
         (dir.config(), Point::ConfigRemoved),
         (dir.exits(), Point::ExitsRemoved),
+        (dir.living(), Point::IdentityRemoved),
         (dir.script(), Point::FilesRemoved),
     ];
     for (file, removed) in files {

@@ -142,7 +142,7 @@ impl Lane {
     fn start(&self, point: Option<&String>) {
         let env: Vec<(&str, &str)> = point.iter().map(|p| ("LATTICE_FAILPOINT", p.as_str())).collect();
         for node in &self.victims {
-            faults::begin_node(&self.dir, node, &env).unwrap_or_else(|e| panic!("{e:#}"));
+            faults::begin_node(&self.dir, node, &[], &env).unwrap_or_else(|e| panic!("{e:#}"));
         }
     }
 

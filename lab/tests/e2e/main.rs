@@ -12,6 +12,7 @@ mod jobs;
 mod lifetime;
 mod mpi;
 mod outage;
+mod recovery;
 mod refusal;
 mod survival;
 mod topology;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         mpi::trials(),
         survival::trials(),
         outage::trials(),
+        recovery::trials(),
         crash::trials(),
         topology::trials(),
         whole::trials(),

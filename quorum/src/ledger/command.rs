@@ -86,10 +86,13 @@ pub struct Registration {
     pub addresses: NodeAddresses,
     /// Whether it takes work.
     pub schedulable: bool,
-    /// The incarnation it had before; 0 where it has no memory.
+    /// The incarnation it had before; 0 where it is not known.
     pub incarnation: Incarnation,
     /// Whether this is a new life of the agent.
     pub new_life: bool,
+    /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
+    #[serde(default)]
+    pub found: Option<Vec<(AllocationId, Epoch)>>,
 }
 
 /// Where the leader's clocks see a node.

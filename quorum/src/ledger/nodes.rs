@@ -2,7 +2,7 @@
 
 use super::{Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::{AllocationId, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
+use lattice_model::{AllocationId, AuditAction, EndReason, Epoch, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
 use std::sync::Arc;
 
 /// Bytes of an address at most.
@@ -63,10 +63,9 @@ impl Ledger {
             if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
         let report_seq = if same_life { known.report_seq } else { 0 };
         if rebooted {
-            self.lose_everything(step, &new.node);
-        } else if new.new_life && new.incarnation == Incarnation(0) {
-            // The agent has no memory of what it was told to end: it cannot report that, and it sweeps strays before it registers.
-            self.forget_leaving(step, &new.node);
+            self.lose_all_but(step, &new.node, &[], "it came back under another boot id");
+        } else if let Some(found) = self.found(new) {
+            self.lose_all_but(step, &new.node, &found, "its agent lost its memory, and found nothing of this work there");
         }
         let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
         let stands = Node {
@@ -106,27 +105,31 @@ impl Ledger {
         self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
 
-    /// Another boot id: everything of before is gone from the node.
-    fn lose_everything(&mut self, step: &mut Step, node: &NodeId) {
-        for held in self.holdings.remove(node).unwrap_or_default() {
+    /// What an agent without memory has of its work; `None` for one that remembers.
+    fn found(&self, new: &Registration) -> Option<Vec<(AllocationId, Epoch)>> {
+        let live = || {
+            let held = self.holdings.get(&new.node).into_iter().flatten();
+            held.filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| (h.allocation, h.epoch)).collect()
+        };
+        // An agent that does not say what it found sweeps what it was to end, and keeps what stands.
+        let unsaid = || (new.incarnation == Incarnation(0)).then(live);
+        if new.new_life { new.found.clone().or_else(unsaid) } else { None }
+    }
+
+    /// Of all that the quorum believes on the node, only `found` is there.
+    fn lose_all_but(&mut self, step: &mut Step, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
+        let held = self.holdings.remove(node).unwrap_or_default();
+        let (there, lost): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| found.contains(&(h.allocation, h.epoch)));
+        if !there.is_empty() {
+            self.holdings.insert(node.clone(), there);
+        }
+        for held in lost {
             let live = self.is_live(held.allocation, held.epoch);
             self.mark_released(step, held.allocation, held.epoch, node);
             if live {
-                let reason = EndReason::NodeLost { node: node.clone(), why: "it came back under another boot id".to_owned() };
+                let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
                 self.end(step, held.allocation, reason, "quorum");
             }
-        }
-        self.show_leaving(step, node);
-    }
-
-    fn forget_leaving(&mut self, step: &mut Step, node: &NodeId) {
-        let held = self.holdings.remove(node).unwrap_or_default();
-        let (live, leaving): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| self.is_live(h.allocation, h.epoch));
-        if !live.is_empty() {
-            self.holdings.insert(node.clone(), live);
-        }
-        for held in leaving {
-            self.mark_released(step, held.allocation, held.epoch, node);
         }
         self.show_leaving(step, node);
     }

@@ -1,7 +1,7 @@
 //! Random histories of commands, and what must hold after each of them.
 
 use super::scenarios::{SIZE, id, node, registration, spec, user};
-use super::{Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
+use super::{Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -82,7 +82,9 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
         }
         Move::Register { node: number, boot, memory, new_life } => {
             let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
-            Action::Register(registration(number, boot, if memory { known } else { 0 }, new_life))
+            let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
+            let found = (!memory && boot % 2 == 0).then_some(found);
+            Action::Register(Registration { found, ..registration(number, boot, if memory { known } else { 0 }, new_life) })
         }
         Move::Report { node: number, id: of, item, old_epoch, skip } => {
             let known = ledger.node(&node(number));

@@ -81,6 +81,9 @@ impl Bed {
             grace_ms: 300,
             node: "n1".into(),
             open_files: None,
+            boot: None,
+            share: None,
+            assignment: None,
         };
         let state = scratch.join(setting.deep);
         if let Some(kib) = setting.disk_kib {

@@ -1,0 +1,202 @@
+//! The node's state at the start, whatever is on the disk.
+//!
+//! | what is there | what is done |
+//! |---|---|
+//! | nothing | begin; what shims live here are asked |
+//! | a torn last record | cut: nothing of it was acted on |
+//! | damage elsewhere, a file gone, too short, older than can be read, or nobody's | moved aside, named; begin from the shims |
+//! | written by a newer version, or another node's | refused; `--recover` is the operator's word to do the same with it |
+//!
+//! What the shims know is enough to go on: each has its allocation's share in its `shim.json`, and tells its launches
+//! and ends. What a damaged state says of allocations is not used: what cannot be read may have ended them. The quorum is
+//! told at the next registration what was found, and takes everything else from this node as lost, so that nothing is
+//! begun twice. Without the quorum the found work just goes on.
+
+use crate::journal::{JournalError, Opened, Salvaged, StateDir};
+use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId};
+use lattice_node::{Brain, Local, Phase};
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::shim::{Decoder, FromShim, Living, PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What to do with a state that this agent must not decide about alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Do not start.
+    Refuse,
+    /// The operator said: move it aside and begin from the shims.
+    SetAside,
+}
+
+/// How long a shim may take to tell all that it has.
+const TELLS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Opens the state, or begins anew from what lives here. `notes`: what the operator should hear of it, now and later.
+pub fn open(
+    dir: &StateDir,
+    state_dir: &Path,
+    me: &NodeId,
+    boot: Boot,
+    unusable: Unusable,
+    notes: &mut Vec<String>,
+) -> Result<Opened, JournalError> {
+    let why = match dir.open(me, boot) {
+        Ok(Some(opened)) => return Ok(opened),
+        Ok(None) => None,
+        Err(error @ JournalError::Damaged { .. }) => Some(error),
+        Err(error @ (JournalError::Newer { .. } | JournalError::ForeignNode { .. })) if unusable == Unusable::SetAside => Some(error),
+        Err(error) => return Err(error),
+    };
+    let salvaged = dir.salvage(me);
+    let found = look_for_shims(state_dir, me, boot);
+    if let Some(why) = why {
+        let kept = dir.set_aside()?;
+        let note = told(&why, &kept, &salvaged, &found);
+        tracing::error!("{note}");
+        notes.push(note);
+    }
+    for found in &found.unknown {
+        let note = format!("{}: {}", found.dir.display(), found.why);
+        tracing::error!("work that cannot be taken up again: {note}");
+        notes.push(note);
+    }
+    let brain = Brain::recovered(me.clone(), salvaged.incarnation, found.locals, salvaged.outbox);
+    // Peers in gossip believe the higher life: where the last one is not known, the clock is beyond it.
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
+    let journal = dir.begin(&brain, boot, salvaged.life.max(clock) + 1)?;
+    Ok(Opened { journal, brain, same_boot: true, torn_bytes: 0 })
+}
+
+fn told(why: &JournalError, kept: &[PathBuf], salvaged: &Salvaged, found: &Found) -> String {
+    let paths: Vec<String> = kept.iter().map(|p| p.display().to_string()).collect();
+    format!(
+        "the node's state was not usable ({}). It is kept as {}. Begun anew from the shims: {} allocation(s) found, {} unsent \
+         report(s) saved. What is not among them is reported lost. Remove the kept files when nobody needs them",
+        with_causes(why),
+        paths.join(" and "),
+        found.locals.len(),
+        salvaged.outbox.len()
+    )
+}
+
+/// What the shims' directories tell.
+#[derive(Debug, Default)]
+struct Found {
+    locals: Vec<Local>,
+    unknown: Vec<Unknown>,
+}
+
+/// Something that was begun here, and is not enough to go on with.
+#[derive(Debug)]
+struct Unknown {
+    dir: PathBuf,
+    why: String,
+}
+
+fn look_for_shims(state_dir: &Path, me: &NodeId, boot: Boot) -> Found {
+    let mut found = Found::default();
+    for entry in fs::read_dir(state_dir.join("alloc")).into_iter().flatten().flatten() {
+        let dir = ShimDir(entry.path());
+        let text = match fs::read(dir.config()) {
+            Ok(text) => text,
+            // Only log files are left of it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                found.unknown.push(Unknown { dir: dir.0, why: format!("its shim.json cannot be read: {error}") });
+                continue;
+            }
+        };
+        match written(&dir, &text, me) {
+            Ok(Written { by_boot, share, assignment }) => {
+                let phase = phase_of(&dir, &share, by_boot == Some(boot));
+                found.locals.push(Local { share, phase, assignment });
+            }
+            Err(why) => found.unknown.push(Unknown { dir: dir.0, why }),
+        }
+    }
+    // Of two epochs of one allocation only the later can be wanted; the earlier is swept as a stray.
+    found.locals.sort_by_key(|l| (l.share.allocation, l.share.epoch));
+    found.locals.reverse();
+    found.locals.dedup_by_key(|l| l.share.allocation);
+    found
+}
+
+/// What an agent wrote down for one that has no memory of it.
+struct Written {
+    by_boot: Option<Boot>,
+    share: DesiredShare,
+    assignment: Option<Assignment>,
+}
+
+fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, String> {
+    let config: ShimConfig = serde_json::from_slice(text).map_err(|e| format!("its shim.json cannot be read: {e}"))?;
+    if config.node != me.as_str() {
+        return Err(format!("it is of node {}", config.node));
+    }
+    let share = *config.share.ok_or("it was started by a version that did not write down what the allocation is")?;
+    let named = ShimDir::of(Path::new(""), share.allocation, share.epoch);
+    let same = (share.allocation, share.epoch) == (config.allocation, config.epoch) && named.0.file_name() == dir.0.file_name();
+    let assignment = config.assignment.map(|a| *a);
+    same.then_some(Written { by_boot: config.boot, share, assignment })
+        .ok_or_else(|| "its shim.json speaks of another allocation".to_owned())
+}
+
+/// How far the work is. What the shim is asked to do again it does not do twice; what a dead shim had ends as its file of
+/// ends says, or as lost.
+fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
+    if !same_boot {
+        return Phase::Undoing;
+    }
+    match ask(dir, share.allocation, share.epoch) {
+        // Not yet told to go: the other nodes may not be ready.
+        Ok(Told { going: false }) => Phase::Preparing,
+        // Unreachable now: the allocation's task looks again, and tells a dead shim from a busy one.
+        Ok(Told { going: true }) | Err(_) => Phase::Running,
+    }
+}
+
+/// What a shim says about itself.
+struct Told {
+    going: bool,
+}
+
+fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<Told> {
+    let mut stream = connect_shim(dir)?;
+    Living::check(dir, None, &stream).map_err(io::Error::other)?;
+    stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).map_err(io::Error::other)?)?;
+    let (until, mut told) = (Instant::now() + TELLS_WITHIN, Told { going: false });
+    let mut decoder = Decoder::default();
+    loop {
+        while let Some(message) = decoder.next().map_err(io::Error::other)? {
+            match message {
+                FromShim::Hello { allocation: a, epoch: e, .. } if (a, e) != (allocation, epoch) => {
+                    return Err(io::Error::other("another allocation's shim answers"));
+                }
+                FromShim::Going => told.going = true,
+                FromShim::Synced => return Ok(told),
+                _ => {}
+            }
+        }
+        read_some(&mut stream, &mut decoder, until)?;
+    }
+}
+
+fn read_some(stream: &mut UnixStream, decoder: &mut Decoder<FromShim>, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    stream.set_read_timeout(Some(left))?;
+    let mut chunk = vec![0; 16 * 1024];
+    match stream.read(&mut chunk)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        n => {
+            decoder.push(&chunk[..n]);
+            Ok(())
+        }
+    }
+}
