@@ -2,18 +2,25 @@
 //! changes more between runs than between systems.
 
 mod figures;
-pub mod launch;
+mod launch;
+mod runtime;
 mod slurm;
+mod subject;
 
-use anyhow::Result;
+use crate::interrupt;
+use crate::lattice::{Lattice, text};
+use crate::process::until;
+use anyhow::{Result, bail};
 use std::path::Path;
+use std::time::Duration;
 
 pub use figures::{Figure, Report, Samples, Verdict};
 
 /// Runs the benchmark and prints it; whether every target was met.
-pub fn run(name: Name, dir: Option<&Path>, options: &launch::Options, json: bool) -> Result<bool> {
+pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
     let report = match name {
         Name::Launch => launch::run(dir, options)?,
+        Name::Runtime => runtime::run(dir, options)?,
     };
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -26,6 +33,40 @@ pub fn run(name: Name, dir: Option<&Path>, options: &launch::Options, json: bool
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
-    /// Starting work: inside an allocation, a whole job, and memory at rest
+    /// Starting work: inside an allocation, and a whole job
     Launch,
+    /// What a node's runtime costs: images, programs, output, and an agent at rest
+    Runtime,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Rounds; each measures everything once, in an order of its own.
+    #[arg(long, default_value_t = 15)]
+    pub rounds: usize,
+    /// Do not build the binaries first.
+    #[arg(long)]
+    pub no_build: bool,
+    /// Leave Slurm out (of `launch`) even where it is installed.
+    #[arg(long)]
+    pub no_slurm: bool,
+}
+
+/// An allocation that is held while things are measured in it.
+fn hold(lattice: &Lattice) -> Result<String> {
+    let held = lattice.ok(&["submit", "-o", "name", "--name", "held", "--nodes", "1", "--walltime", "1h", "--", "/bin/sleep", "3600"])?;
+    let held = held.trim().to_owned();
+    wait_running(lattice, &held)?;
+    Ok(held)
+}
+
+fn wait_running(lattice: &Lattice, id: &str) -> Result<()> {
+    let mut now = serde_json::Value::Null;
+    let running = until(Duration::from_secs(15), || {
+        now = lattice.allocation(id).unwrap_or_default();
+        text(&now, "state") == "Running" || interrupt::came().is_some()
+    });
+    interrupt::check()?;
+    if running { Ok(()) } else { bail!("the allocation that is held for the bench does not run: {now}") }
 }

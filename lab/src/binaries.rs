@@ -31,6 +31,11 @@ impl Binaries {
         Ok(Self { dir })
     }
 
+    /// The profile that they were built in, by its folder: `debug`, `release`.
+    pub fn profile(&self) -> String {
+        self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
     /// Builds them, in the profile that the lab itself was built in; what is up to date costs a fraction of a second.
     /// The compiler's own messages go to stderr.
     pub fn build(&self) -> Result<()> {

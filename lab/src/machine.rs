@@ -1,7 +1,9 @@
 //! What this machine has, what it lacks, and how busy it is.
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What matters for running a lab here.
 #[derive(Clone, Debug, Serialize)]
@@ -108,6 +110,18 @@ pub fn cgroup2_mount() -> Option<PathBuf> {
 pub fn cpu_pressure() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     text.split("avg10=").nth(1)?.split(' ').next()?.parse().ok()
+}
+
+/// The processor time that a process has used, all its threads together.
+pub fn processor_time(pid: i32) -> Result<Duration> {
+    // SAFETY: asks for a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
+    // The name before the last parenthesis may hold anything; utime and stime are fields 14 and 15.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+    let of = |field: usize| fields.get(field - 3).and_then(|f| f.parse::<u64>().ok());
+    let used = of(14).zip(of(15)).context("/proc/PID/stat has other fields than expected")?;
+    Ok(Duration::from_secs_f64((used.0 + used.1) as f64 / ticks.max(1) as f64))
 }
 
 /// Resident and proportional memory of a process, in bytes.

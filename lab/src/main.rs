@@ -151,7 +151,7 @@ struct Bench {
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
-    options: bench::launch::Options,
+    options: bench::Options,
 }
 
 fn main() -> ExitCode {

@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 /// What an agent that does not read may leave unread, in bytes. Then it is dropped; the replay tells it again.
 const UNREAD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 /// Read at a time, in bytes.
-const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks read before others have their turn: more than the longest frame.
 const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 

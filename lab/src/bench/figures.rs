@@ -68,7 +68,7 @@ pub enum Verdict {
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// `ms` or `MiB`.
+    /// `ms`, `MB` or `%`.
     pub unit: &'static str,
     /// The measurements.
     pub samples: Samples,
@@ -103,7 +103,7 @@ fn met(yes: bool) -> Verdict {
 /// All figures of one run, with what a reader must know of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `launch`.
+    /// `launch`, `runtime`.
     pub bench: &'static str,
     /// The machine.
     pub machine: Machine,

@@ -1,0 +1,171 @@
+//! `bench runtime`: what a node's runtime costs, each figure beside its floor or peer.
+
+mod images;
+mod lines;
+mod output;
+
+use super::figures::{Figure, Report, Samples, Target};
+use super::subject::{self, Subject};
+use super::{Options, hold};
+use crate::cluster::Cluster;
+use crate::down::{self, Guard};
+use crate::lattice::Lattice;
+use crate::machine::{self, Machine};
+use crate::up::{self, Options as UpOptions};
+use crate::{binaries::Binaries, interrupt};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A start in an image, in parts of what the bare system calls take.
+const UENV_RATIO: f64 = 2.0;
+/// Images mounted at once, each for an allocation of its own.
+const MOUNTS: usize = 128;
+/// They may take this long in all, in milliseconds.
+const MOUNTS_MS: f64 = 600.0;
+/// 32 programs at once, and one, in parts of what Hydra takes.
+const MANY_RATIO: f64 = 0.9;
+const ONE_RATIO: f64 = 1.0;
+/// Until a follower sees a line, in milliseconds.
+const LINE_MS: f64 = 50.0;
+/// What keeping output may cost its writer.
+const OUTPUT_RATIO: f64 = 1.05;
+/// An agent at rest: megabytes, and percent of one core over so long.
+const AGENT_MB: f64 = 30.0;
+const AGENT_PERCENT: f64 = 0.3;
+const AT_REST: Duration = Duration::from_secs(10);
+/// A shim, in megabytes.
+const SHIM_MB: f64 = 3.0;
+
+/// Starts what is needed, measures, and takes it away again.
+pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
+    let machine = Machine::look();
+    let binaries = Binaries::beside_lab()?;
+    if !options.no_build {
+        binaries.build()?;
+    }
+    let own = std::env::temp_dir().join(format!("lattice-bench-{}", std::process::id()));
+    let dir = dir.unwrap_or(&own);
+    interrupt::watch();
+    let before = machine::cpu_pressure();
+    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(3, 1, dir) };
+    let guard = Guard::new(dir);
+    let cluster = up::up(&up_options)?;
+    let mut notes = Vec::new();
+    let measured = measure(&cluster, &machine, options, &mut notes);
+    let report = guard.down(Duration::from_secs(10))?;
+    down::require_gone(&report)?;
+    Ok(Report {
+        bench: "runtime",
+        profile: binaries.profile(),
+        cpu_pressure: [before, machine::cpu_pressure()],
+        machine,
+        figures: measured?,
+        notes,
+    })
+}
+
+fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    ensure!(machine.root, "bench runtime mounts images and makes scopes: run it as root");
+    let lattice = Lattice::to(cluster, "n1")?;
+    eprintln!("bench: an agent at rest, {} s", AT_REST.as_secs());
+    std::thread::sleep(Duration::from_secs(2));
+    let agent = cluster.node("n1")?.daemon.process.as_ref().context("n1's agent runs")?.pid;
+    let mut figures: Vec<Figure> = vec![at_rest(agent)?];
+    figures.extend(subject::memory_figure("agent at rest, resident memory", &[agent], Some(at_most(AGENT_MB, "resident"))));
+
+    let held = hold(&lattice)?;
+    figures.extend(subject::memory_figure(
+        "shim of a running allocation, resident memory",
+        &subject::shims(cluster),
+        Some(at_most(SHIM_MB, "resident")),
+    ));
+    let hydra = machine.hydra.as_deref();
+    if hydra.is_none() {
+        notes.push("mpiexec.hydra is not installed: not compared with it".to_owned());
+    }
+    let images = images::Images::new(cluster)?;
+    let lines = lines::Lines::begin(&lattice, &cluster.dir)?;
+    let launch = |n: &'static str| {
+        let (lattice, held) = (&lattice, &held);
+        move || subject::timed(&mut lattice.command(&["launch", "--alloc", held, "-n", n, "--", "/bin/true"]))
+    };
+    let mut subjects = vec![
+        Subject::new("uenv", || images.one()),
+        Subject::new("raw mount", || images.raw()),
+        Subject::new("launch 1", launch("1")),
+        Subject::new("launch 32", launch("32")),
+        Subject::new("spawn 32", || subject::spawn_plain(32)),
+        Subject::new("line", || lines.followed()),
+        Subject::new("tail", || lines.tailed()),
+    ];
+    if let Some(hydra) = hydra {
+        let run = |n: &'static str| move || subject::timed(Command::new(hydra).args(["-n", n, "/bin/true"]));
+        subjects.push(Subject::new("hydra 1", run("1")));
+        subjects.push(Subject::new("hydra 32", run("32")));
+    }
+    subject::rounds(&mut subjects, options.rounds)?;
+    notes.extend(subject::failures(&subjects));
+    let of = |name: &str| subject::samples(&subjects, name);
+    let need = |name: &str| of(name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
+    figures.extend([
+        Figure::new(
+            "uenv: from nothing to a shim that has the image mounted",
+            "ms",
+            need("uenv")?,
+            vec![("unshare, loop, mount, exec by raw calls", of("raw mount"))],
+            Some(ratio("unshare, loop, mount, exec by raw calls", UENV_RATIO)),
+        ),
+        Figure::new(
+            "1 × /bin/true inside an allocation",
+            "ms",
+            need("launch 1")?,
+            vec![("mpiexec.hydra -n 1", of("hydra 1"))],
+            Some(ratio("mpiexec.hydra -n 1", ONE_RATIO)),
+        ),
+        Figure::new(
+            "32 × /bin/true inside an allocation",
+            "ms",
+            need("launch 32")?,
+            vec![("mpiexec.hydra -n 32", of("hydra 32")), ("plain fork+exec", of("spawn 32"))],
+            Some(ratio("mpiexec.hydra -n 32", MANY_RATIO)),
+        ),
+        Figure::new(
+            "a line until `logs -f` has shown it",
+            "ms",
+            need("line")?,
+            vec![("tail -f of a file", of("tail"))],
+            Some(at_most(LINE_MS, "as live")),
+        ),
+    ]);
+    drop(subjects);
+    eprintln!("bench: {MOUNTS} images at once");
+    figures.push(Figure::new(
+        "128 allocations' images mounted at once",
+        "ms",
+        images.many(MOUNTS)?,
+        vec![],
+        Some(at_most(MOUNTS_MS, "published elsewhere: 1,870")),
+    ));
+    eprintln!("bench: output as fast as it can be written");
+    figures.push(output::figure(&lattice, &cluster.dir, OUTPUT_RATIO)?);
+    Ok(figures)
+}
+
+fn at_most(value: f64, why: &str) -> Target {
+    Target::AtMost { value, why: why.to_owned() }
+}
+
+fn ratio(peer: &str, at_most: f64) -> Target {
+    Target::RatioTo { peer: peer.to_owned(), at_most }
+}
+
+/// Processor time of a process over a while, in percent of one core.
+fn at_rest(pid: i32) -> Result<Figure> {
+    let (began, used) = (Instant::now(), machine::processor_time(pid)?);
+    std::thread::sleep(AT_REST);
+    let percent = (machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let samples = Samples::of(vec![percent], 0).context("one value")?;
+    Ok(Figure::new("agent at rest, processor time", "%", samples, vec![], Some(at_most(AGENT_PERCENT, "of one core"))))
+}

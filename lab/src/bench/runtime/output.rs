@@ -1,0 +1,63 @@
+//! What keeping a job's output costs the one who writes it.
+
+use crate::bench::figures::{Figure, Samples, Target};
+use crate::lattice::{Lattice, text};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Written by each try, in MB.
+const MEGABYTES: u32 = 512;
+const ROUNDS: usize = 7;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A job that writes as fast as it can, beside the same program writing to a plain file: in ms.
+pub fn figure(lattice: &Lattice, dir: &Path, at_most: f64) -> Result<Figure> {
+    let peer = "the same program, to a file of its own";
+    let (mut kept, mut plain) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        crate::interrupt::check()?;
+        let both = [write_as_job(lattice, dir)?, write_plainly(dir)?];
+        // The first one warms up.
+        if round > 0 {
+            kept.push(both[0]);
+            plain.push(both[1]);
+        }
+    }
+    let kept = Samples::of(kept, 0).context("nothing was measured")?;
+    let name = format!("{MEGABYTES} MB of output, as fast as it can be written");
+    let target = Target::RatioTo { peer: peer.to_owned(), at_most };
+    Ok(Figure::new(&name, "ms", kept, vec![(peer, Samples::of(plain, 0))], Some(target)))
+}
+
+/// Tells on `said` how many milliseconds it wrote.
+fn writer(said: &Path) -> String {
+    let count = MEGABYTES;
+    format!("b=$(date +%s%N); dd if=/dev/zero bs=1M count={count} status=none; e=$(date +%s%N); echo $(((e-b)/1000)) > {}", said.display())
+}
+
+fn write_as_job(lattice: &Lattice, dir: &Path) -> Result<f64> {
+    let said = dir.join("bench-output");
+    let _ = std::fs::remove_file(&said);
+    let script = writer(&said);
+    let id = lattice.ok(&["submit", "-o", "name", "--name", "output", "--walltime", "5m", "--", "/bin/sh", "-c", &script])?;
+    let ended = lattice.ended_within(id.trim(), LIMIT)?;
+    ensure!(text(&ended, "state") == "Completed", "the job that writes ended so: {ended}");
+    read(&said)
+}
+
+fn write_plainly(dir: &Path) -> Result<f64> {
+    let (said, out) = (dir.join("bench-plain"), dir.join("bench-plain.out"));
+    let file = std::fs::File::options().create(true).append(true).open(&out)?;
+    let script = writer(&said);
+    let status = Command::new("/bin/sh").args(["-c", &script]).stdin(Stdio::null()).stdout(file).status()?;
+    std::fs::remove_file(out)?;
+    ensure!(status.success(), "the plain writer ended with {status}");
+    read(&said)
+}
+
+fn read(said: &Path) -> Result<f64> {
+    let text = std::fs::read_to_string(said).with_context(|| format!("reading {}", said.display()))?;
+    Ok(text.trim().parse::<f64>().context("a number")? / 1000.0)
+}

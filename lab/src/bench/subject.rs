@@ -1,0 +1,116 @@
+//! What is measured in rounds: each subject once in each, in an order of its own, so that nothing always follows the same.
+
+use super::figures::{Figure, Samples, Target};
+use crate::cluster::Cluster;
+use crate::process::ours_under;
+use crate::{interrupt, machine};
+use anyhow::{Context, Result, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No single try may take longer: what hangs is counted as failed.
+const TRY_LIMIT: Duration = Duration::from_secs(20);
+
+/// One thing that is measured in each round.
+pub struct Subject<'a> {
+    pub name: &'static str,
+    run: Box<dyn Fn() -> Result<Duration> + 'a>,
+    values: Vec<f64>,
+    pub failed: usize,
+    pub why: Option<String>,
+}
+
+impl<'a> Subject<'a> {
+    pub fn new(name: &'static str, run: impl Fn() -> Result<Duration> + 'a) -> Self {
+        Self { name, run: Box::new(run), values: Vec::new(), failed: 0, why: None }
+    }
+
+    fn once(&mut self, counts: bool) {
+        match (self.run)() {
+            Ok(took) if counts => self.values.push(took.as_secs_f64() * 1000.0),
+            Ok(_) => {}
+            Err(e) => {
+                self.failed += 1;
+                self.why = Some(format!("{e:#}"));
+            }
+        }
+    }
+}
+
+/// What was measured of the subject of this name; `None` where every try failed.
+pub fn samples(subjects: &[Subject], name: &str) -> Option<Samples> {
+    let subject = subjects.iter().find(|s| s.name == name)?;
+    Samples::of(subject.values.clone(), subject.failed)
+}
+
+/// What failed, for the report's notes.
+pub fn failures(subjects: &[Subject]) -> Vec<String> {
+    let failed = subjects.iter().filter(|s| s.failed > 0);
+    failed.map(|s| format!("{}: {} tries failed, last: {}", s.name, s.failed, s.why.as_deref().unwrap_or(""))).collect()
+}
+
+/// One warm-up that does not count, then each round in another order, so that nothing always follows the same.
+pub fn rounds(subjects: &mut [Subject], rounds: usize) -> Result<()> {
+    for subject in subjects.iter_mut() {
+        subject.once(false);
+    }
+    for round in 0..rounds {
+        for place in 0..subjects.len() {
+            interrupt::check()?;
+            let index = (place + round) % subjects.len();
+            subjects[index].once(true);
+        }
+        eprintln!("bench: round {} of {rounds}", round + 1);
+    }
+    Ok(())
+}
+
+/// From start to end of a command that must succeed, to the microsecond: its pidfd is waited for, not polled.
+pub fn timed(command: &mut Command) -> Result<Duration> {
+    let began = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
+    // SAFETY: pidfd_open takes a pid and flags; the child is ours and not yet waited for, so its pid is its own.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    ensure!(fd >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor was just opened and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) };
+    let limit = PollTimeout::try_from(TRY_LIMIT).unwrap_or(PollTimeout::MAX);
+    let ready = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], limit);
+    let took = began.elapsed();
+    if ready != Ok(1) {
+        child.kill()?;
+        child.wait()?;
+        interrupt::check()?;
+        bail!("not ended after {} s", TRY_LIMIT.as_secs());
+    }
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    Ok(took)
+}
+
+/// The floor: fork and exec of so many at once, and waiting for all.
+pub fn spawn_plain(n: usize) -> Result<Duration> {
+    let began = Instant::now();
+    let mut children = Vec::with_capacity(n);
+    for _ in 0..n {
+        children.push(Command::new("/bin/true").stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+    }
+    for mut child in children {
+        ensure!(child.wait()?.success(), "/bin/true failed");
+    }
+    Ok(began.elapsed())
+}
+
+/// The shims of a cluster's allocations.
+pub fn shims(cluster: &Cluster) -> Vec<i32> {
+    ours_under(&cluster.folders()).into_iter().filter(|(_, n)| n == "lattice-shim").map(|(p, _)| p).collect()
+}
+
+/// Resident memory of these processes; `None` where none of them lives.
+pub fn memory_figure(name: &str, pids: &[i32], target: Option<Target>) -> Option<Figure> {
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let (rss, pss): (Vec<f64>, Vec<f64>) = pids.iter().filter_map(|p| machine::memory_of(*p)).map(|(r, p)| (mb(r), mb(p))).unzip();
+    Some(Figure::new(name, "MB", Samples::of(rss, 0)?, vec![("its proportional share (PSS)", Samples::of(pss, 0))], target))
+}
