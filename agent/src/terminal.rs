@@ -404,7 +404,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_the_allocation_closes_it_with_a_message() {
         let mut bench = bench();
-        let mut child = begin(&mut bench, "sleep 1000").await;
+        let mut child = begin(&mut bench, "exec sleep 1000").await;
         bench.standing.send_replace(Standing::NotYet);
         bench.standing.send_replace(Standing::Ending);
         let (_, notice) = shown(&mut bench).await;
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(one.screen.recv().await, Some(FromTerminal::Ended { code: 127 }));
         for keyboard in [true, false] {
             let mut bench = bench();
-            let mut child = begin(&mut bench, "sleep 1000").await;
+            let mut child = begin(&mut bench, "exec sleep 1000").await;
             let Bench { keyboard: keys, screen, over, .. } = bench;
             let kept: Box<dyn std::any::Any> = if keyboard {
                 drop(keys);
