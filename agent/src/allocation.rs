@@ -25,7 +25,7 @@ use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
 use lattice_node::LaunchEnd;
-use lattice_runtime::shim::ShimDir;
+use lattice_runtime::shim::{FlushedLog, ShimDir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -62,6 +62,10 @@ pub enum Command {
     },
     /// A terminal was made here: a program is to run on it.
     OpenTerminal(Box<OpenTerminal>),
+    /// Log files are in the log store that far.
+    LogsFlushed {
+        files: Vec<FlushedLog>,
+    },
     /// The launch of an inline command is over (told by the launch's own task).
     EntryOver {
         end: LaunchEnd,

@@ -1,10 +1,12 @@
 //! The agent's configuration: one YAML file, read once.
 
+use crate::log_store::{LogStore, LogStoreError};
 use lattice_model::NodeId;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -72,10 +74,25 @@ pub struct AgentConfig {
     pub grace_seconds: u64,
     /// Seconds a fence may wait for its last node, while all of them are connected; 1 to 3600.
     pub fence_timeout_seconds: u64,
-    /// Bytes of logs of ended allocations kept on this node; then the oldest go.
+    /// Bytes of logs kept on this node: of all ended allocations together, and of each running one while the log store
+    /// lacks them; then the oldest go. At least `log_ring_bytes`.
     pub log_spool_max_bytes: u64,
     /// Terminals that one user has attached at once, on this node or through it; 1 to 1000.
     pub attach_max_concurrent: usize,
+    /// Bytes of a running allocation's logs kept on this node for live reading once the log store has them; 64 KiB to
+    /// `log_spool_max_bytes`.
+    pub log_ring_bytes: u64,
+    /// The object store that output is flushed to: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`. The same for
+    /// all agents. Empty: none; output then stays on its node, within `log_spool_max_bytes`.
+    pub log_store: String,
+    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    pub log_store_options: BTreeMap<String, String>,
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    pub log_store_credentials: PathBuf,
+    /// Seconds that output may wait before it is flushed; 1 to 3600.
+    pub log_flush_seconds: u64,
+    /// Log streams that one user may have open at this agent; 1 to 10,000.
+    pub logs_max_concurrent: usize,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
 }
@@ -134,6 +151,12 @@ impl Default for AgentConfig {
             fence_timeout_seconds: 60,
             log_spool_max_bytes: 1 << 30,
             attach_max_concurrent: 5,
+            log_ring_bytes: 64 << 20,
+            log_store: String::new(),
+            log_store_options: BTreeMap::new(),
+            log_store_credentials: PathBuf::new(),
+            log_flush_seconds: 30,
+            logs_max_concurrent: 10,
             scheduler_lease_ms: 5000,
         }
     }
@@ -174,6 +197,9 @@ impl AgentConfig {
         for bytes in self.io_max.iter().flat_map(|io| [io.read_bytes_per_second, io.write_bytes_per_second]).flatten() {
             within("io_max", bytes, 1, u64::MAX)?;
         }
+        within("log_ring_bytes", self.log_ring_bytes, 64 << 10, self.log_spool_max_bytes)?;
+        within("log_flush_seconds", self.log_flush_seconds, 1, 3600)?;
+        within("logs_max_concurrent", self.logs_max_concurrent as u64, 1, 10_000)?;
         for (field, value) in [("mesh_listen", &self.mesh_listen), ("gossip_listen", &self.gossip_listen)] {
             if value.parse::<std::net::SocketAddr>().is_err() {
                 return Err(AgentConfigError::Address { field, value: value.clone() });
@@ -210,6 +236,14 @@ impl AgentConfig {
     /// The readable checkpoint.
     pub fn state_file(&self) -> PathBuf {
         if self.state_file.as_os_str().is_empty() { self.state_dir.join("agent-state.json") } else { self.state_file.clone() }
+    }
+
+    /// The log store's client, where one is configured.
+    pub fn open_log_store(&self) -> Result<Option<LogStore>, LogStoreError> {
+        if self.log_store.is_empty() {
+            return Ok(None);
+        }
+        LogStore::open(&self.log_store, &self.log_store_options, &self.log_store_credentials).map(Some)
     }
 
     /// The shim's program.

@@ -8,9 +8,11 @@ use crate::growth::Growth;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
 use crate::places::Places;
+use crate::spool::Spools;
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
+use lattice_runtime::shim::LogRoom;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,12 +42,14 @@ pub struct Context {
     pub grace: Duration,
     /// How long a fence may wait while all its nodes are connected.
     pub fence_timeout: Duration,
-    /// Bytes of logs of ended allocations that are kept.
-    pub log_spool_bytes_max: u64,
     /// The way to other agents.
     pub mesh: Mesh,
     /// The allocations on this node.
     pub workers: Workers,
+    /// Output that lies here, and its way into the log store.
+    pub spools: Spools,
+    /// How much room the log files of one running allocation may take.
+    pub log_room: LogRoom,
     /// Growing log files.
     pub growth: Growth,
     /// The launches whose head this node is.

@@ -6,6 +6,7 @@ use crate::devices::DeviceFilter;
 use crate::machine;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology};
+use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::topology::Discovered;
 use lattice_runtime::{identity, mounts};
@@ -91,6 +92,14 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
         Err(error) => add("shim", Health::Missing, error.to_string()),
     }
+    match log_store(config) {
+        Ok(Some(url)) => add("log store", Health::Ok, format!("{url}: written to, read and removed")),
+        Ok(None) => {
+            let text = "none is configured (log_store): output stays on its node, within log_spool_max_bytes, and is lost with it";
+            add("log store", Health::Degraded, text.to_owned());
+        }
+        Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
+    }
     mpi(&mut add);
     let machine = machine::look(&config.simulated_gpus);
     add("processors", Health::Ok, processors(&machine.topology));
@@ -173,6 +182,16 @@ pub fn probe_slice(root: &Path) -> Result<Slice, String> {
 }
 
 /// Tried on a thread of its own, which keeps the namespace to itself and ends.
+/// Tries the log store. On a thread of its own: who asks may be within a runtime.
+fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
+    let Some(store) = config.open_log_store().map_err(|e| with_causes(&e))? else { return Ok(None) };
+    let probing = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+        runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url)
+    });
+    probing.join().map_err(|_| "probing it broke".to_owned())?.map(Some)
+}
+
 fn mount_namespace() -> Result<(), String> {
     let tried = std::thread::spawn(|| mounts::own_namespace().map_err(|e| e.to_string())).join();
     tried.map_err(|_| "the attempt broke".to_owned())?

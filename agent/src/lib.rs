@@ -28,6 +28,7 @@ mod growth;
 mod journal;
 mod launch;
 pub mod limits;
+pub mod log_store;
 mod logs;
 mod machine;
 mod membership;
@@ -39,6 +40,7 @@ mod readiness;
 pub mod recovery;
 mod service;
 mod session;
+mod spool;
 mod sweep;
 mod terminal;
 mod tls;
@@ -59,6 +61,7 @@ use crate::places::Places;
 use crate::placing::Placing;
 use crate::recovery::Unusable;
 use crate::session::{Registration, SessionState};
+use crate::spool::Spools;
 use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
 use lattice_model::{NodeAddresses, NodeState};
@@ -66,6 +69,7 @@ use lattice_quorum::client::QuorumClient;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
+use lattice_runtime::shim::LogRoom;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -128,6 +132,14 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let membership = gossip(&config, &key, journal.life(), stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
+    let tasks = TaskTracker::new();
+    let log_store = config.open_log_store()?;
+    let of_output = spool::Settings {
+        state_dir: config.state_dir.clone(),
+        flush: Duration::from_secs(config.log_flush_seconds),
+        bytes_max: config.log_spool_max_bytes,
+    };
+    let spools = Spools::new(log_store, of_output, tasks.clone(), stop.child_token());
     let (events, queue) = mpsc::channel(EVENTS);
     let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
     let context = Arc::new(Context {
@@ -142,7 +154,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
-        log_spool_bytes_max: config.log_spool_max_bytes,
+        spools: spools.clone(),
+        log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         mesh: mesh.clone(),
         workers: Workers::default(),
         growth: Growth::start().context("inotify")?,
@@ -180,7 +193,10 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         driver.join().map_err(|_| anyhow!("the driver broke"))??;
         bail!("the driver ended before it began");
     }
-    let tasks = TaskTracker::new();
+    tasks.spawn_blocking(move || {
+        spools.resume();
+        spools.trim();
+    });
     let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
     let (session_state, session_view) = watch::channel(lost);
     let session_stop = stop.child_token();
@@ -204,6 +220,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
+        log_streams: Places::default(),
+        log_streams_max: config.logs_max_concurrent,
     };
     let serving = tasks.spawn(service::serve(api, listener, stop.child_token()));
     tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");

@@ -1,89 +1,111 @@
-//! Reading output where it lies: this node's log files of one launch, as far as they are and, on request, as they grow.
+//! Reading one node's output of one launch: as far as it is and, on request, as it grows.
 //!
-//! Order is kept per file. A chunk ends at the end of a line where the program wrote one, so that lines of different
+//! ```text
+//!   log store ── what was punched out, or is of an earlier segment ──┐
+//!   log file  ── the rest, to where it is now ───────────────────────┴─▶ lines ─▶ LogItem
+//! ```
+//!
+//! Order is kept per stream. A chunk ends at the end of a line where the program wrote one, so that lines of different
 //! ranks do not mix; what a program leaves without an end of line follows when it is over. Files are read in passes, each
 //! to the length that it had when the pass began: a rank that never stops writing keeps nobody else from being read.
 
+mod lines;
+mod source;
+
 use crate::allocation::Activity;
 use crate::growth::{Growing, Growth};
+use crate::log_store::LogStore;
 use crate::mesh::frame::LogItem;
-use lattice_runtime::shim::{LogStream, ShimDir};
+use crate::spool::Spool;
+use crate::spool::index::{Position, Seen, Stream};
+use lattice_runtime::shim::ShimDir;
+use lines::Lines;
+use source::{Next, Source};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Bytes read at once.
-const CHUNK_BYTES: usize = 64 * 1024;
 /// How long growth can go unnoticed should the kernel's event be lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
-const NOTHING_HERE: &str = "no output lies here: there was none, or it was removed since (log_spool_max_bytes)";
-
 /// Whose output, and from where on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The launch's number; 0 is the script.
     pub launch: u32,
     pub rank: Option<u32>,
     pub stdout: bool,
     pub stderr: bool,
-    /// (rank, stderr) → bytes that the reader has.
-    pub received: BTreeMap<(u32, bool), u64>,
+    /// (rank, stderr) → where the reader goes on.
+    pub positions: BTreeMap<(u32, bool), Position>,
+    /// Of each stream that there is at the beginning, only that many last lines.
+    pub tail: Option<u64>,
+    /// Only what was written after this, in milliseconds since 1970.
+    pub since_ms: Option<u64>,
+    /// Only what was written by this, in milliseconds since 1970.
+    pub until_ms: Option<u64>,
 }
 
-/// Sends what there is, and with `follow` what comes until the launch has no rank here any more, then [`LogItem::End`].
-/// Ends quietly when nobody listens.
-pub async fn tail(dir: ShimDir, mut wanted: Wanted, follow: Option<(watch::Receiver<Activity>, Growth)>, out: mpsc::Sender<LogItem>) {
-    if !dir.logs().is_dir() {
-        let _ = out.send(LogItem::Notice(NOTHING_HERE.to_owned())).await;
-        let _ = out.send(LogItem::End).await;
-        return;
+impl Wanted {
+    fn wants(&self, stream: Stream) -> bool {
+        let of_stream = if stream.stderr { self.stderr } else { self.stdout };
+        stream.launch == self.launch && self.rank.is_none_or(|r| r == stream.rank) && of_stream
     }
+}
+
+/// Sends what lies here and, where it was punched out, in the store; with `follow` what comes until the launch has no
+/// rank here any more; then [`LogItem::End`]. Ends quietly when nobody listens.
+pub async fn tail(
+    dir: ShimDir,
+    spool: Arc<Spool>,
+    store: Option<LogStore>,
+    wanted: Wanted,
+    follow: Option<(watch::Receiver<Activity>, Growth)>,
+    out: mpsc::Sender<LogItem>,
+) {
     let (mut growing, mut follow) = match follow {
         Some((activity, growth)) => (growth.of(&dir.logs()).ok(), Some(activity)),
         None => (None, None),
     };
-    let mut held = BTreeSet::new();
+    let launch = wanted.launch;
+    let mut reader = Reader::new(Source::new(spool, Some(dir), store), wanted, out);
     loop {
         // Asked before the files are read: what is written before the end is then read after it.
         let over = match &follow {
-            Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&wanted.launch),
+            Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&launch),
             None => true,
         };
-        match pass(&dir, &mut wanted, &mut held, over, &out).await {
-            Ok(()) => {}
-            Err(Stopped::Nobody) => return,
-            // A silent allocation leaves nothing when it is taken away.
-            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound && held.is_empty() => {
-                let _ = out.send(LogItem::End).await;
-                return;
-            }
-            Err(Stopped::Io(error)) => {
-                let notice = match error.kind() {
-                    io::ErrorKind::NotFound => "the output was removed while it was read: the rest of it is lost".to_owned(),
-                    _ => format!("the output cannot be read: {error}"),
-                };
-                let _ = out.send(LogItem::Notice(notice)).await;
-                let _ = out.send(LogItem::End).await;
-                return;
-            }
+        if reader.pass(over).await.is_break() {
+            return;
         }
         if over {
-            let _ = out.send(LogItem::End).await;
+            let _ = reader.out.send(LogItem::End).await;
             return;
         }
         let Some(activity) = &mut follow else { continue };
         tokio::select! {
             () = grown(&mut growing) => {}
             _ = activity.changed() => {}
-            () = out.closed() => return,
+            () = reader.out.closed() => return,
             () = tokio::time::sleep(LOOK_ANYWAY) => {}
         }
     }
+}
+
+/// Sends what the store has, as `spool` (made of the store's index) knows it, then [`LogItem::End`].
+pub async fn archived(spool: Arc<Spool>, store: LogStore, wanted: Wanted, out: mpsc::Sender<LogItem>) {
+    let complete = spool.is_complete();
+    let mut reader = Reader::new(Source::new(spool, None, Some(store)), wanted, out);
+    if reader.pass(true).await.is_break() {
+        return;
+    }
+    if !complete {
+        let rest = "what was written here after that, if anything, had not come to the log store".to_owned();
+        let _ = reader.out.send(LogItem::Notice(rest)).await;
+    }
+    let _ = reader.out.send(LogItem::End).await;
 }
 
 enum Stopped {
@@ -91,112 +113,153 @@ enum Stopped {
     Io(io::Error),
 }
 
-/// Reads every wanted file to the length that it has now. Without `over`, an unfinished last line waits. `held`: the
-/// files that had something when they were last looked at.
-async fn pass(
-    dir: &ShimDir,
-    wanted: &mut Wanted,
-    held: &mut BTreeSet<(u32, bool)>,
-    over: bool,
-    out: &mpsc::Sender<LogItem>,
-) -> Result<(), Stopped> {
-    let launch = wanted.launch;
-    let (listed, which) = (dir.clone(), (wanted.rank, wanted.stdout, wanted.stderr));
-    let files = blocking(move || files(&listed, launch, which)).await.map_err(Stopped::Io)?;
-    let vanished: Vec<_> = held.iter().filter(|file| !files.contains_key(*file)).copied().collect();
-    for file in vanished {
-        forget(file, wanted, held, out).await?;
+struct Reader {
+    source: Source,
+    wanted: Wanted,
+    streams: BTreeMap<Stream, Lines>,
+    /// The streams that had something when they were last looked at.
+    held: BTreeSet<Stream>,
+    first_pass: bool,
+    out: mpsc::Sender<LogItem>,
+}
+
+impl Reader {
+    fn new(source: Source, wanted: Wanted, out: mpsc::Sender<LogItem>) -> Self {
+        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, out }
     }
-    for ((rank, stderr), length) in files {
-        if length > 0 {
-            held.insert((rank, stderr));
-        }
-        let at = wanted.received.entry((rank, stderr)).or_insert(0);
-        if length < *at {
-            *at = 0;
-            let notice = format!("rank {rank} truncated its own {}: what follows is new", name(stderr));
-            out.send(LogItem::Notice(notice)).await.map_err(|_| Stopped::Nobody)?;
-        }
-        while *at < length {
-            let most = CHUNK_BYTES.min(usize::try_from(length - *at).unwrap_or(CHUNK_BYTES));
-            let (path, from) = (dir.log(launch, rank, if stderr { LogStream::Err } else { LogStream::Out }), *at);
-            let mut data = match blocking(move || read(&path, from, most)).await {
-                Ok(data) => data,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    forget((rank, stderr), wanted, held, out).await?;
-                    break;
-                }
-                Err(error) => return Err(Stopped::Io(error)),
-            };
-            let last = data.len() < most || *at + data.len() as u64 == length;
-            let whole = match data.iter().rposition(|b| *b == b'\n') {
-                _ if over && last => data.len(),
-                Some(end) => end + 1,
-                None if data.len() == CHUNK_BYTES => CHUNK_BYTES,
-                None => 0,
-            };
-            if whole == 0 {
-                break;
+
+    /// Reads every wanted stream to where it is now. Without `over`, an unfinished last line waits. Breaks where there is
+    /// nothing more to be done; that was said then.
+    async fn pass(&mut self, over: bool) -> std::ops::ControlFlow<()> {
+        let notice = match self.read_all(over).await {
+            Ok(()) => return std::ops::ControlFlow::Continue(()),
+            Err(Stopped::Nobody) => return std::ops::ControlFlow::Break(()),
+            // A silent allocation leaves nothing when it is taken away.
+            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound && self.held.is_empty() => None,
+            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Some("the output was removed while it was read: the rest of it is lost".to_owned())
             }
-            data.truncate(whole);
-            *at += whole as u64;
-            out.send(LogItem::Chunk { rank, stderr, data }).await.map_err(|_| Stopped::Nobody)?;
-        }
-    }
-    Ok(())
-}
-
-/// Says that a file went while it was being read.
-async fn forget(
-    file: (u32, bool),
-    wanted: &mut Wanted,
-    held: &mut BTreeSet<(u32, bool)>,
-    out: &mpsc::Sender<LogItem>,
-) -> Result<(), Stopped> {
-    held.remove(&file);
-    wanted.received.remove(&file);
-    let notice = format!("the {} of rank {} was removed while it was read: the rest of it is lost", name(file.1), file.0);
-    out.send(LogItem::Notice(notice)).await.map_err(|_| Stopped::Nobody)
-}
-
-fn name(stderr: bool) -> &'static str {
-    if stderr { "stderr" } else { "stdout" }
-}
-
-/// The disk may be slow, and a directory long.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
-fn read(path: &Path, at: u64, most: usize) -> io::Result<Vec<u8>> {
-    let mut data = vec![0; most];
-    let n = File::open(path)?.read_at(&mut data, at)?;
-    data.truncate(n);
-    Ok(data)
-}
-
-/// The (rank, stderr) of every wanted log file that is there, in order, with its length.
-fn files(dir: &ShimDir, launch: u32, (rank, stdout, stderr): (Option<u32>, bool, bool)) -> io::Result<BTreeMap<(u32, bool), u64>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(dir.logs())? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let mut parts = name.split('.');
-        let (Some(of_launch), Some(of_rank), Some(suffix), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-            continue;
+            Err(Stopped::Io(error)) => Some(format!("the output cannot be read: {error}")),
         };
-        let (Ok(of_launch), Ok(of_rank)) = (of_launch.parse::<u32>(), of_rank.parse::<u32>()) else { continue };
-        let stream = if suffix == "err" { stderr } else { stdout && suffix == "out" };
-        if of_launch == launch && rank.is_none_or(|r| r == of_rank) && stream {
-            match entry.metadata() {
-                Ok(metadata) => drop(found.insert((of_rank, suffix == "err"), metadata.len())),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+        if let Some(notice) = notice {
+            let _ = self.out.send(LogItem::Notice(notice)).await;
         }
+        let _ = self.out.send(LogItem::End).await;
+        std::ops::ControlFlow::Break(())
     }
-    Ok(found)
+
+    async fn read_all(&mut self, over: bool) -> Result<(), Stopped> {
+        let all = self.source.list().await.map_err(Stopped::Io)?;
+        let wanted: Vec<Seen> = all.into_iter().filter(|s| self.wanted.wants(s.stream)).collect();
+        let vanished: Vec<Stream> = self.held.iter().filter(|h| !wanted.iter().any(|s| s.stream == **h)).copied().collect();
+        for stream in vanished {
+            self.forget(stream).await?;
+        }
+        for seen in wanted {
+            if seen.bytes > 0 {
+                self.held.insert(seen.stream);
+            }
+            self.read_one(seen, over).await?;
+        }
+        self.first_pass = false;
+        Ok(())
+    }
+
+    async fn read_one(&mut self, mut seen: Seen, over: bool) -> Result<(), Stopped> {
+        let stream = seen.stream;
+        let mut lines = match self.streams.remove(&stream) {
+            Some(lines) => lines,
+            None => self.begin(&seen).await?,
+        };
+        if let Some(ms) = self.wanted.until_ms {
+            lines.until(self.source.spool.stream(stream).and_then(|s| s.until(ms)));
+        }
+        let result = loop {
+            if lines.is_done() {
+                break Ok(());
+            }
+            let next = match self.source.next(&seen, lines.reads_at()).await {
+                Ok(next) => next,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.forget(stream).await?;
+                    return Ok(());
+                }
+                Err(error) => break Err(Stopped::Io(error)),
+            };
+            let (rank, name) = (stream.rank, stream.name());
+            match next {
+                Next::Changed(now) => seen = now,
+                Next::Data(data) => {
+                    lines.push(data);
+                    self.give(&mut lines, stream).await?;
+                }
+                Next::End => {
+                    if over {
+                        lines.all();
+                    }
+                    self.give(&mut lines, stream).await?;
+                    break Ok(());
+                }
+                Next::Missing { bytes, why } => {
+                    lines.all();
+                    self.give(&mut lines, stream).await?;
+                    lines.skip(bytes);
+                    self.notice(format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}")).await?;
+                }
+                Next::Truncated => {
+                    lines.all();
+                    self.give(&mut lines, stream).await?;
+                    lines.next_segment(self.source.spool.segment(stream));
+                    self.notice(format!("rank {rank} truncated its own {name}: what follows is new")).await?;
+                }
+            }
+        };
+        lines.rest();
+        self.streams.insert(stream, lines);
+        result
+    }
+
+    async fn give(&self, lines: &mut Lines, stream: Stream) -> Result<(), Stopped> {
+        for item in lines.take(stream) {
+            self.out.send(item).await.map_err(|_| Stopped::Nobody)?;
+        }
+        Ok(())
+    }
+
+    async fn notice(&self, text: String) -> Result<(), Stopped> {
+        self.out.send(LogItem::Notice(text)).await.map_err(|_| Stopped::Nobody)
+    }
+
+    /// Where reading a stream begins.
+    async fn begin(&mut self, seen: &Seen) -> Result<Lines, Stopped> {
+        let stream = seen.stream;
+        if let Some(at) = self.wanted.positions.get(&(stream.rank, stream.stderr)) {
+            return Ok(Lines::at(*at));
+        }
+        let known = self.source.spool.stream(stream);
+        if let Some(count) = self.wanted.tail.filter(|_| self.first_pass) {
+            let at = self.source.last_lines(seen, count).await.map_err(Stopped::Io)?;
+            // Said before there is anything: a reader that comes back goes on here.
+            let item = LogItem::Chunk { rank: stream.rank, stderr: stream.stderr, data: Vec::new(), segment: at.segment, end: at.offset };
+            self.out.send(item).await.map_err(|_| Stopped::Nobody)?;
+            return Ok(Lines::at(at));
+        }
+        if let (Some(ms), Some(known)) = (self.wanted.since_ms, &known) {
+            return Ok(Lines::behind_line_at(known.since(ms)));
+        }
+        let first = known.map_or_else(Position::default, |s| s.first());
+        if first.segment > 0 {
+            self.notice(format!("rank {} truncated its own {}: what it wrote before was not kept", stream.rank, stream.name())).await?;
+        }
+        Ok(Lines::at(first))
+    }
+
+    /// Says that a file went while it was being read.
+    async fn forget(&mut self, stream: Stream) -> Result<(), Stopped> {
+        self.held.remove(&stream);
+        self.streams.remove(&stream);
+        self.notice(format!("the {} of rank {} was removed while it was read: the rest of it is lost", stream.name(), stream.rank)).await
+    }
 }
 
 async fn grown(growing: &mut Option<Growing>) {
@@ -207,138 +270,4 @@ async fn grown(growing: &mut Option<Growing>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-    use std::path::PathBuf;
-
-    struct Dir(ShimDir);
-
-    impl Dir {
-        fn new(name: &str) -> Self {
-            let path: PathBuf = std::env::temp_dir().join(format!("lattice-logs-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(path.join("logs")).unwrap();
-            Self(ShimDir(path))
-        }
-
-        fn append(&self, file: &str, text: &str) {
-            let path = self.0.logs().join(file);
-            std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0.0);
-        }
-    }
-
-    fn wanted(launch: u32) -> Wanted {
-        Wanted { launch, rank: None, stdout: true, stderr: true, received: BTreeMap::new() }
-    }
-
-    fn chunk(rank: u32, stderr: bool, text: &str) -> LogItem {
-        LogItem::Chunk { rank, stderr, data: text.as_bytes().to_vec() }
-    }
-
-    #[tokio::test]
-    async fn what_is_there_is_sent_by_rank_and_only_of_the_launch() {
-        let dir = Dir::new("there");
-        dir.append("1.1.out", "b\n");
-        dir.append("1.0.out", "a\nrest");
-        dir.append("1.0.err", "e\n");
-        dir.append("2.0.out", "other\n");
-        let (send, mut receive) = mpsc::channel(16);
-        tail(dir.0.clone(), wanted(1), None, send).await;
-        let mut got = Vec::new();
-        while let Some(item) = receive.recv().await {
-            got.push(item);
-        }
-        assert_eq!(got, [chunk(0, false, "a\nrest"), chunk(0, true, "e\n"), chunk(1, false, "b\n"), LogItem::End]);
-    }
-
-    #[tokio::test]
-    async fn following_sends_whole_lines_goes_on_where_the_reader_was_and_ends_with_the_launch() {
-        let dir = Dir::new("follow");
-        dir.append("1.0.out", "one\ntwo\nthr");
-        let (activity, view) = watch::channel(Activity::default());
-        let (send, mut receive) = mpsc::channel(16);
-        let mut from = wanted(1);
-        from.received.insert((0, false), 4);
-        let reader = tokio::spawn(tail(dir.0.clone(), from, Some((view, Growth::start().unwrap())), send));
-        assert_eq!(receive.recv().await, Some(chunk(0, false, "two\n")));
-        dir.append("1.0.out", "ee\nlast");
-        assert_eq!(receive.recv().await, Some(chunk(0, false, "three\n")));
-        activity.send_replace(Activity { over: [1].into() });
-        assert_eq!(receive.recv().await, Some(chunk(0, false, "last")));
-        assert_eq!(receive.recv().await, Some(LogItem::End));
-        reader.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_file_that_shrank_is_read_from_its_beginning_and_said() {
-        let dir = Dir::new("shrank");
-        dir.append("0.0.out", "new\n");
-        let mut from = wanted(0);
-        from.received.insert((0, false), 100);
-        let (send, mut receive) = mpsc::channel(16);
-        tail(dir.0.clone(), from, None, send).await;
-        assert!(matches!(receive.recv().await, Some(LogItem::Notice(_))));
-        assert_eq!(receive.recv().await, Some(chunk(0, false, "new\n")));
-    }
-
-    #[tokio::test]
-    async fn a_rank_that_goes_on_writing_waits_its_turn() {
-        let dir = Dir::new("turn");
-        let line = format!("{}\n", "x".repeat(99));
-        dir.append("1.0.out", &line.repeat(1000));
-        dir.append("1.1.out", "b\n");
-        let (activity, view) = watch::channel(Activity::default());
-        // One piece lies in the queue, the next waits for it: the pass has begun, and the loud one writes on.
-        let (send, mut receive) = mpsc::channel(1);
-        let reader = tokio::spawn(tail(dir.0.clone(), wanted(1), Some((view, Growth::start().unwrap())), send));
-        let mut loud = 0;
-        loop {
-            match receive.recv().await.unwrap() {
-                LogItem::Chunk { rank: 0, data, .. } => loud += data.len(),
-                item => {
-                    assert_eq!(item, chunk(1, false, "b\n"));
-                    break;
-                }
-            }
-            dir.append("1.0.out", &line);
-        }
-        assert_eq!(loud, 100_000);
-        activity.send_replace(Activity { over: [1].into() });
-        while receive.recv().await.unwrap() != LogItem::End {}
-        reader.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_absence_is_not() {
-        for (text, said) in [("one\n", true), ("", false)] {
-            for whole in [true, false] {
-                let dir = Dir::new("removed");
-                dir.append("1.0.out", text);
-                dir.append("1.1.out", "b\n");
-                let mut from = wanted(1);
-                from.rank = Some(0);
-                let (send, mut receive) = mpsc::channel(1);
-                let mut held = BTreeSet::new();
-                pass(&dir.0, &mut from, &mut held, false, &send).await.ok().unwrap();
-                drop((send, receive.try_recv()));
-                let (send, mut receive) = mpsc::channel(4);
-                if whole {
-                    std::fs::remove_dir_all(dir.0.logs()).unwrap();
-                } else {
-                    std::fs::remove_file(dir.0.logs().join("1.0.out")).unwrap();
-                }
-                let again = pass(&dir.0, &mut from, &mut held, true, &send).await;
-                assert_eq!(again.is_err(), whole);
-                assert_eq!(held.is_empty(), !(whole && said));
-                assert_eq!(matches!(receive.try_recv(), Ok(LogItem::Notice(_))), said && !whole);
-            }
-        }
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use crate::mesh::Incoming;
 use crate::mesh::frame::{
     self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
 };
+use crate::spool::index::Position;
 use crate::terminal::over_mesh;
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
@@ -147,20 +148,37 @@ fn local_output(
     Ok(read_output(context, allocation, epoch, open))
 }
 
+fn at(segment: u32, offset: u64) -> Position {
+    Position { segment, offset }
+}
+
 /// Begins to read this node's output of an allocation. Whether the reader may was asked before.
 pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
     let dir = ShimDir::of(&context.state_dir, allocation, epoch);
+    let (out, items) = mpsc::channel(LOG_QUEUE);
+    if !dir.logs().is_dir() {
+        let _ = out.try_send(LogItem::NotHere);
+        return items;
+    }
     let wanted = Wanted {
         launch: open.launch,
         rank: open.rank,
         stdout: open.stdout,
         stderr: open.stderr,
-        received: open.received.iter().map(|(rank, stderr, bytes)| ((*rank, *stderr), *bytes)).collect(),
+        positions: open.received.iter().map(|(rank, stderr, segment, offset)| ((*rank, *stderr), at(*segment, *offset))).collect(),
+        tail: open.tail,
+        since_ms: open.since_ms,
+        until_ms: open.until_ms,
     };
     let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten();
     let follow = follow.map(|w| (w.activity, context.growth.clone()));
-    let (out, items) = mpsc::channel(LOG_QUEUE);
-    tokio::spawn(logs::tail(dir, wanted, follow, out));
+    let spools = context.spools.clone();
+    let me = context.me.clone();
+    tokio::spawn(async move {
+        let (known, of) = (spools.clone(), dir.clone());
+        let Ok(spool) = tokio::task::spawn_blocking(move || known.of(&of, allocation, epoch, &me)).await else { return };
+        logs::tail(dir, spool, spools.store().cloned(), wanted, follow, out).await;
+    });
     items
 }
 

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::context::Shared;
 use crate::driver::NodeView;
 use crate::membership::Membership;
+use crate::places::Places;
 use crate::placing::Placing;
 use crate::session::SessionState;
 use lattice_api::MESSAGE_BYTES_MAX;
@@ -50,6 +51,10 @@ pub struct Api {
     pub started_at: Timestamp,
     /// How many images may be read at once for their digests: reading takes as long as the image is large.
     pub digests: Arc<Semaphore>,
+    /// Who reads how many logs here.
+    pub log_streams: Places,
+    /// How many each user may.
+    pub log_streams_max: usize,
 }
 
 /// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.

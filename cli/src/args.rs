@@ -192,6 +192,15 @@ pub struct Logs {
     /// Only this rank
     #[arg(long)]
     pub rank: Option<u32>,
+    /// Of each rank's output, begin with the last N lines
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only what was written after this: 2026-03-01T10:00:00Z, or 10m for ten minutes ago (to about a second)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only what was written by this
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
     /// Only stdout
     #[arg(long, conflicts_with = "stderr")]
     pub stdout: bool,
@@ -343,6 +352,8 @@ mod tests {
             "attach 12345 --node=x1000c0s0b0n3",
             "attach a1b2c3d4 -- htop -d 5",
             "attach 12345 --command=nvidia-smi",
+            "logs 12345 --tail=100",
+            "logs 12345 --since=2026-03-01T10:00:00Z --until=2026-03-01T11:00:00Z",
             "nodes x1000c0s0b0n0",
             "node list",
             "node status",

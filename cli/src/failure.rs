@@ -24,6 +24,17 @@ pub enum Exit {
     Beside = 125,
 }
 
+/// Whether trying again may help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// It would be the same.
+    No,
+    /// The connection broke under a call that had been under way: it may be made anew.
+    LostConnection,
+    /// Too much of the user's is open: it may end.
+    NoPlace,
+}
+
 /// A command that did not succeed.
 #[derive(Debug)]
 pub enum Failure {
@@ -35,8 +46,8 @@ pub enum Failure {
         what: String,
         /// What to do next.
         hint: Option<String>,
-        /// Whether the connection broke, so that connecting again may help.
-        lost: bool,
+        /// Whether trying again may help.
+        again: Again,
     },
     /// Nobody reads our output any more (`| head`): the command ends quietly.
     ReaderGone,
@@ -45,7 +56,7 @@ pub enum Failure {
 impl Failure {
     /// A failure with this exit code.
     pub fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self::Told { exit, what: what.into(), hint: None, lost: false }
+        Self::Told { exit, what: what.into(), hint: None, again: Again::No }
     }
 
     /// The command line is wrong.
@@ -61,14 +72,19 @@ impl Failure {
     /// Adds what to do next.
     pub fn hint(self, text: impl Into<String>) -> Self {
         match self {
-            Self::Told { exit, what, hint: _, lost } => Self::Told { exit, what, hint: Some(text.into()), lost },
+            Self::Told { exit, what, hint: _, again } => Self::Told { exit, what, hint: Some(text.into()), again },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
 
     /// Whether the connection broke under a call that had been under way.
     pub fn is_lost_connection(&self) -> bool {
-        matches!(self, Self::Told { lost: true, .. })
+        matches!(self, Self::Told { again: Again::LostConnection, .. })
+    }
+
+    /// Whether it was refused because too much of the user's is open.
+    pub fn is_no_place(&self) -> bool {
+        matches!(self, Self::Told { again: Again::NoPlace, .. })
     }
 
     /// The same failure of a command that otherwise gives a program's exit code.
@@ -76,7 +92,7 @@ impl Failure {
         match self {
             // A wrong command line is found before there is any program.
             Self::Told { exit: Exit::Usage, .. } | Self::ReaderGone => self,
-            Self::Told { exit: _, what, hint, lost } => Self::Told { exit: Exit::Beside, what, hint, lost },
+            Self::Told { exit: _, what, hint, again } => Self::Told { exit: Exit::Beside, what, hint, again },
         }
     }
 
@@ -121,10 +137,12 @@ impl From<Status> for Failure {
         };
         if lost {
             let hint = Some("the agent may have been stopped or is starting again: `lattice node status` tells".to_owned());
-            return Self::Told { exit, what: format!("the connection to the agent broke: {what}"), hint, lost };
+            let what = format!("the connection to the agent broke: {what}");
+            return Self::Told { exit, what, hint, again: Again::LostConnection };
         }
         let what = if what.is_empty() { format!("the agent refused: {:?}", status.code()) } else { what };
-        Self::Told { exit, what, hint, lost }
+        let again = if status.code() == Code::ResourceExhausted { Again::NoPlace } else { Again::No };
+        Self::Told { exit, what, hint, again }
     }
 }
 
@@ -170,7 +188,7 @@ impl From<ConnectError> for Failure {
             Some(because) => format!("{what} ({because})"),
             None => what,
         };
-        Self::Told { exit, what, hint, lost: false }
+        Self::Told { exit, what, hint, again: Again::No }
     }
 }
 

@@ -23,6 +23,8 @@ use tokio::time::sleep;
 
 /// How long a submission may wait for its nodes before the user is told that it does.
 const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
+/// Between two tries to open a log stream where the user has too many.
+const PLACE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Where ranks' output goes: their stdout to ours, their stderr to ours.
 #[derive(Debug)]
@@ -40,10 +42,10 @@ impl Screen {
     /// Shows a chunk.
     pub fn show(&mut self, session: &Session, chunk: &v1::LogChunk) -> Result<(), Failure> {
         if !chunk.notice.is_empty() {
-            session.note(&format!("{} rank {}: {}", chunk.node, chunk.rank, chunk.notice));
+            session.note(&if chunk.node.is_empty() { chunk.notice.clone() } else { format!("{}: {}", chunk.node, chunk.notice) });
         }
         let source = Source { launch: chunk.launch, rank: chunk.rank, stderr: chunk.stderr };
-        self.received.count(&source, &chunk.data);
+        self.received.note(chunk);
         match &mut self.labeller {
             Some(labeller) => write(chunk.stderr, &labeller.feed(&source, &chunk.data)),
             None => write(chunk.stderr, &chunk.data),
@@ -53,6 +55,12 @@ impl Screen {
     /// What was shown already, for a request on a new connection.
     pub fn so_far(&self) -> Vec<v1::Received> {
         self.received.so_far()
+    }
+
+    /// The request for a new connection: on from what was shown. Its tail was of the beginning.
+    pub fn go_on(&self, request: &v1::LogsRequest) -> v1::LogsRequest {
+        let tail = request.tail.filter(|_| self.received.is_empty());
+        v1::LogsRequest { received: self.so_far(), tail, ..request.clone() }
     }
 
     /// Shows the lines that never ended.
@@ -120,6 +128,15 @@ pub async fn follow(
                 following.screen.borrow_mut().finish()?;
                 return Ok((end, cancelled));
             }
+            // A job of its own is under way: its output waits for its turn.
+            Err(failure) if interrupts.is_some() && failure.is_no_place() => {
+                session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
+                tokio::select! {
+                    () = sleep(PLACE_AGAIN) => {}
+                    () = Interrupts::pressed(&mut interrupts) => return Ok((End::Left, cancelled)),
+                }
+                continue;
+            }
             Err(failure) if following.patience.bears(&failure) => failure,
             Err(failure) => return Err(failure),
         };
@@ -184,7 +201,7 @@ impl Following<'_> {
     }
 
     async fn logs(&self, client: &Client) -> Result<(), Failure> {
-        let request = v1::LogsRequest { received: self.screen.borrow().so_far(), ..self.request.clone() };
+        let request = self.screen.borrow().go_on(self.request);
         let mut stream = client.allocations().logs(request).await?.into_inner();
         while let Some(chunk) = stream.message().await? {
             self.patience.progress();

@@ -28,6 +28,7 @@ mod shape;
 mod shown;
 mod table;
 mod terminal;
+mod time;
 mod unbuilt;
 
 use args::{Cli, Command};

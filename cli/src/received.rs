@@ -1,25 +1,35 @@
-//! How much of each output is here already, for going on after a lost connection.
+//! How far each output is here already, for going on after a lost connection.
 
 use crate::label::Source;
 use lattice_api::v1;
 use std::collections::BTreeMap;
 
-/// Bytes received of each rank's streams.
+/// The place of the last piece of each rank's streams.
 #[derive(Debug, Default)]
 pub struct Received {
-    bytes: BTreeMap<Source, u64>,
+    places: BTreeMap<Source, v1::Received>,
 }
 
 impl Received {
-    /// Counts bytes that arrived.
-    pub fn count(&mut self, source: &Source, data: &[u8]) {
-        *self.bytes.entry(source.clone()).or_default() += data.len() as u64;
+    /// Notes a piece that arrived. A new attempt begins anew: the places of the one before it are nothing in it.
+    pub fn note(&mut self, chunk: &v1::LogChunk) {
+        if !chunk.notice.is_empty() {
+            return;
+        }
+        self.places.retain(|_, place| place.epoch >= chunk.epoch);
+        let (launch, rank, stderr) = (chunk.launch, chunk.rank, chunk.stderr);
+        let place = v1::Received { launch, rank, stderr, bytes: chunk.bytes, epoch: chunk.epoch, segment: chunk.segment };
+        self.places.insert(Source { launch, rank, stderr }, place);
     }
 
     /// What a request says, so that nothing is sent twice.
     pub fn so_far(&self) -> Vec<v1::Received> {
-        let one = |(s, &bytes): (&Source, &u64)| v1::Received { launch: s.launch, rank: s.rank, stderr: s.stderr, bytes };
-        self.bytes.iter().map(one).collect()
+        self.places.values().copied().collect()
+    }
+
+    /// Whether anything came at all.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 }
 
@@ -28,14 +38,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stream_is_counted_apart() {
+    fn the_last_place_of_each_stream_is_kept_and_those_of_an_earlier_attempt_are_not() {
         let mut received = Received::default();
-        assert_eq!(received.so_far(), []);
-        let (out, err) = (Source { launch: 1, rank: 2, stderr: false }, Source { launch: 1, rank: 2, stderr: true });
-        received.count(&out, b"ab");
-        received.count(&err, b"x");
-        received.count(&out, b"c");
-        let of = |stderr, bytes| v1::Received { launch: 1, rank: 2, stderr, bytes };
-        assert_eq!(received.so_far(), [of(false, 3), of(true, 1)]);
+        assert!(received.is_empty());
+        let chunk =
+            |stderr, epoch, segment, bytes| v1::LogChunk { launch: 1, rank: 2, stderr, epoch, segment, bytes, ..Default::default() };
+        let of = |stderr, epoch, segment, bytes| v1::Received { launch: 1, rank: 2, stderr, epoch, segment, bytes };
+        received.note(&chunk(false, 3, 0, 2));
+        received.note(&chunk(true, 3, 0, 1));
+        received.note(&chunk(false, 3, 1, 1));
+        received.note(&v1::LogChunk { notice: "x".into(), ..Default::default() });
+        assert_eq!(received.so_far(), [of(false, 3, 1, 1), of(true, 3, 0, 1)]);
+        received.note(&chunk(true, 4, 0, 5));
+        assert_eq!(received.so_far(), [of(true, 4, 0, 5)]);
     }
 }

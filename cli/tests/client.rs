@@ -80,7 +80,17 @@ impl Scene {
 const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
 
 fn chunk(rank: u32, stderr: bool, data: &[u8]) -> v1::LogChunk {
-    v1::LogChunk { node: "n1".into(), launch: 1, rank, stderr, data: data.to_vec(), ..Default::default() }
+    v1::LogChunk {
+        node: "n1".into(),
+        launch: 1,
+        rank,
+        stderr,
+        data: data.to_vec(),
+        bytes: data.len() as u64,
+        epoch: 4,
+        segment: 1,
+        ..Default::default()
+    }
 }
 
 fn output() -> Vec<v1::LogChunk> {
@@ -391,7 +401,7 @@ fn following_survives_an_agent_that_dies_and_comes_back() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), rest), (Some(3), b"zero\nhalf\nopen".to_vec()));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("lattice: the connection to the agent broke; trying again\n"));
-    let first = v1::Received { launch: 1, rank: 0, stderr: false, bytes: 6 };
+    let first = v1::Received { launch: 1, rank: 0, stderr: false, bytes: 6, epoch: 4, segment: 1 };
     assert_eq!(*scene.resumed.lock().unwrap(), [first]);
     drop(after);
 }

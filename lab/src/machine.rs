@@ -22,6 +22,8 @@ pub struct Machine {
     pub squashfs: bool,
     /// A compiler for MPICH.
     pub mpicc: Option<PathBuf>,
+    /// An S3 server for tests.
+    pub moto: Option<PathBuf>,
     /// MPICH's process manager.
     pub hydra: Option<PathBuf>,
     /// Slurm's launcher, where its daemons are installed as well.
@@ -41,6 +43,7 @@ impl Machine {
             loop_devices: std::fs::File::options().read(true).write(true).open("/dev/loop-control").is_ok(),
             squashfs: has_squashfs(),
             mpicc: find("mpicc.mpich").or_else(|| find("mpicc").filter(|p| is_mpich(p))),
+            moto: find("moto_server"),
             hydra: find("mpiexec.hydra"),
             srun: find("srun").filter(|_| slurm),
         }

@@ -35,6 +35,8 @@ pub struct Options {
     pub down_after_ms: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
     pub simulated_gpus: u32,
+    /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's folder.
+    pub log_lines: String,
     /// How long all of it may take once built.
     pub ready_within: Duration,
 }
@@ -53,6 +55,7 @@ impl Options {
             degraded_after_ms: 3_000,
             down_after_ms: 60_000,
             simulated_gpus: 0,
+            log_lines: String::new(),
             ready_within: Duration::from_secs(60),
         }
     }

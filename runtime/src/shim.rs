@@ -69,6 +69,34 @@ pub struct ShimConfig {
     /// Which processors and GPUs of the node are its own, for the same.
     #[serde(default)]
     pub assignment: Option<Box<Assignment>>,
+    /// How much of the log files is kept on the node, in bytes on the disk; `None`: all of it.
+    #[serde(default)]
+    pub log_room: Option<LogRoom>,
+}
+
+/// How much room an allocation's log files may take on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRoom {
+    /// What is flushed is kept up to this much, for live reading.
+    pub ring_bytes: u64,
+    /// What is not flushed is kept up to this much; then the oldest goes.
+    pub spool_bytes_max: u64,
+}
+
+/// How far a log file is in the log store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushedLog {
+    /// The launch's number; 0 is the script.
+    pub number: u32,
+    /// The rank.
+    pub rank: u32,
+    /// Which of its outputs.
+    pub stream: LogStream,
+    /// How often its program had truncated it before.
+    #[serde(default)]
+    pub segment: u32,
+    /// Bytes from the file's beginning.
+    pub bytes: u64,
 }
 
 /// The files of one allocation on one node, below the agent's state directory. All owned by root, mode 0700,
@@ -110,6 +138,16 @@ impl ShimDir {
     /// Where the log files lie.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
+    }
+
+    /// What the agent knows of the log files: how far they are flushed, when they grew.
+    pub fn spool(&self) -> PathBuf {
+        self.0.join("spool.json")
+    }
+
+    /// There once all output of an ended allocation is in the log store.
+    pub fn flushed(&self) -> PathBuf {
+        self.0.join("flushed")
     }
 
     /// The allocation's script. Mode 0400, owned by the user, who cannot come to it by its path (the directories are
@@ -176,6 +214,8 @@ pub enum ToShim {
     /// of its own with `tty` as its controlling terminal, in a cgroup of its own below `work`. `session` is the agent's
     /// name for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].
     Attach { session: u64, tty: PathBuf, argv: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
+    /// These log files are in the log store that far: what was before may go when room is needed ([`ShimConfig::log_room`]).
+    LogsFlushed { files: Vec<FlushedLog> },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
     /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No

@@ -16,6 +16,7 @@
 mod agent_link;
 mod launch;
 mod log_files;
+mod log_ring;
 mod script;
 mod serve;
 mod work;

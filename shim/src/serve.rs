@@ -7,6 +7,7 @@ mod starting;
 
 use crate::agent_link::AgentLink;
 use crate::launch::{Down, Happening, Launch};
+use crate::log_ring::LogRing;
 use crate::work::Work;
 use crate::{log_files, say};
 use anyhow::Context;
@@ -72,6 +73,7 @@ pub struct Shim {
     processes: BTreeMap<i32, Process>,
     walltime: Walltime,
     ending: Ending,
+    log_ring: LogRing,
 }
 
 /// The allocation's script.
@@ -165,6 +167,7 @@ impl Shim {
             epoll.add(events, EpollEvent::new(EpollFlags::EPOLLPRI, WORK_EVENTS)).context("watching the scope")?;
         }
         let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
+        let log_ring = LogRing::new(config.log_room, now_ms());
         let null = File::open("/dev/null").context("opening /dev/null")?;
         Ok(Self {
             dir,
@@ -189,6 +192,7 @@ impl Shim {
             processes: BTreeMap::new(),
             walltime: Walltime::NotYet,
             ending: Ending::No,
+            log_ring,
         })
     }
 
@@ -292,6 +296,7 @@ impl Shim {
                 }
             }
             ToShim::Attach { session, tty, argv, env, working_dir } => self.attach(session, &tty, &argv, &env, &working_dir),
+            ToShim::LogsFlushed { files } => self.log_ring.flushed(&files, now_ms()),
             ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
             ToShim::Quit => self.quit(),
         }

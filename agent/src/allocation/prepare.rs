@@ -69,6 +69,7 @@ pub(super) fn prepare(
         boot: identity::boot_id().ok(),
         share: Some(Box::new(share.clone())),
         assignment: assignment.cloned().map(Box::new),
+        log_room: Some(context.log_room),
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

@@ -143,13 +143,16 @@ impl AllocationTask {
         match command {
             Command::Prepare { assignment } => self.prepare(assignment).await,
             Command::Adopt => {
-                self.connect().await;
+                if self.connect().await {
+                    self.look_after_logs();
+                }
             }
             Command::Start(share) => self.start(&share).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
+            Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
             Command::EntryOver { end } => self.entry_launch_over(end).await,
             Command::Undo => {}
         }
@@ -162,6 +165,7 @@ impl AllocationTask {
         let failure = match prepared {
             Ok(Ok(stream)) => match self.take_link(stream).await {
                 Ok(()) => {
+                    self.look_after_logs();
                     self.phase = Phase::AwaitingReady;
                     failpoint::pass(Point::ShimGreeted);
                     None
@@ -175,6 +179,11 @@ impl AllocationTask {
             self.say(&why);
             self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
         }
+    }
+
+    /// From here on, what is written goes on into the log store.
+    fn look_after_logs(&self) {
+        self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone());
     }
 
     async fn take_link(&mut self, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {

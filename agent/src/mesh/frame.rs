@@ -187,8 +187,14 @@ pub struct LogsOpen {
     pub stdout: bool,
     pub stderr: bool,
     pub follow: bool,
-    /// What the caller has: (rank, stderr, bytes).
-    pub received: Vec<(u32, bool, u64)>,
+    /// What the caller has: (rank, stderr, segment, bytes of that segment).
+    pub received: Vec<(u32, bool, u32, u64)>,
+    /// Only that many last lines of each stream.
+    pub tail: Option<u64>,
+    /// Only what was written after this, in milliseconds since 1970.
+    pub since_ms: Option<u64>,
+    /// Only what was written by this, in milliseconds since 1970.
+    pub until_ms: Option<u64>,
     /// The user for whom the calling agent vouches.
     pub uid: u32,
     pub user: String,
@@ -201,9 +207,15 @@ pub enum LogItem {
         rank: u32,
         stderr: bool,
         data: Vec<u8>,
+        /// How often the program had truncated this output before.
+        segment: u32,
+        /// Where the piece ends, in bytes from the segment's beginning.
+        end: u64,
     },
     /// What is missing, for people.
     Notice(String),
+    /// Nothing lies here: there was none, or it was removed. The log store may have it. Nothing follows.
+    NotHere,
     /// There is no more, and will be no more.
     End,
 }

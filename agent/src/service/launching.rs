@@ -5,9 +5,10 @@
 
 use super::Api;
 use super::caller::Caller;
-use super::output::{Selection, gather};
+use super::output::{Selection, gather, received};
 use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, Open};
 use crate::meshd;
+use crate::spool::index::Position;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Started, What};
 use lattice_model::spec::SPEC_BYTES_MAX;
@@ -32,6 +33,8 @@ pub(super) struct Target {
     pub head: NodeId,
     pub nodes: Vec<NodeId>,
     pub owner: Principal,
+    pub tenant: String,
+    pub project: String,
 }
 
 /// Begins it; what happens comes out of the receiver.
@@ -56,7 +59,7 @@ pub(super) async fn launch(
         uid: caller.principal.uid,
         user: caller.principal.name.clone(),
     };
-    let received = request.received.iter().map(|r| ((r.rank, r.stderr), r.bytes)).collect();
+    let received = received(&request.received, target.epoch);
     let (out, stream) = mpsc::channel(QUEUE);
     let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
     tokio::spawn(run.run(out));
@@ -139,6 +142,8 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
             head: head.clone(),
             nodes: share.nodes.iter().map(|(node, _)| node.clone()).collect(),
             owner: share.owner.clone(),
+            tenant: share.spec.tenant.clone(),
+            project: share.spec.project.clone(),
         });
     }
     let allocation = api.allocation(key).await?;
@@ -147,7 +152,8 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     }
     let head = allocation.head().cloned().ok_or_else(|| Status::internal("a running allocation without nodes"))?;
     let nodes = allocation.nodes().cloned().collect();
-    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner })
+    let (tenant, project) = (allocation.spec.tenant, allocation.spec.project);
+    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
@@ -167,7 +173,7 @@ struct Run {
     target: Target,
     open: LaunchOpen,
     user: Principal,
-    received: BTreeMap<(u32, bool), u64>,
+    received: BTreeMap<(u32, bool), Position>,
     id: LaunchId,
 }
 
@@ -294,6 +300,11 @@ impl Run {
             follow: true,
             user: self.user.clone(),
             received: self.received.clone(),
+            tail: None,
+            since_ms: None,
+            until_ms: None,
+            tenant: self.target.tenant.clone(),
+            project: self.target.project.clone(),
         };
         let nodes: Vec<NodeId> = names.iter().filter_map(|n| n.parse().ok()).collect();
         let (api, over, out) = (self.api.clone(), over.clone(), out.clone());

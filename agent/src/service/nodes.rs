@@ -79,7 +79,7 @@ impl NodeService for Api {
             desired_revision: view.revision.0,
             reports_pending: view.reports_pending as u64,
             allocations,
-            degraded: self.degraded.to_vec(),
+            degraded: self.degraded.iter().cloned().chain(self.context.spools.trouble()).collect(),
             refused: self.refused(),
             topology: serde_json::to_string(&*self.context.topology).map_err(|e| Status::internal(e.to_string()))?,
         }))

@@ -2,8 +2,12 @@
 
 use super::Api;
 use super::allocations::AllocationWatch;
+use crate::log_store::Place;
+use crate::logs;
 use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
 use crate::meshd;
+use crate::spool::Spool;
+use crate::spool::index::Position;
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
 use std::collections::BTreeMap;
@@ -11,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
 
+const NOTHING_HERE: &str = "no output lies here: there was none, or it was removed since (log_spool_max_bytes)";
 /// Pieces that wait for a slow caller.
 const QUEUE: usize = 32;
 /// How long a node that does not answer is tried for output that is not followed, or once the work has ended.
@@ -28,8 +33,20 @@ pub(super) struct Selection {
     pub stderr: bool,
     pub follow: bool,
     pub user: Principal,
-    /// What the caller has: (rank, stderr) → bytes.
-    pub received: BTreeMap<(u32, bool), u64>,
+    /// What the caller has of this epoch: (rank, stderr) → where it goes on.
+    pub received: BTreeMap<(u32, bool), Position>,
+    pub tail: Option<u64>,
+    pub since_ms: Option<u64>,
+    pub until_ms: Option<u64>,
+    /// Whose keys in the log store.
+    pub tenant: String,
+    pub project: String,
+}
+
+/// What a caller that comes back has of an attempt; what it has of an earlier one counts for nothing in this.
+pub(super) fn received(said: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bool), Position> {
+    let of_epoch = said.iter().filter(|r| r.epoch == epoch.0);
+    of_epoch.map(|r| ((r.rank, r.stderr), Position { segment: r.segment, offset: r.bytes })).collect()
 }
 
 /// `AllocationService.Logs`.
@@ -48,6 +65,13 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         "" => None,
         name => Some(name.parse::<NodeId>().map_err(|e| Status::invalid_argument(e.to_string()))?),
     };
+    let most = api.log_streams_max;
+    let place = api.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
+        Status::resource_exhausted(format!(
+            "{most} of your {most} log streams at this agent are open\nhint: end a `lattice logs` or `launch` to open another"
+        ))
+    })?;
+    let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < allocation.epoch.0);
     let selection = Selection {
         allocation: allocation.id,
         epoch: allocation.epoch,
@@ -57,11 +81,22 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         stderr,
         follow: request.follow,
         user: caller.principal,
-        received: request.received.iter().map(|r| ((r.rank, r.stderr), r.bytes)).collect(),
+        received: received(&request.received, allocation.epoch),
+        tail: request.tail,
+        since_ms: request.since_ms,
+        until_ms: request.until_ms,
+        tenant: allocation.spec.tenant.clone(),
+        project: allocation.spec.project.clone(),
     };
     let (out, stream) = mpsc::channel(QUEUE);
     let api = api.clone();
-    tokio::spawn(async move { follow_allocation(&api, allocation, selection, node, out).await });
+    tokio::spawn(async move {
+        if earlier.is_some() {
+            let _ = out.send(Ok(notice("", &requeued(&allocation)))).await;
+        }
+        follow_allocation(&api, allocation, selection, node, out).await;
+        drop(place);
+    });
     Ok(stream)
 }
 
@@ -72,6 +107,10 @@ fn ran(allocation: &Allocation) -> bool {
         AllocationState::Running => true,
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_some(),
     }
+}
+
+fn requeued(now: &Allocation) -> String {
+    format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + 1)
 }
 
 fn entry_number(allocation: &Allocation) -> u32 {
@@ -97,8 +136,8 @@ async fn follow_allocation(
         if ran(&now) && read != Some(now.epoch) {
             if read.is_some() {
                 selection.received.clear();
-                let text = format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + 1);
-                let _ = out.send(Ok(notice("", &text))).await;
+                selection.tail = None;
+                let _ = out.send(Ok(notice("", &requeued(&now)))).await;
             }
             read = Some(now.epoch);
             selection.epoch = now.epoch;
@@ -162,6 +201,7 @@ async fn pull(
                 silent_since = None;
                 match pass_on(&mut items, &node, &mut selection, &out).await {
                     Passed::End | Passed::Nobody => return,
+                    Passed::NotHere => return from_store(&api, &node, &mut selection, &out, NOTHING_HERE).await,
                     Passed::Broken => "the connection broke".to_owned(),
                 }
             }
@@ -170,9 +210,8 @@ async fn pull(
         let since = *silent_since.get_or_insert_with(std::time::Instant::now);
         let wait = selection.follow && !*over.borrow();
         if !wait && since.elapsed() > PATIENCE {
-            let text = format!("the rest of its output is missing here, and still on the node: {why}");
-            let _ = out.send(Ok(notice(node.as_str(), &text))).await;
-            return;
+            let missing = format!("the node does not answer ({why}); what is not in the log store is missing here, and still on the node");
+            return from_store(&api, &node, &mut selection, &out, &missing).await;
         }
         tokio::select! {
             () = out.closed() => return,
@@ -190,7 +229,10 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
         stdout: selection.stdout,
         stderr: selection.stderr,
         follow: selection.follow,
-        received: selection.received.iter().map(|((rank, stderr), bytes)| (*rank, *stderr, *bytes)).collect(),
+        received: selection.received.iter().map(|((rank, stderr), at)| (*rank, *stderr, at.segment, at.offset)).collect(),
+        tail: selection.tail,
+        since_ms: selection.since_ms,
+        until_ms: selection.until_ms,
         uid: selection.user.uid,
         user: selection.user.name.clone(),
     };
@@ -218,8 +260,51 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     Ok(receiver)
 }
 
+/// What the log store has of a node's output, where the node itself gives none: `why`.
+async fn from_store(api: &Api, node: &NodeId, selection: &mut Selection, out: &mpsc::Sender<Result<v1::LogChunk, Status>>, why: &str) {
+    let place = Place {
+        tenant: selection.tenant.clone(),
+        project: selection.project.clone(),
+        allocation: selection.allocation,
+        epoch: selection.epoch,
+    };
+    let index = match api.context.spools.store() {
+        None => Ok(None),
+        Some(store) => store.index(&place, node).await.map(|index| index.map(|index| (index, store.clone()))),
+    };
+    let (index, store) = match index {
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            let _ = out.send(Ok(notice(node.as_str(), why))).await;
+            return;
+        }
+        Err(error) => {
+            let text = format!("{why}; and {}", lattice_quorum::pack::with_causes(&error));
+            let _ = out.send(Ok(notice(node.as_str(), &text))).await;
+            return;
+        }
+    };
+    if !index.complete {
+        let _ = out.send(Ok(notice(node.as_str(), why))).await;
+    }
+    let wanted = logs::Wanted {
+        launch: selection.launch,
+        rank: selection.rank,
+        stdout: selection.stdout,
+        stderr: selection.stderr,
+        positions: selection.received.clone(),
+        tail: selection.tail,
+        since_ms: selection.since_ms,
+        until_ms: selection.until_ms,
+    };
+    let (items, mut receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(logs::archived(Spool::in_store(index), store, wanted, items));
+    pass_on(&mut receiver, node, selection, out).await;
+}
+
 enum Passed {
     End,
+    NotHere,
     Broken,
     Nobody,
 }
@@ -238,11 +323,12 @@ async fn pass_on(
         let chunk = match item {
             None => return Passed::Broken,
             Some(LogItem::End) => return Passed::End,
+            Some(LogItem::NotHere) => return Passed::NotHere,
             Some(LogItem::Notice(text)) => notice(node.as_str(), &text),
-            Some(LogItem::Chunk { rank, stderr, data }) => {
-                *selection.received.entry((rank, stderr)).or_insert(0) += data.len() as u64;
-                let node = node.to_string();
-                v1::LogChunk { node, launch: selection.launch, rank, stderr, data, notice: String::new() }
+            Some(LogItem::Chunk { rank, stderr, data, segment, end }) => {
+                selection.received.insert((rank, stderr), Position { segment, offset: end });
+                let (node, launch, epoch) = (node.to_string(), selection.launch, selection.epoch.0);
+                v1::LogChunk { node, launch, rank, stderr, data, notice: String::new(), epoch, segment, bytes: end }
             }
         };
         if out.send(Ok(chunk)).await.is_err() {

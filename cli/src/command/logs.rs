@@ -3,7 +3,8 @@
 use crate::args::Logs;
 use crate::failure::Failure;
 use crate::follow::{Screen, exit_of, follow};
-use crate::session::Session;
+use crate::session::{Session, now};
+use crate::time::moment;
 use lattice_api::v1;
 
 pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
@@ -21,6 +22,9 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         rank: args.rank,
         node: args.node.unwrap_or_default(),
         received: Vec::new(),
+        tail: args.tail,
+        since_ms: args.since.as_deref().map(|text| moment("--since", text, now())).transpose()?,
+        until_ms: args.until.as_deref().map(|text| moment("--until", text, now())).transpose()?,
     };
     let client = session.connect().await?;
     let mut screen = Screen::new(args.label);

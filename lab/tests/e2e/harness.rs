@@ -33,6 +33,8 @@ pub enum Need {
     Mounts,
     /// Debian's MPICH, or another one with `mpicc.mpich`.
     Mpich,
+    /// `moto_server`: an S3 server (Python's package `moto[server]`).
+    Moto,
     /// `bash`, where a test needs descriptors with more than one digit.
     Bash,
 }
@@ -120,7 +122,8 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Mounts if !machine.can_mount() => Some("loop devices or SquashFS are missing here".to_owned()),
         Need::Mpich if machine.mpicc.is_none() => Some("there is no MPICH here (mpicc.mpich)".to_owned()),
         Need::Bash if lattice_lab::machine::find("bash").is_none() => Some("there is no bash here".to_owned()),
-        Need::Mounts | Need::Mpich | Need::Bash => None,
+        Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
+        Need::Mounts | Need::Mpich | Need::Bash | Need::Moto => None,
     })
 }
 

@@ -10,6 +10,7 @@ mod identity;
 mod isolation;
 mod jobs;
 mod lifetime;
+mod logs;
 mod mpi;
 mod outage;
 mod recovery;
@@ -42,10 +43,12 @@ fn main() -> ExitCode {
         recovery::trials(),
         crash::trials(),
         topology::trials(),
+        logs::trials(),
         whole::trials(),
         demo::trials(),
     ];
     let conclusion = libtest_mimic::run(&args, trials.into_iter().flatten().collect());
     harness::close();
+    logs::close();
     conclusion.exit_code()
 }

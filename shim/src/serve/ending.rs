@@ -83,6 +83,7 @@ impl Shim {
             self.walltime = Walltime::Over;
             self.stop(StopReason::Walltime, self.config.grace_ms);
         }
+        self.log_ring.look(&self.dir, now);
         self.check_hung_up(now);
         for (number, launch) in &mut self.launches {
             if let Down::Terminating { kill_at } = launch.down
@@ -136,7 +137,7 @@ impl Shim {
             Down::No | Down::Killed => None,
         });
         let hung_up = self.launches.values().filter_map(Launch::hung_up_until);
-        match walltime.into_iter().chain(ending).chain(launches).chain(hung_up).min() {
+        match walltime.into_iter().chain(ending).chain(launches).chain(hung_up).chain(self.log_ring.due()).min() {
             // All zeros would mean "never".
             Some(at) => {
                 let at = TimeSpec::from_duration(Duration::from_millis(at.clamp(1, TIMER_MS_MAX)));

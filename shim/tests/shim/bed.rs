@@ -84,6 +84,7 @@ impl Bed {
             boot: None,
             share: None,
             assignment: None,
+            log_room: None,
         };
         let state = scratch.join(setting.deep);
         if let Some(kib) = setting.disk_kib {

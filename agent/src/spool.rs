@@ -1,0 +1,307 @@
+//! The spool: output that lies on this node, and its way into the log store. One task for each allocation that has some.
+//!
+//! ```text
+//!   log files ── look, every second or less often ──▶ Index ── cut by size and time ──▶ zstd ──▶ LogStore
+//!                                                       │ spool.json, beside the files           │
+//!                                            how far ◀──┴── the shim makes room behind that ◀─────┘
+//! ```
+//!
+//! Order, so that a crash at any point neither loses nor doubles: chunks are put, then the index on this node, then the
+//! index in the store, then the shim may make room. What was put and not written down is put again, under the same name.
+
+mod files;
+mod flush;
+pub mod index;
+mod record;
+mod trim;
+
+pub use files::{Piece, read};
+
+use crate::allocation::Command;
+use crate::log_store::{LogStore, Place};
+use files::list;
+use index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
+use lattice_runtime::shim::{LogStream, ShimDir};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Chunks on their way at once: each holds its bytes, and compressing takes a core.
+const PUTS: usize = 2;
+/// All of this node's. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Spools(Arc<Inner>);
+
+struct Inner {
+    store: Option<LogStore>,
+    settings: Settings,
+    puts: Semaphore,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
+    /// Since when the store does not answer, and what it says.
+    away: Mutex<Option<(Instant, String)>>,
+}
+
+/// What the configuration says of output.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where allocations lie.
+    pub state_dir: PathBuf,
+    /// How long output may wait before it is put.
+    pub flush: Duration,
+    /// Bytes that the logs of ended allocations may take.
+    pub bytes_max: u64,
+}
+
+/// One allocation's, under one epoch.
+pub struct Spool {
+    dir: ShimDir,
+    index: Mutex<Index>,
+    looking: Mutex<()>,
+    ended: CancellationToken,
+}
+
+impl Spools {
+    /// Without any yet. The tasks end with `stop`.
+    pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        let (live, away) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS), tasks, stop, live, away }))
+    }
+
+    /// Where output goes.
+    pub fn store(&self) -> Option<&LogStore> {
+        self.0.store.as_ref()
+    }
+
+    /// What is the matter with the store, for `node status`.
+    pub fn trouble(&self) -> Option<String> {
+        let away = self.0.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.as_ref().map(|(since, why)| {
+            let s = since.elapsed().as_secs();
+            format!("log store: away for {s} s ({why}): output is kept on this node, up to log_spool_max_bytes for each allocation")
+        })
+    }
+
+    /// An allocation's output begins to be looked after, unless it is. `shim`: who passes on how far it is flushed. On the
+    /// way of every start: nothing is written here.
+    pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, shim: mpsc::WeakSender<Command>) {
+        let mut live = self.live();
+        if live.contains_key(&dir.0) {
+            return;
+        }
+        let (index, damaged) = known(share, node, dir);
+        let spool = Spool::new(dir.clone(), index);
+        live.insert(dir.0.clone(), Arc::clone(&spool));
+        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(shim), damaged));
+    }
+
+    /// An allocation has ended: what is not flushed of its output is, and its task ends. Blocking.
+    pub fn end(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
+        let mut live = self.live();
+        if let Some(spool) = live.get(&dir.0) {
+            spool.ended.cancel();
+        } else if dir.logs().exists() {
+            let (index, damaged) = known(share, node, dir);
+            self.finish(&mut live, dir, index, damaged);
+        }
+    }
+
+    fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index, damaged: bool) {
+        // Without a store there is nothing to be done for what has ended.
+        if self.0.store.is_none() || index.complete || live.contains_key(&dir.0) {
+            return;
+        }
+        let spool = Spool::new(dir.clone(), index);
+        spool.ended.cancel();
+        live.insert(dir.0.clone(), Arc::clone(&spool));
+        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, damaged));
+    }
+
+    /// Goes on with what a former life of this agent left of ended allocations. Blocking.
+    pub fn resume(&self) {
+        let Ok(entries) = std::fs::read_dir(self.0.settings.state_dir.join("alloc")) else { return };
+        for dir in entries.flatten().map(|e| ShimDir(e.path())) {
+            if dir.config().exists() || dir.flushed().exists() {
+                continue;
+            }
+            match record::read(&dir) {
+                Ok(Some(index)) => self.finish(&mut self.live(), &dir, index, false),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "output of an ended allocation is not flushed: it is not known whose it is"),
+            }
+        }
+    }
+
+    /// Makes room where the logs of ended allocations take too much. Blocking.
+    pub fn trim(&self) {
+        self.0.trim();
+    }
+
+    /// What is known of output that may be read: of what is looked after now, or as it was left. Blocking.
+    pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
+        if let Some(spool) = self.live().get(&dir.0) {
+            return Arc::clone(spool);
+        }
+        let index = record::read(dir).ok().flatten().unwrap_or_else(|| Index {
+            version: VERSION,
+            allocation,
+            epoch,
+            node: node.clone(),
+            nodes: Vec::new(),
+            tenant: String::new(),
+            project: String::new(),
+            owner_uid: 0,
+            owner: String::new(),
+            complete: false,
+            streams: Vec::new(),
+        });
+        Spool::new(dir.clone(), index)
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Arc<Spool>>> {
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn trim(&self) {
+        let Settings { state_dir, bytes_max, .. } = &self.settings;
+        // What is on its way into a store that answers will be gone without loss in a moment.
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let flushing = |path: &Path| !away && self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path);
+        trim::trim(state_dir, *bytes_max, flushing);
+    }
+}
+
+/// What is known of an allocation's output, and whether that was damaged: then the store knows more.
+fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> (Index, bool) {
+    let damaged = match record::read(dir) {
+        Ok(Some(index)) => return (index, false),
+        Ok(None) => false,
+        Err(error) => {
+            tracing::warn!(allocation = %share.allocation, %error, "what was flushed is not known: the store is asked");
+            true
+        }
+    };
+    let fresh = Index {
+        version: VERSION,
+        allocation: share.allocation,
+        epoch: share.epoch,
+        node: node.clone(),
+        nodes: share.nodes.iter().map(|(n, _)| n.clone()).collect(),
+        tenant: share.spec.tenant.clone(),
+        project: share.spec.project.clone(),
+        owner_uid: share.owner.uid,
+        owner: share.owner.name.clone(),
+        complete: false,
+        streams: Vec::new(),
+    };
+    (fresh, damaged)
+}
+
+impl Spool {
+    fn new(dir: ShimDir, index: Index) -> Arc<Self> {
+        Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
+    }
+
+    fn index(&self) -> std::sync::MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn snapshot(&self) -> Index {
+        self.index().clone()
+    }
+
+    /// Of what the store's index says, where that is all there is.
+    pub fn in_store(index: Index) -> Arc<Self> {
+        Spool::new(ShimDir(PathBuf::new()), index)
+    }
+
+    /// Whether the store has all of it.
+    pub fn is_complete(&self) -> bool {
+        self.index().complete
+    }
+
+    /// The streams, as if all of each had been punched out of its file.
+    pub fn as_in_store(&self) -> Vec<Seen> {
+        let all = |s: &StreamIndex| {
+            let bytes = s.segments.last().map_or(0, |s| s.bytes);
+            Seen { stream: s.stream, bytes, data_start: bytes, written_ns: 0, print: None, rewritten: false }
+        };
+        self.index().streams.iter().map(all).collect()
+    }
+
+    /// Looks at all files, and takes in how they are. Blocking. One looks at a time: what was seen before something else
+    /// was would tell of a file that shrank.
+    pub fn look(&self) -> io::Result<Vec<Seen>> {
+        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = list(&self.dir)?;
+        for seen in &mut all {
+            let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));
+            let known = self.index().stream(seen.stream).and_then(last);
+            if let Some((bytes, written_ns, print)) = known {
+                if (bytes, written_ns) == (seen.bytes, seen.written_ns) {
+                    seen.print = print;
+                } else if bytes <= seen.bytes && print.is_some() {
+                    let now = files::print(&self.path(seen.stream), bytes)?;
+                    seen.rewritten = now.is_some() && now != print;
+                }
+            }
+            if seen.print.is_none() {
+                seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
+            }
+            let mut index = self.index();
+            let (_, truncated) = index.see(seen, now_ms());
+            if truncated {
+                let (stream, allocation) = (seen.stream, index.allocation);
+                tracing::info!(%allocation, launch = stream.launch, rank = stream.rank, stream = stream.name(), "a program truncated its own output");
+            }
+        }
+        Ok(all)
+    }
+
+    /// The store has this piece.
+    pub fn put(&self, cut: &Cut) {
+        self.index().put(cut);
+    }
+
+    /// What is known of a stream.
+    pub fn stream(&self, stream: Stream) -> Option<StreamIndex> {
+        self.index().stream(stream).cloned()
+    }
+
+    /// A stream's present segment.
+    pub fn segment(&self, stream: Stream) -> u32 {
+        self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Where its chunks are, and of which node.
+    pub fn place(&self) -> (Place, NodeId) {
+        let index = self.index();
+        (Place::of(&index), index.node.clone())
+    }
+}
+
+impl Spool {
+    fn path(&self, stream: Stream) -> PathBuf {
+        self.dir.log(stream.launch, stream.rank, if stream.stderr { LogStream::Err } else { LogStream::Out })
+    }
+}
+
+/// The disk may be slow.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// The wall clock, in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,133 @@
+//! The log files as they lie on the disk. All of it blocking.
+//!
+//! What the shim has made room of is a hole at a file's beginning: the file itself tells how much that is. A program that
+//! leaves such a hole of its own making is told that bytes are missing, where it had written zeros.
+
+use super::index::{Seen, Stream};
+use lattice_runtime::shim::ShimDir;
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// Bytes that a [`print()`] is of.
+const PRINT_BYTES: u64 = 64;
+
+/// What reading gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes; none at the file's end.
+    Data(Vec<u8>),
+    /// It begins in what was punched out.
+    Punched,
+}
+
+/// All log files of an allocation, in the order of their streams.
+pub fn list(dir: &ShimDir) -> io::Result<Vec<Seen>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir.logs())? {
+        let entry = entry?;
+        let Some(stream) = entry.file_name().to_str().and_then(parse) else { continue };
+        match entry.metadata().and_then(|m| seen(stream, &entry.path(), &m)) {
+            Ok(seen) => found.push(seen),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.sort_by_key(|s| s.stream);
+    Ok(found)
+}
+
+fn parse(name: &str) -> Option<Stream> {
+    let mut parts = name.split('.');
+    let (launch, rank, suffix, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else { return None };
+    let stderr = match suffix {
+        "out" => false,
+        "err" => true,
+        _ => return None,
+    };
+    Some(Stream { launch: launch.parse().ok()?, rank: rank.parse().ok()?, stderr })
+}
+
+fn seen(stream: Stream, path: &Path, metadata: &Metadata) -> io::Result<Seen> {
+    let bytes = metadata.len();
+    // A file whose blocks hold all of it has no hole.
+    let data_start = if metadata.blocks().saturating_mul(512) >= bytes { 0 } else { data_start(&File::open(path)?, bytes)? };
+    let written_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+    Ok(Seen { stream, bytes, data_start, written_ns: u64::try_from(written_ns).unwrap_or(0), print: None, rewritten: false })
+}
+
+fn data_start(file: &File, bytes: u64) -> io::Result<u64> {
+    match lseek(file, 0, Whence::SeekData) {
+        Ok(start) => Ok(u64::try_from(start).unwrap_or(0)),
+        Err(Errno::ENXIO) => Ok(bytes),
+        // A file system without holes has none.
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(0),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// A checksum of the bytes before `end`: what tells a file that only grew from one that was truncated and written anew.
+/// `None`: they are not there, or were punched out.
+pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
+    let most = end.min(PRINT_BYTES);
+    match read(path, end - most, usize::try_from(most).unwrap_or(0)) {
+        Ok(Piece::Data(data)) if data.len() as u64 == most => Ok(Some(crc32fast::hash(&data))),
+        Ok(Piece::Data(_) | Piece::Punched) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads up to `most` bytes from `from` on. What was punched out while it was read is not taken for zeros.
+pub fn read(path: &Path, from: u64, most: usize) -> io::Result<Piece> {
+    let file = File::open(path)?;
+    let mut data = vec![0; most];
+    let mut n = 0;
+    while n < most {
+        match file.read_at(&mut data[n..], from + n as u64) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    data.truncate(n);
+    if n > 0 && data_start(&file, u64::MAX)? > from {
+        return Ok(Piece::Punched);
+    }
+    Ok(Piece::Data(data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FallocateFlags, fallocate};
+    use std::io::Write;
+
+    #[test]
+    fn a_punched_beginning_is_seen_and_never_read_as_zeros() {
+        let path = std::env::temp_dir().join(format!("lattice-files-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(path.join("logs")).unwrap();
+        let dir = ShimDir(path.clone());
+        for name in ["2.10.err", "0.0.out", "other", "1.2.3.out", "1.2.log"] {
+            File::create(dir.logs().join(name)).unwrap().write_all(&[b'x'; 20_000]).unwrap();
+        }
+        let found = |at: usize| list(&dir).unwrap()[at];
+        assert_eq!(list(&dir).unwrap().len(), 2);
+        assert_eq!((found(0).stream, found(0).bytes, found(0).data_start), (Stream { launch: 0, rank: 0, stderr: false }, 20_000, 0));
+        assert_eq!(found(1).stream, Stream { launch: 2, rank: 10, stderr: true });
+        let log = dir.logs().join("0.0.out");
+        let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+        fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, 8192).unwrap();
+        assert_eq!((found(0).bytes, found(0).data_start), (20_000, 8192));
+        assert_eq!(read(&log, 4096, 100).unwrap(), Piece::Punched);
+        assert_eq!(read(&log, 8192, 100).unwrap(), Piece::Data(vec![b'x'; 100]));
+        assert_eq!(read(&log, 19_990, 100).unwrap(), Piece::Data(vec![b'x'; 10]));
+        assert_eq!(read(&log, 20_000, 100).unwrap(), Piece::Data(Vec::new()));
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,264 @@
+//! The task beside an allocation's output: looks, cuts, puts, writes down, tells.
+
+use super::index::{Cut, Position, Seen, StreamIndex};
+use super::{Inner, Piece, Spool, blocking, read, record};
+use crate::allocation::Command;
+use crate::log_store::{LogStore, StoreError};
+use lattice_runtime::shim::{FlushedLog, LogStream};
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Between two looks at files that grow.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at files that do not.
+const LOOK_IDLE: Duration = Duration::from_secs(5);
+/// Looks without growth after which they become rarer.
+const IDLE_LOOKS: u32 = 10;
+/// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
+const AWAY: Duration = Duration::from_secs(1);
+const AWAY_MAX: Duration = Duration::from_secs(30);
+/// The level of compression: output is text, mostly, and the cores are the work's.
+const ZSTD_LEVEL: i32 = 1;
+
+/// Why a round came to nothing.
+enum Halt {
+    /// The files are gone: silent ones are removed, old ones trimmed.
+    Gone,
+    Store(StoreError),
+    Disk(io::Error),
+}
+
+impl Inner {
+    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, damaged: bool) {
+        let stop = self.stop.clone();
+        let worked = stop.run_until_cancelled(self.work(&spool, shim, damaged)).await;
+        if worked.is_none() {
+            // The agent stops: what is known of times is worth keeping.
+            let _ = spool.write_down().await;
+        }
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&spool.dir.0);
+        if worked.is_some() {
+            // It may have been all that was over the limit.
+            let _ = tokio::task::spawn_blocking(move || self.trim()).await;
+        }
+    }
+
+    async fn work(&self, spool: &Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, mut damaged: bool) {
+        let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
+        let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
+        let mut wait = LOOK.min(self.settings.flush);
+        loop {
+            // Most work is short: it is looked at when it has ended.
+            let mut ended = spool.ended.is_cancelled();
+            tokio::select! {
+                () = spool.ended.cancelled(), if !ended => ended = true,
+                () = tokio::time::sleep(wait), if !ended || away.is_some() => {}
+                else => {}
+            }
+            let by_time = ended || flushed_at.elapsed() >= self.settings.flush;
+            let mut whole = true;
+            let round = async {
+                if damaged && let Some(store) = &self.store {
+                    spool.recover(store).await?;
+                    damaged = false;
+                }
+                let seen = spool.look_around().await?;
+                whole = self.flush(spool, &seen, by_time, ended, &mut behind).await?;
+                Ok::<_, Halt>(seen)
+            };
+            wait = match round.await {
+                Ok(seen) => {
+                    self.store_answers(&mut away);
+                    if !behind && let Some(shim) = &shim {
+                        spool.tell(shim, &mut told).await;
+                    }
+                    if by_time {
+                        flushed_at = Instant::now();
+                    }
+                    let bytes = seen.iter().map(|s| s.bytes).sum();
+                    if ended && !whole {
+                        away = Some(LOOK);
+                        LOOK
+                    } else if ended {
+                        match self.complete(spool).await {
+                            Ok(()) | Err(Halt::Gone) => return,
+                            Err(halt) => self.halted(spool, &halt, &mut away),
+                        }
+                    } else {
+                        idle = if bytes == known { idle.saturating_add(1) } else { 0 };
+                        known = bytes;
+                        if idle < IDLE_LOOKS { LOOK.min(self.settings.flush) } else { LOOK_IDLE.min(self.settings.flush) }
+                    }
+                }
+                Err(Halt::Gone) => {
+                    if spool.index().all_put() {
+                        // Files that are empty at their end go; what was flushed of them before is all that there is.
+                        let _ = self.complete(spool).await;
+                    }
+                    return;
+                }
+                Err(halt) => self.halted(spool, &halt, &mut away),
+            };
+        }
+    }
+
+    /// Puts what is due; tells whether the files were as they had been seen. `behind`: whether the store's index lacks
+    /// something that was put. Where it has `ended`, the index follows when it is complete.
+    async fn flush(&self, spool: &Arc<Spool>, seen: &[Seen], by_time: bool, ended: bool, behind: &mut bool) -> Result<bool, Halt> {
+        let Some(store) = &self.store else { return Ok(true) };
+        let (mut put, mut whole) = (false, true);
+        let mut failed = None;
+        'all: for seen in seen {
+            loop {
+                let Some(cut) = spool.index().cut(seen, by_time) else { break };
+                match self.put(store, spool, &cut).await {
+                    Ok(true) => put = true,
+                    // It changed under our hands: the next look tells how.
+                    Ok(false) => {
+                        whole = false;
+                        break;
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        break 'all;
+                    }
+                }
+            }
+        }
+        if put && !ended {
+            *behind = true;
+            spool.write_down().await.map_err(Halt::Disk)?;
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if *behind && !ended && spool.index().streams.iter().any(|s| s.segments.iter().any(|s| !s.chunks.is_empty())) {
+            store.put_index(&spool.snapshot()).await.map_err(Halt::Store)?;
+        }
+        *behind = false;
+        Ok(whole)
+    }
+
+    /// Puts one chunk. `false`: the file is no longer as it was seen.
+    async fn put(&self, store: &LogStore, spool: &Arc<Spool>, cut: &Cut) -> Result<bool, Halt> {
+        let Ok(_permit) = self.puts.acquire().await else { return Ok(false) };
+        let (path, chunk) = (spool.path(cut.stream), cut.chunk);
+        let compressed = blocking(move || {
+            let most = usize::try_from(chunk.end - chunk.start).map_err(io::Error::other)?;
+            match read(&path, chunk.start, most)? {
+                Piece::Data(data) if data.len() == most => zstd::bulk::compress(&data, ZSTD_LEVEL).map(Some),
+                Piece::Data(_) | Piece::Punched => Ok(None),
+            }
+        });
+        let compressed = match compressed.await {
+            Ok(Some(compressed)) => compressed,
+            Ok(None) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Halt::Gone),
+            Err(error) => return Err(Halt::Disk(error)),
+        };
+        let (place, node) = spool.place();
+        store.put_chunk(&place, &node, cut, compressed).await.map_err(Halt::Store)?;
+        spool.put(cut);
+        Ok(true)
+    }
+
+    /// All was put: nothing will follow.
+    async fn complete(&self, spool: &Arc<Spool>) -> Result<(), Halt> {
+        let Some(store) = &self.store else {
+            return spool.write_down().await.map_err(Halt::Disk);
+        };
+        spool.index().complete = true;
+        let index = spool.snapshot();
+        let finished = async {
+            if index.streams.iter().any(|s| s.segments.iter().any(|s| !s.chunks.is_empty())) {
+                store.put_index(&index).await.map_err(Halt::Store)?;
+            }
+            spool.write_down().await.map_err(Halt::Disk)?;
+            let path = spool.dir.flushed();
+            match blocking(move || std::fs::write(path, b"")).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Halt::Disk(error)),
+                Ok(()) | Err(_) => Ok(()),
+            }
+        };
+        let finished = finished.await;
+        if finished.is_err() {
+            spool.index().complete = false;
+        }
+        finished
+    }
+
+    fn store_answers(&self, away: &mut Option<Duration>) {
+        if away.take().is_some() && self.away.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            tracing::info!("the log store answers again: output goes on into it");
+        }
+    }
+
+    /// Says what is the matter, once, and how long to wait.
+    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Duration>) -> Duration {
+        let wait = away.map_or(AWAY, |w| (w * 2).min(AWAY_MAX));
+        let first = away.replace(wait).is_none();
+        match halt {
+            Halt::Gone => {}
+            Halt::Store(error) => {
+                let mut since = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+                if since.is_none() {
+                    let url = self.store.as_ref().map_or("", |s| &s.url);
+                    tracing::warn!(url, error = %lattice_quorum::pack::with_causes(error), "the log store is away: output stays on this node");
+                    *since = Some((Instant::now(), error.to_string()));
+                }
+            }
+            Halt::Disk(error) if first => {
+                tracing::warn!(dir = %spool.dir.0.display(), %error, "output cannot be flushed now; it is tried again");
+            }
+            Halt::Disk(_) => {}
+        }
+        wait
+    }
+}
+
+impl Spool {
+    async fn look_around(self: &Arc<Self>) -> Result<Vec<Seen>, Halt> {
+        let spool = Arc::clone(self);
+        let looked = blocking(move || spool.look()).await;
+        looked.map_err(|error| if error.kind() == io::ErrorKind::NotFound { Halt::Gone } else { Halt::Disk(error) })
+    }
+
+    async fn write_down(self: &Arc<Self>) -> io::Result<()> {
+        let spool = Arc::clone(self);
+        match blocking(move || record::write(&spool.dir, &spool.snapshot())).await {
+            // A silent allocation's directory goes at its end.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        }
+    }
+
+    /// What was flushed is no longer known here: the store knows.
+    async fn recover(&self, store: &LogStore) -> Result<(), Halt> {
+        let (place, node) = self.place();
+        if let Some(known) = store.index(&place, &node).await.map_err(Halt::Store)? {
+            self.index().streams = known.streams;
+        }
+        Ok(())
+    }
+
+    /// Tells the shim how far each file is flushed, unless it was `told`.
+    async fn tell(&self, shim: &mpsc::WeakSender<Command>, told: &mut Vec<FlushedLog>) {
+        let files: Vec<FlushedLog> = {
+            let index = self.index();
+            let of = |s: &StreamIndex| {
+                let Position { segment, offset } = index.flushed(s.stream)?;
+                let stream = if s.stream.stderr { LogStream::Err } else { LogStream::Out };
+                (offset > 0).then_some(FlushedLog { number: s.stream.launch, rank: s.stream.rank, stream, segment, bytes: offset })
+            };
+            index.streams.iter().filter_map(of).collect()
+        };
+        if files != *told
+            && let Some(shim) = shim.upgrade()
+        {
+            told.clone_from(&files);
+            let _ = shim.send(Command::LogsFlushed { files }).await;
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What is known of an allocation's output on one node: how far each stream goes, what of it the store has, when it was
+//! written. PURE: lengths and times in, chunks to cut out.
+//!
+//! ```text
+//!   stream (launch, rank, stdout|stderr)
+//!     └ segment 0 ─ chunk ─ chunk ─ missing ─ chunk(open) ┊ not flushed ┊ end
+//!     └ segment 1 ─ …            a file that shrank begins a new one
+//! ```
+//!
+//! Positions are (segment, offset). A chunk is named by where it starts; the last one of a slow stream stays open and is
+//! put again, longer, under its name until it is worth closing: few objects, and a put that is done twice harms nothing.
+
+use lattice_model::{AllocationId, Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// The form of [`Index`] that this version writes.
+pub const VERSION: u32 = 1;
+/// A chunk is cut at this many bytes.
+pub const CHUNK_BYTES_MAX: u64 = 8 << 20;
+/// A chunk cut by time is closed once it has this many bytes; a shorter one is put again, longer.
+pub const CHUNK_BYTES_CLOSED: u64 = 256 << 10;
+/// Samples of time kept for one segment; beyond, every other one goes.
+const SAMPLES_MAX: usize = 512;
+/// Samples are at least this far apart, in milliseconds.
+const SAMPLE_MS: u64 = 1000;
+
+/// One output of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stream {
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    pub rank: u32,
+    pub stderr: bool,
+}
+
+impl Stream {
+    /// `stdout` or `stderr`.
+    pub fn name(self) -> &'static str {
+        if self.stderr { "stderr" } else { "stdout" }
+    }
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub segment: u32,
+    /// Bytes from the segment's beginning.
+    pub offset: u64,
+}
+
+/// Everything about one allocation's output on one node, under one epoch. The same on the node and in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Index {
+    pub version: u32,
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub node: NodeId,
+    /// All its nodes, the head first.
+    pub nodes: Vec<NodeId>,
+    pub tenant: String,
+    pub project: String,
+    pub owner_uid: u32,
+    pub owner: String,
+    /// Whether the work has ended and all of its output that could be had is in the store.
+    pub complete: bool,
+    pub streams: Vec<StreamIndex>,
+}
+
+/// See [`Index`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamIndex {
+    #[serde(flatten)]
+    pub stream: Stream,
+    /// In order; never empty.
+    pub segments: Vec<Segment>,
+}
+
+/// What was written between two truncations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Bytes that it has, as last seen.
+    pub bytes: u64,
+    /// What the store has, in order.
+    pub chunks: Vec<Chunk>,
+    /// (milliseconds since 1970, bytes that it had by then), in order.
+    pub samples: Vec<(u64, u64)>,
+    /// The file's when it was last seen: see [`Seen`].
+    pub written_ns: u64,
+    pub print: Option<u32>,
+    /// When it was last looked at.
+    #[serde(skip)]
+    looked_ms: u64,
+}
+
+/// A piece in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Its first byte, and its name.
+    pub start: u64,
+    /// Behind its last byte.
+    pub end: u64,
+    /// Whether it will be put again, longer.
+    pub open: bool,
+}
+
+/// A piece to be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub stream: Stream,
+    pub segment: u32,
+    pub chunk: Chunk,
+}
+
+/// How a log file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub stream: Stream,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Where its data begins: what was before was punched out.
+    pub data_start: u64,
+    /// When it was last written to, in nanoseconds since 1970.
+    pub written_ns: u64,
+    /// A checksum of its last bytes; `None`: they could not be read.
+    pub print: Option<u32>,
+    /// Whether what was its end when it was last seen reads otherwise now: it was truncated and grew again.
+    pub rewritten: bool,
+}
+
+impl Index {
+    /// The index of one stream.
+    pub fn stream(&self, stream: Stream) -> Option<&StreamIndex> {
+        self.at(stream).ok().map(|at| &self.streams[at])
+    }
+
+    fn at(&self, stream: Stream) -> Result<usize, usize> {
+        self.streams.binary_search_by_key(&stream, |s| s.stream)
+    }
+
+    /// Takes in how a file is now. Tells the number of its present segment, and whether that has just begun because the
+    /// file shrank.
+    pub fn see(&mut self, seen: &Seen, now_ms: u64) -> (u32, bool) {
+        let at = self.at(seen.stream).unwrap_or_else(|at| {
+            self.streams.insert(at, StreamIndex { stream: seen.stream, segments: vec![Segment::default()] });
+            at
+        });
+        let segments = &mut self.streams[at].segments;
+        let shrank = seen.rewritten || segments.last().is_none_or(|s| seen.bytes < s.bytes);
+        if shrank {
+            segments.push(Segment::default());
+        }
+        let number = segments.len() - 1;
+        let segment = &mut segments[number];
+        segment.grow(seen.bytes, seen.written_ns / 1_000_000, now_ms);
+        (segment.written_ns, segment.print) = (seen.written_ns, seen.print);
+        (u32::try_from(number).unwrap_or(u32::MAX), shrank)
+    }
+
+    /// What of a stream is to be put now. `by_time`: also what is less than a whole chunk.
+    pub fn cut(&self, seen: &Seen, by_time: bool) -> Option<Cut> {
+        let segments = &self.stream(seen.stream)?.segments;
+        let segment = segments.last()?;
+        let last = segment.chunks.last();
+        let have = last.map_or(0, |c| c.end);
+        let start = match last {
+            Some(c) if c.open && c.start >= seen.data_start => c.start,
+            _ => have.max(seen.data_start),
+        };
+        let number = u32::try_from(segments.len() - 1).ok()?;
+        let whole = seen.bytes.saturating_sub(start) >= CHUNK_BYTES_MAX;
+        let is_due = whole || (by_time && seen.bytes > have.max(start));
+        if !is_due {
+            return None;
+        }
+        let end = seen.bytes.min(start + CHUNK_BYTES_MAX);
+        let chunk = Chunk { start, end, open: end - start < CHUNK_BYTES_CLOSED };
+        Some(Cut { stream: seen.stream, segment: number, chunk })
+    }
+
+    /// The store has it.
+    pub fn put(&mut self, cut: &Cut) {
+        let Ok(at) = self.at(cut.stream) else { return };
+        let Some(segment) = self.streams[at].segments.get_mut(cut.segment as usize) else { return };
+        segment.chunks.retain(|c| c.start < cut.chunk.start);
+        if let Some(before) = segment.chunks.last_mut() {
+            before.open = false;
+        }
+        segment.chunks.push(cut.chunk);
+    }
+
+    /// Whether the store has all that was ever seen.
+    pub fn all_put(&self) -> bool {
+        let mut last = self.streams.iter().filter_map(|s| s.segments.last());
+        last.all(|s| s.chunks.last().map_or(0, |c| c.end) == s.bytes)
+    }
+
+    /// How far a file's present segment is in the store for good.
+    pub fn flushed(&self, stream: Stream) -> Option<Position> {
+        let segments = &self.stream(stream)?.segments;
+        let last = segments.last()?.chunks.last();
+        let offset = last.map_or(0, |c| if c.open { c.start } else { c.end });
+        Some(Position { segment: u32::try_from(segments.len() - 1).ok()?, offset })
+    }
+}
+
+impl Segment {
+    fn grow(&mut self, bytes: u64, written_ms: u64, now_ms: u64) {
+        let before = self.samples.last().copied();
+        if bytes > self.bytes || before.is_none() {
+            let (since, at) = before.unwrap_or_default();
+            // It had not grown when it was last looked at: what is new is newer than that.
+            if before.is_some() && self.looked_ms > since + SAMPLE_MS {
+                self.samples.push((self.looked_ms, at));
+            }
+            let when = written_ms.clamp(since.max(self.looked_ms.min(now_ms)).min(now_ms), now_ms);
+            match self.samples[..] {
+                [.., (before_that, _), _] if when < before_that + SAMPLE_MS && at > 0 => {
+                    let last = self.samples.len() - 1;
+                    self.samples[last] = (when, bytes);
+                }
+                _ => self.samples.push((when, bytes)),
+            }
+            if self.samples.len() > SAMPLES_MAX {
+                let last = self.samples.len() - 1;
+                let mut number = 0;
+                self.samples.retain(|_| {
+                    number += 1;
+                    number % 2 == 1 || number - 1 == last
+                });
+            }
+        }
+        self.bytes = self.bytes.max(bytes);
+        self.looked_ms = now_ms;
+    }
+}
+
+impl StreamIndex {
+    /// Where reading begins that wants all there is: the first segment of which there is something.
+    pub fn first(&self) -> Position {
+        let last = self.segments.len() - 1;
+        let segment = self.segments.iter().position(|s| !s.chunks.is_empty()).unwrap_or(last);
+        Position { segment: u32::try_from(segment).unwrap_or(u32::MAX), offset: 0 }
+    }
+
+    /// Everything before this place was written by `ms`.
+    pub fn since(&self, ms: u64) -> Position {
+        let mut found = Position::default();
+        for (number, segment) in (0..).zip(&self.segments) {
+            for (at, bytes) in &segment.samples {
+                if *at <= ms {
+                    found = Position { segment: number, offset: *bytes };
+                }
+            }
+        }
+        found.max(self.first())
+    }
+
+    /// Everything from this place on was written after `ms`; `None`: that is nothing yet.
+    pub fn until(&self, ms: u64) -> Option<Position> {
+        for (number, segment) in (0..).zip(&self.segments) {
+            if let Some((_, bytes)) = segment.samples.iter().find(|(at, _)| *at >= ms) {
+                return Some(Position { segment: number, offset: *bytes });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The spool's limit: the logs of ended allocations go when they are too many. Whose go is fair: of whoever has most,
+//! what the store has goes first, then the oldest.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Logs of allocations that ended since then are not taken to keep the spool's limit: somebody is about to read them.
+const JUST_ENDED: Duration = Duration::from_secs(3600);
+/// What a directory counts in the spool, whatever is in it.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// An ended allocation's directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ended {
+    /// Whether it is on its way into the store: that is waited for.
+    flushing: bool,
+    /// Whether the store lacks some of it.
+    needed: bool,
+    at: SystemTime,
+    bytes: u64,
+    owner: u32,
+    path: PathBuf,
+}
+
+/// Removes ended allocations' logs until the rest fits the spool's limit, but for those that are `flushing`. Blocking.
+pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) {
+    let Ok(entries) = fs::read_dir(state_dir.join("alloc")) else { return };
+    let ended = entries.flatten().map(|e| e.path()).filter(|p| !p.join("shim.json").exists()).filter_map(ended);
+    let ended = ended.map(|e| Ended { flushing: flushing(&e.path), ..e });
+    for Ended { bytes, path, owner, .. } in to_trim(ended.collect(), bytes_max, SystemTime::now(), disk_is_short(state_dir)) {
+        tracing::info!(path = %path.display(), bytes, owner, "the log spool is over its limit: the oldest logs of who has most go");
+        if let Err(error) = fs::remove_dir_all(&path) {
+            tracing::warn!(path = %path.display(), %error, "old logs could not be removed");
+        }
+    }
+}
+
+fn ended(path: PathBuf) -> Option<Ended> {
+    let at = fs::metadata(&path).ok()?.modified().ok()?;
+    let owner = fs::read_dir(path.join("logs")).ok().and_then(|mut d| d.next()?.ok()?.metadata().ok()).map_or(0, |m| m.uid());
+    Some(Ended { flushing: false, needed: !path.join("flushed").exists(), at, bytes: bytes_below(&path), owner, path })
+}
+
+/// What is to go, in that order. What has just ended and is nowhere else goes only where nothing else is left and the
+/// disk needs it.
+fn to_trim(mut ended: Vec<Ended>, bytes_max: u64, now: SystemTime, disk_is_short: bool) -> Vec<Ended> {
+    ended.sort();
+    let mut total = ended.iter().map(|e| u128::from(e.bytes)).sum::<u128>();
+    let (mut has, mut may_go) = (BTreeMap::<u32, u128>::new(), BTreeMap::<u32, VecDeque<Ended>>::new());
+    for e in ended {
+        *has.entry(e.owner).or_default() += u128::from(e.bytes);
+        if !e.flushing && (disk_is_short || !e.needed || now.duration_since(e.at).is_ok_and(|ago| ago >= JUST_ENDED)) {
+            may_go.entry(e.owner).or_default().push_back(e);
+        }
+    }
+    let mut gone = Vec::new();
+    while total > u128::from(bytes_max) {
+        let Some((_, owner)) = may_go.iter().filter(|(_, all)| !all.is_empty()).map(|(o, _)| (has[o], *o)).max() else { break };
+        let Some(next) = may_go.get_mut(&owner).and_then(VecDeque::pop_front) else { break };
+        total -= u128::from(next.bytes);
+        *has.entry(owner).or_default() -= u128::from(next.bytes);
+        gone.push(next);
+    }
+    gone
+}
+
+/// Whether less than a tenth of the file system is free.
+fn disk_is_short(path: &Path) -> bool {
+    nix::sys::statvfs::statvfs(path).is_ok_and(|s| s.blocks_available() < s.blocks() / 10)
+}
+
+/// Bytes that it takes on the disk: a file's length is its owner's to choose.
+fn bytes_below(path: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(path) else { return DIRECTORY_BYTES };
+    let size =
+        |e: fs::DirEntry| e.metadata().map_or(0, |m| if m.is_dir() { bytes_below(&e.path()) } else { m.blocks().saturating_mul(512) });
+    entries.flatten().map(size).fold(DIRECTORY_BYTES, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn ended(owner: u32, hours_ago: u64, bytes: u64) -> Ended {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * (1000 - hours_ago)) - Duration::from_secs(60);
+        Ended { flushing: false, needed: true, at, bytes, owner, path: format!("{owner}:{hours_ago}").into() }
+    }
+
+    fn trimmed(all: &[Ended], bytes_max: u64, disk_is_short: bool) -> Vec<String> {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * 1000);
+        to_trim(all.to_vec(), bytes_max, now, disk_is_short).iter().map(|e| e.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_oldest_go_until_the_rest_fits_and_what_just_ended_only_for_the_disks_sake() {
+        let all = [ended(1, 0, 500), ended(1, 3, 10), ended(1, 1, 10), ended(1, 2, 10)];
+        assert_eq!(trimmed(&all, 530, false), Vec::<String>::new());
+        assert_eq!(trimmed(&all, 515, false), ["1:3", "1:2"]);
+        assert_eq!(trimmed(&all, 5, false), ["1:3", "1:2", "1:1"]);
+        assert_eq!(trimmed(&all, 5, true), ["1:3", "1:2", "1:1", "1:0"]);
+        assert_eq!(trimmed(&[ended(1, 2, u64::MAX), ended(1, 1, u64::MAX)], 5, false), ["1:2", "1:1"], "no sum wraps");
+    }
+
+    #[test]
+    fn who_has_most_loses_first_and_what_the_store_has_goes_before_what_it_lacks() {
+        let all = [ended(1, 9, 100), ended(2, 2, 300), ended(2, 3, 300), ended(2, 1, 300)];
+        assert_eq!(trimmed(&all, 500, false), ["2:3", "2:2"], "the small one's older logs stay");
+        let mut all = [ended(1, 9, 100), ended(1, 2, 100), ended(1, 0, 100)];
+        all[2].needed = false;
+        assert_eq!(trimmed(&all, 250, false), ["1:0"]);
+        assert_eq!(trimmed(&all, 150, false), ["1:0", "1:9"]);
+        all[0].flushing = true;
+        assert_eq!(trimmed(&all, 5, true), ["1:0", "1:2"], "what is being flushed is waited for");
+    }
+
+    #[test]
+    fn a_sparse_file_counts_what_it_takes_and_a_directory_something() {
+        let dir = std::env::temp_dir().join(format!("lattice-trim-sparse-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("logs")).unwrap();
+        File::create(dir.join("logs/0.0.out")).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(bytes_below(&dir), 2 * DIRECTORY_BYTES);
+        let mut file = File::create(dir.join("logs/0.0.err")).unwrap();
+        file.write_all(&[1; 100_000]).unwrap();
+        file.sync_all().unwrap();
+        assert!(bytes_below(&dir) >= 2 * DIRECTORY_BYTES + 100_000);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

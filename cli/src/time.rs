@@ -1,0 +1,81 @@
+//! Moments as users write them: RFC 3339, or how long ago.
+
+use crate::failure::Failure;
+use lattice_model::duration::{self, BareNumber};
+use lattice_model::time::Timestamp;
+
+/// `2026-03-01T10:00:00Z`, with a fraction or another offset, or `10m` for ten minutes before `now`: milliseconds since 1970.
+pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, Failure> {
+    let wrong = || {
+        Failure::usage(format!("{flag}: {text:?} is no time"))
+            .hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), or how long ago: 90s, 10m, 2h")
+    };
+    if text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('-') {
+        return rfc_3339(text).ok_or_else(wrong);
+    }
+    let ago = duration::parse(text, BareNumber::Seconds).map_err(|_| wrong())?;
+    Ok(now.0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
+}
+
+fn rfc_3339(text: &str) -> Option<u64> {
+    let (date, clock) = text.split_once(['T', 't', ' '])?;
+    let number = |text: &str, digits: usize| {
+        (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<i64>().ok()).flatten()
+    };
+    let mut date = date.split('-');
+    let (year, month, day) = (number(date.next()?, 4)?, number(date.next()?, 2)?, number(date.next()?, 2)?);
+    let zone = clock.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = clock.split_at(zone);
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let mut clock = clock.split(':');
+    let (hour, minute, second) = (number(clock.next()?, 2)?, number(clock.next()?, 2)?, number(clock.next()?, 2)?);
+    let milli = number(fraction.get(..fraction.len().min(9))?, fraction.len().min(9))? * 1000
+        / 10i64.pow(u32::try_from(fraction.len().min(9)).ok()?);
+    let offset = match zone.split_at(1) {
+        ("Z" | "z", "") => 0,
+        (sign, zone) => {
+            let (hours, minutes) = zone.split_once(':')?;
+            let minutes = number(hours, 2)? * 60 + number(minutes, 2)?;
+            if sign == "-" { -minutes } else { minutes }
+        }
+    };
+    let within = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60 && year >= 1970;
+    if !within || date.next().is_some() || clock.next().is_some() {
+        return None;
+    }
+    // Days from 1970-01-01 by way of a year that begins in March (H. Hinnant, "days_from_civil").
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    u64::try_from((((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + milli).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_read_as_they_are_shown_and_as_how_long_ago() {
+        let now = Timestamp(1_772_704_812_034);
+        let ms = |text: &str| moment("--since", text, now).ok();
+        for at in [0, 951_782_400_000, now.0] {
+            assert_eq!(ms(&Timestamp(at).to_string()), Some(at));
+        }
+        assert_eq!(ms("2026-03-05T10:00:12Z"), Some(1_772_704_812_000));
+        assert_eq!(ms("2026-03-05 11:00:12.5+01:00"), Some(1_772_704_812_500));
+        assert_eq!(ms("10m"), Some(now.0 - 600_000));
+        assert_eq!(ms("90"), Some(now.0 - 90_000));
+        for wrong in [
+            "",
+            "yesterday",
+            "2026-03-05",
+            "2026-13-05T10:00:12Z",
+            "2026-03-05T10:00:12",
+            "2026-03-05T10:00Z",
+            "2026-03-05T1é:00:00Z",
+            "-5m",
+        ] {
+            assert_eq!(ms(wrong), None, "{wrong}");
+        }
+        assert_eq!(moment("--since", "x", now).unwrap_err().exit(), 2);
+    }
+}

@@ -1,0 +1,465 @@
+//! Output and its way into the log store: nothing lost, nothing twice, bounded on the node, whatever is killed meanwhile.
+
+use crate::harness::{Group, JOB, Need, World, machine};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::{self, Finished};
+use lattice_lab::up::Options;
+use libtest_mimic::Trial;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Flushed every second, a ring of 1 MiB, at most 8 MiB while the store is away.
+static LOGS: Group = Group { theme: "logs", name: "logs", nodes: 2, quorum: 1, tweak: in_a_directory };
+static S3: Group = Group { theme: "logs_in_s3", name: "logs-s3", nodes: 1, quorum: 1, tweak: in_s3 };
+
+const KIB: u64 = 1024;
+const LIMITS: &str = "log_flush_seconds: 1\nlog_ring_bytes: 1048576\nlog_spool_max_bytes: 8388608\n";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        LOGS.test("chunks_lie_in_the_documented_places_and_are_read_when_the_node_has_them_no_more", &[], archived),
+        LOGS.test("numbered_lines_over_three_restarts_are_read_once_each", &[], three_restarts),
+        LOGS.test("an_agent_killed_again_and_again_while_it_flushes_loses_and_doubles_nothing", &[], killed_while_flushing),
+        LOGS.test("the_ring_is_punched_while_it_is_read", &[], ring),
+        LOGS.test("while_the_store_is_away_the_oldest_goes_and_is_said_to_be_missing", &[], store_away),
+        LOGS.test("a_program_that_truncates_its_own_log_begins_a_segment", &[], truncating),
+        LOGS.test("tail_since_and_until", &[], ranges),
+        LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
+        LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
+        S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
+    ]
+}
+
+fn in_a_directory(options: &mut Options) {
+    options.log_lines = format!("log_store: \"file://{}/objects\"\n{LIMITS}", options.dir.display());
+}
+
+fn alloc_dir(w: &World, node: &str, id: &str) -> PathBuf {
+    let all = w.cluster().run_dir.join(node).join("state/alloc");
+    let found = std::fs::read_dir(&all).unwrap().flatten().find(|e| e.file_name().to_string_lossy().starts_with(id));
+    found.unwrap_or_else(|| panic!("{id} has no directory in {}", all.display())).path()
+}
+
+fn node_of(w: &World, id: &str) -> String {
+    w.status(id)["nodes"][0].as_str().unwrap().to_owned()
+}
+
+/// Bytes that an allocation's log files take on the disk.
+fn on_disk(dir: &Path) -> u64 {
+    let Ok(files) = std::fs::read_dir(dir.join("logs")) else { return 0 };
+    files.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum()
+}
+
+/// Waits until the node's part is whole in the store; its directory, from which it may have gone already.
+fn all_flushed(w: &World, node: &str, id: &str) -> PathBuf {
+    let dir = alloc_dir(w, node, id);
+    flushed(w, &dir);
+    dir
+}
+
+fn flushed(w: &World, dir: &Path) {
+    w.wait("all output to be in the store", || dir.join("flushed").exists() || !dir.exists());
+}
+
+/// The node has it no more.
+fn remove(dir: &Path) {
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+/// `lattice logs` with these arguments: it must end well.
+fn logs(w: &World, args: &[&str]) -> Finished {
+    let finished = w.run(&[&["logs"], args].concat());
+    assert_eq!(finished.code(), 0, "{}", finished.err());
+    finished
+}
+
+/// Lines `000000001`, `000000002`, … in batches with a pause between: 10 bytes a line.
+fn numbers(batches: u32, lines: u32, pause: &str) -> String {
+    format!("i=0; while [ $i -lt {batches} ]; do seq -f %09.0f $((i*{lines}+1)) $(((i+1)*{lines})); i=$((i+1)); sleep {pause}; done")
+}
+
+/// Panics unless the text is exactly those lines.
+fn assert_numbers(text: &str, lines: u32) {
+    let mut next = 1;
+    for line in text.lines() {
+        assert_eq!(line, format!("{next:09}"), "line {next} of {lines}");
+        next += 1;
+    }
+    assert_eq!(next, lines + 1, "that many lines and no more");
+}
+
+fn objects(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.push(entry.path().strip_prefix(dir).unwrap().to_string_lossy().into_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn archived(w: &World) {
+    let program = "echo out $LATTICE_RANK; echo more $LATTICE_RANK; echo err $LATTICE_RANK >&2";
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", program]);
+    let ended = w.completed(&id);
+    let epoch = text(&ended, "epoch");
+    let nodes: Vec<String> = ended["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    let dirs: Vec<PathBuf> = nodes.iter().map(|n| all_flushed(w, n, &id)).collect();
+    let base = w.dir.join("objects");
+    let tenant_project = objects(&base).into_iter().find(|k| k.contains(&id)).unwrap();
+    let logs_dir = base.join(tenant_project.split(&id).next().unwrap()).join(&id).join("logs");
+    let found = objects(&logs_dir);
+    let mut expected = vec!["metadata.json".to_owned()];
+    for (rank, node) in nodes.iter().enumerate() {
+        expected.push(format!("metadata/{epoch}/{node}.json"));
+        for stream in ["stdout", "stderr"] {
+            expected.push(format!("{stream}/{node}/{epoch}-1-{rank}-0-000000000000.log.zst"));
+        }
+    }
+    expected.sort();
+    assert_eq!(found, expected);
+    let metadata: serde_json::Value = serde_json::from_slice(&std::fs::read(logs_dir.join("metadata.json")).unwrap()).unwrap();
+    assert_eq!((text(&metadata, "allocation"), text(&metadata, "epoch"), text(&metadata, "owner")), (id.clone(), epoch, "root".into()));
+    assert_eq!(metadata["nodes"], ended["nodes"]);
+    let before = logs(w, &[&id]);
+    for dir in dirs {
+        remove(&dir);
+    }
+    let after = logs(w, &[&id]);
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(after.out()), ["more 0", "more 1", "out 0", "out 1"]);
+    assert_eq!((sorted(after.out()), sorted(after.err())), (sorted(before.out()), sorted(before.err())), "and no word of anything missing");
+    assert_eq!(logs(w, &["--rank", "1", "--stderr", &id]).err(), "err 1\n");
+    assert_eq!(logs(w, &["--node", &nodes[0], "--stdout", "--tail", "1", &id]).out(), "more 0\n");
+}
+
+fn follow(w: &World, node: &str, args: &[&str]) -> Child {
+    let mut command = w.at(node).command(&[&["logs", "-f"], args].concat());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for a follower; its output and what it said.
+fn followed(w: &World, mut child: Child) -> (Vec<u8>, String, Option<i32>) {
+    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let out = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let err = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    let mut status = None;
+    w.wait("logs -f to end", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    (out.join().unwrap().unwrap(), err.join().unwrap().unwrap(), status.and_then(|s| s.code()))
+}
+
+fn three_restarts(w: &World) {
+    let program = "i=1; while [ $i -le 120 ]; do echo $LATTICE_RANK line $i; i=$((i+1)); sleep 0.08; done";
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", program]);
+    w.running(&id);
+    // One reader through an agent that is restarted under it, one through the other.
+    let mut readers: Vec<Child> = ["n1", "n2"].iter().map(|node| follow(w, node, &[&id])).collect();
+    let mut first = BufReader::new(readers[0].stdout.take().unwrap());
+    let mut head = Vec::new();
+    for (at, restart) in [(20, "n1"), (80, "n2"), (140, "n1")] {
+        while head.iter().filter(|b| **b == b'\n').count() < at {
+            assert!(first.read_until(b'\n', &mut head).unwrap() > 0, "it ended early: {}", String::from_utf8_lossy(&head));
+        }
+        if restart == "n2" {
+            faults::restart_node(&w.dir, restart).unwrap();
+        } else {
+            faults::kill_node(&w.dir, restart).unwrap();
+            faults::start_node(&w.dir, restart).unwrap();
+        }
+    }
+    let expected = |rank: u32| (1..=120).map(|i| format!("{rank} line {i}")).collect::<Vec<_>>();
+    let check = |bytes: Vec<u8>, which: &str| {
+        let text = String::from_utf8(bytes).unwrap();
+        for rank in 0..2 {
+            let got: Vec<&str> = text.lines().filter(|l| l.starts_with(&format!("{rank} "))).collect();
+            assert_eq!(got, expected(rank), "{which}");
+        }
+        assert_eq!(text.lines().count(), 240, "{which}");
+    };
+    first.read_to_end(&mut head).unwrap();
+    check(head, "through the restarted agent");
+    let (bytes, said, code) = followed(w, readers.pop().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    check(bytes, "through the other agent");
+    assert!(readers.pop().unwrap().wait().unwrap().success());
+    w.completed(&id);
+    check(logs(w, &[&id]).out().into_bytes(), "afterwards");
+    w.assert_nothing_left();
+}
+
+fn killed_while_flushing(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", &numbers(30, 25_000, "0.2")]);
+    w.running(&id);
+    let node = node_of(w, &id);
+    let dir = alloc_dir(w, &node, &id);
+    // Less than the spool's limit in all: an agent that is always away flushes nothing. At whatever it does then: cutting, putting, writing down, telling the shim.
+    let begun = Instant::now();
+    let mut kills = 0;
+    while begun.elapsed() < JOB && text(&w.status(&id), "state") == "Running" {
+        std::thread::sleep(Duration::from_millis(400 + kills * 137 % 900));
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::start_node(&w.dir, &node).unwrap();
+        kills += 1;
+    }
+    assert!(kills >= 3, "killed {kills} times");
+    w.completed(&id);
+    flushed(w, &dir);
+    for gone in [false, true] {
+        if gone {
+            remove(&dir);
+        }
+        let read = logs(w, &[&id]);
+        assert_eq!(read.err(), "", "the files are gone: {gone}");
+        assert_numbers(&read.out(), 750_000);
+    }
+}
+
+fn ring(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", &numbers(20, 150_000, "0.25")]);
+    w.running(&id);
+    let node = node_of(w, &id);
+    let reader = follow(w, "n2", &[&id]);
+    let dir = alloc_dir(w, &node, &id);
+    let log = dir.join("logs/1.0.out");
+    let most = Mutex::new(0);
+    w.wait("30 MB to be written", || {
+        let mut most = most.lock().unwrap();
+        *most = on_disk(&dir).max(*most);
+        std::fs::metadata(&log).is_ok_and(|m| m.len() >= 30_000_000)
+    });
+    let most = most.into_inner().unwrap();
+    assert!(most < 26_000_000, "a part of it was made room of while it ran: {most} bytes at once");
+    let (bytes, said, code) = followed(w, reader);
+    assert_eq!(code, Some(0), "{said}");
+    assert_numbers(std::str::from_utf8(&bytes).unwrap(), 3_000_000);
+    assert_eq!(said, "", "nothing is missing");
+    w.completed(&id);
+    let after = logs(w, &[&id]);
+    assert_numbers(&after.out(), 3_000_000);
+    assert_eq!(after.err(), "");
+    assert_eq!(logs(w, &["--tail", "200000", &id]).out().lines().next(), Some("002800001"));
+}
+
+fn store_away(w: &World) {
+    let pause = w.dir.join("go-on");
+    let more = "seq -f %09.0f 100001 3000000; echo last";
+    let program = format!("seq -f %09.0f 1 100000; while [ ! -e {} ]; do sleep 0.1; done; {more}; sleep 4", pause.display());
+    let id = w.submit(&["--", "/bin/sh", "-c", &program]);
+    w.running(&id);
+    let node = node_of(w, &id);
+    let dir = alloc_dir(w, &node, &id);
+    let index = dir.join("spool.json");
+    w.wait("the first part to be flushed", || std::fs::read_to_string(&index).is_ok_and(|t| t.contains("\"end\":1000000,")));
+    // No directory can be made below a file.
+    let (store, aside) = (w.dir.join("objects"), w.dir.join("objects.aside"));
+    std::fs::rename(&store, &aside).unwrap();
+    std::fs::write(&store, "").unwrap();
+    std::fs::write(&pause, "").unwrap();
+    w.wait("its end to be written", || logs(w, &["--tail", "1", &id]).out() == "last\n");
+    let status = || w.at(&node).ok(&["node", "status"]).unwrap();
+    w.wait("the store to be missed", || status().contains("log store: away"));
+    w.wait("the oldest to go", || on_disk(&dir) < 9000 * KIB);
+    std::fs::remove_file(&store).unwrap();
+    std::fs::rename(&aside, &store).unwrap();
+    w.completed(&id);
+    w.wait("the store to be back", || !status().contains("log store: away"));
+    flushed(w, &dir);
+    let check = |finished: Finished| {
+        let (out, err) = (finished.out(), finished.err());
+        assert!(err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (log_spool_max_bytes)"), "{err}");
+        let lines: Vec<&str> = out.lines().collect();
+        assert_numbers(&lines[..100_000].join("\n"), 100_000);
+        assert_eq!(lines[lines.len() - 2..], ["003000000", "last"]);
+        let missing: usize = err.split(" bytes of").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert_eq!(out.len() + missing, 30_000_005, "what is said to be missing is what is missing");
+    };
+    check(logs(w, &[&id]));
+    remove(&dir);
+    check(logs(w, &[&id]));
+}
+
+fn truncating(w: &World) {
+    let program = "echo one; sleep 3; echo two > /dev/stdout; sleep 3; echo three";
+    let id = w.submit(&["--", "/bin/sh", "-c", program]);
+    w.running(&id);
+    let reader = follow(w, "n1", &[&id]);
+    let (bytes, said, code) = followed(w, reader);
+    assert_eq!((String::from_utf8(bytes).unwrap().as_str(), code), ("one\ntwo\nthree\n", Some(0)), "{said}");
+    assert_eq!(said.matches("rank 0 truncated its own stdout").count(), 1, "{said}");
+    let dir = all_flushed(w, &node_of(w, &id), &id);
+    for (what, gone) in [("with its files", false), ("from the store", true)] {
+        if gone {
+            remove(&dir);
+        }
+        let after = logs(w, &[&id]);
+        assert_eq!(after.out(), "one\ntwo\nthree\n", "{what}: what was flushed before stays");
+        assert_eq!(after.err().matches("rank 0 truncated its own stdout").count(), 1, "{what}");
+    }
+}
+
+fn ranges(w: &World) {
+    let program = "echo early; sleep 4; echo late; echo later; sleep 2";
+    let id = w.submit(&["--", "/bin/sh", "-c", program]);
+    w.wait_log(&id, "early");
+    std::thread::sleep(Duration::from_secs(2));
+    let between = process::run(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%3NZ"]), JOB).unwrap().out();
+    let between = between.trim();
+    w.wait_log(&id, "later");
+    assert_eq!(logs(w, &["--since", between, &id]).out(), "late\nlater\n", "while it runs");
+    assert_eq!(logs(w, &["--until", between, &id]).out(), "early\n");
+    assert_eq!(logs(w, &["--tail", "1", &id]).out(), "later\n");
+    assert_eq!(logs(w, &["--since", "1h", &id]).out(), "early\nlate\nlater\n");
+    w.completed(&id);
+    let dir = all_flushed(w, &node_of(w, &id), &id);
+    remove(&dir);
+    assert_eq!(logs(w, &["--since", between, &id]).out(), "late\nlater\n", "from the store");
+    assert_eq!(logs(w, &["--until", between, &id]).out(), "early\n");
+    assert_eq!(logs(w, &["--tail", "2", &id]).out(), "late\nlater\n");
+    let wrong = w.run(&["logs", "--since", "yesterday", &id]);
+    assert!(wrong.code() == 2 && wrong.err().contains("--since"), "{}", wrong.err());
+}
+
+fn node_gone(w: &World) {
+    let program = "echo kept by $LATTICE_NODE; sleep 60";
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", program]);
+    w.wait_log(&id, "kept by n2");
+    let dir = alloc_dir(w, "n2", &id);
+    w.wait("it to be flushed", || std::fs::read_to_string(dir.join("spool.json")).is_ok_and(|t| t.contains("\"end\":")));
+    // The index goes into the store after the one on the node.
+    let said = || objects(&w.dir.join("objects")).iter().any(|k| k.contains(&id) && k.ends_with("n2.json"));
+    w.wait("the store to know of it", said);
+    faults::kill_node(&w.dir, "n2").unwrap();
+    let read = logs(w, &[&id]);
+    assert!(read.out().contains("kept by n1\n") && read.out().contains("kept by n2\n"), "{}", read.out());
+    assert!(read.err().contains("n2: the node does not answer"), "{}", read.err());
+    faults::start_node(&w.dir, "n2").unwrap();
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+fn too_many_streams(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "echo here; sleep 60"]);
+    w.wait_log(&id, "here");
+    let mut readers: Vec<Child> = (0..10).map(|_| follow(w, "n1", &[&id])).collect();
+    for reader in &mut readers {
+        let mut line = [0; 5];
+        reader.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert_eq!(&line, b"here\n");
+    }
+    let refused = w.run(&["logs", &id]);
+    assert_eq!(refused.code(), 4, "{}", refused.err());
+    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
+    let mut one = readers.pop().unwrap();
+    one.kill().unwrap();
+    one.wait().unwrap();
+    w.wait("its place to be free", || w.run(&["logs", &id]).code() == 0);
+    w.ok(&["cancel", &id]);
+    for mut reader in readers {
+        let _ = reader.kill();
+        reader.wait().unwrap();
+    }
+    w.ended(&id);
+}
+
+/// A real S3 server, for as long as this process lives.
+struct Moto {
+    port: u16,
+    server: Child,
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+static MOTO: Mutex<Option<Moto>> = Mutex::new(None);
+
+/// Ends the S3 server.
+pub fn close() {
+    *MOTO.lock().unwrap() = None;
+}
+
+fn in_s3(options: &mut Options) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let program = machine().moto.as_ref().unwrap();
+    let mut command = Command::new(program);
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    *MOTO.lock().unwrap() = Some(Moto { port, server: command.spawn().unwrap() });
+    assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
+    assert!(http("PUT", "/lattice").starts_with("HTTP/1.1 200"), "the bucket is made");
+    let credentials = options.dir.with_extension("s3-credentials");
+    let mut file = std::fs::File::create(&credentials).unwrap();
+    std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap();
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    file.write_all(b"access_key_id: test\nsecret_access_key: test\n").unwrap();
+    options.log_lines = format!(
+        "log_store: s3://lattice/some/prefix\nlog_store_options: {{endpoint: \"http://127.0.0.1:{port}\", region: us-east-1, allow_http: \"true\"}}\nlog_store_credentials: {:?}\n{LIMITS}",
+        credentials.display().to_string()
+    );
+}
+
+/// One request without a body to the S3 server.
+fn http(method: &str, path: &str) -> String {
+    let port = MOTO.lock().unwrap().as_ref().unwrap().port;
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(JOB)).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn s3(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", &numbers(10, 100_000, "0.3")]);
+    w.running(&id);
+    let dir = alloc_dir(w, "n1", &id);
+    w.wait("something to be in the bucket", || http("GET", "/lattice?list-type=2").contains(&id));
+    faults::kill_node(&w.dir, "n1").unwrap();
+    faults::start_node(&w.dir, "n1").unwrap();
+    w.completed(&id);
+    flushed(w, &dir);
+    remove(&dir);
+    let read = logs(w, &[&id]);
+    assert_eq!(read.err(), "");
+    assert_numbers(&read.out(), 1_000_000);
+    let listed = http("GET", "/lattice?list-type=2");
+    for piece in ["logs/metadata.json", "logs/metadata/", "logs/stdout/n1/", "-1-0-0-000000000000.log.zst"] {
+        assert!(listed.contains("some/prefix/") && listed.contains(piece), "{piece} in {listed}");
+    }
+    let doctor = process::run(
+        Command::new(w.cluster().binaries.join("lattice-agent")).args(["doctor", "--config"]).arg(w.dir.join("n1/agent.yaml")),
+        JOB,
+    );
+    let report = doctor.unwrap().out();
+    assert!(report.lines().any(|l| l.starts_with("ok") && l.contains("s3://lattice/some/prefix")), "{report}");
+}

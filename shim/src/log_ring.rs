@@ -1,0 +1,216 @@
+//! Log files that do not fill the disk: what is in the log store is punched out of their beginnings, all but the last for
+//! live reading; while the store is away, what is beyond the spool's limit goes as well. With or without an agent.
+//!
+//! The files keep their lengths, so that writers and readers notice nothing: a hole is where a file begins.
+
+use crate::say;
+use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// Holes begin and end at blocks, in bytes.
+const BLOCK: u64 = 4096;
+/// Punched at once, in bytes: whoever writes to the file waits meanwhile.
+const STEP: u64 = 16 << 20;
+/// Between two looks, in milliseconds: as often as growth asks for.
+const LOOK_MS: (u64, u64) = (100, 2000);
+
+type Key = (u32, u32, LogStream);
+
+/// What is known of the log files.
+pub struct LogRing {
+    room: Option<LogRoom>,
+    files: BTreeMap<Key, LogFile>,
+    looked_at: u64,
+    due: u64,
+}
+
+/// One log file, in bytes from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LogFile {
+    end: u64,
+    /// It begins here.
+    start: u64,
+    /// The store has it to here.
+    flushed: u64,
+    /// The agent's count of truncations.
+    segment: u32,
+}
+
+impl LogRing {
+    /// Nothing is known yet. `room`: how much may be kept; `None`: all.
+    pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
+        Self { room, files: BTreeMap::new(), looked_at: now_ms, due: now_ms }
+    }
+
+    /// The store has these.
+    pub fn flushed(&mut self, files: &[FlushedLog], now_ms: u64) {
+        for file in files {
+            let known = self.files.entry((file.number, file.rank, file.stream)).or_default();
+            if file.segment > known.segment {
+                *known = LogFile { segment: file.segment, end: known.end, ..LogFile::default() };
+            }
+            // An agent that was restarted may know less: what is flushed stays so.
+            known.flushed = known.flushed.max(file.bytes);
+        }
+        self.due = now_ms;
+    }
+
+    /// When to look next, in milliseconds of the clock that `look` is given.
+    pub fn due(&self) -> Option<u64> {
+        self.room.map(|_| self.due)
+    }
+
+    /// Looks at the files and makes room, if it is time.
+    pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
+        let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
+        let grown = self.take_lengths(dir);
+        for (key, to) in plan(&self.files, room) {
+            let from = self.files[&key].start;
+            if let Err(error) = punch(&dir.log(key.0, key.1, key.2), from, to) {
+                say(&format!("log files cannot be punched, so they only grow: {error}"));
+                self.room = None;
+                return;
+            }
+            self.files.entry(key).and_modify(|f| f.start = to);
+        }
+        // So often that half the ring is not outgrown between two looks.
+        let since_ms = now_ms.saturating_sub(self.looked_at).max(1);
+        let wait = (room.ring_bytes / 2).saturating_mul(since_ms) / grown.max(1);
+        self.looked_at = now_ms;
+        self.due = now_ms + wait.clamp(LOOK_MS.0, LOOK_MS.1);
+    }
+
+    /// How many bytes came since the last look.
+    fn take_lengths(&mut self, dir: &ShimDir) -> u64 {
+        let mut grown = 0;
+        let Ok(entries) = fs::read_dir(dir.logs()) else { return 0 };
+        for entry in entries.flatten() {
+            let (Some(key), Ok(metadata)) = (entry.file_name().to_str().and_then(parse), entry.metadata()) else { continue };
+            let file = self.files.entry(key).or_default();
+            if metadata.len() < file.end {
+                // Its program truncated it: what is there now is all new.
+                *file = LogFile { segment: file.segment, ..LogFile::default() };
+            }
+            grown += metadata.len() - file.end;
+            file.end = metadata.len();
+        }
+        grown
+    }
+}
+
+fn parse(name: &str) -> Option<Key> {
+    let mut parts = name.split('.');
+    let (number, rank, suffix) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
+    let stream = [LogStream::Out, LogStream::Err].into_iter().find(|s| s.suffix() == suffix)?;
+    parts.next().is_none().then_some((number, rank, stream))
+}
+
+/// To where each file that is too long is to be punched.
+fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
+    let mut sizes: Vec<u64> = files.values().map(|f| f.end - f.start).collect();
+    let kept = level(&mut sizes, room.ring_bytes);
+    let mut starts: BTreeMap<Key, u64> = BTreeMap::new();
+    for (key, file) in files {
+        let goes = file.end.saturating_sub(kept).min(file.flushed);
+        starts.insert(*key, file.start.max(goes / BLOCK * BLOCK));
+    }
+    let mut sizes: Vec<u64> = files.iter().map(|(key, file)| file.end - starts[key]).collect();
+    let kept = level(&mut sizes, room.spool_bytes_max);
+    let too_long = files.iter().filter_map(|(key, file)| {
+        let to = starts[key].max(file.end.saturating_sub(kept) / BLOCK * BLOCK);
+        (to > file.start).then_some((*key, to))
+    });
+    too_long.collect()
+}
+
+/// The most that each may keep so that all together keep no more than `most`: what short ones leave is the long ones'.
+fn level(sizes: &mut [u64], most: u64) -> u64 {
+    sizes.sort_unstable();
+    let (mut left, mut count) = (most, sizes.len() as u64);
+    for size in sizes {
+        if *size > left / count {
+            // A file's end is never punched: by it is known that it only grew.
+            return (left / count).max(BLOCK);
+        }
+        left -= *size;
+        count -= 1;
+    }
+    u64::MAX
+}
+
+fn punch(path: &Path, mut from: u64, to: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    while from < to {
+        let next = to.min(from.saturating_add(STEP));
+        let offset = |at: u64| libc::off_t::try_from(at).map_err(io::Error::other);
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, flags, offset(from)?, offset(next - from)?)?;
+        from = next;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: LogRoom = LogRoom { ring_bytes: 100 * BLOCK, spool_bytes_max: 1000 * BLOCK };
+
+    fn planned(files: &[(u64, u64, u64)]) -> Vec<(u32, u64)> {
+        let file = |&(start, flushed, end): &(u64, u64, u64)| LogFile {
+            start: start * BLOCK,
+            flushed: flushed * BLOCK,
+            end: end * BLOCK,
+            segment: 0,
+        };
+        let files = (0..).zip(files).map(|(rank, f)| ((1, rank, LogStream::Out), file(f))).collect();
+        plan(&files, ROOM).into_iter().map(|((_, rank, _), to)| (rank, to / BLOCK)).collect()
+    }
+
+    #[test]
+    fn what_is_flushed_goes_beyond_the_ring_and_what_is_not_stays_up_to_the_limit() {
+        assert_eq!(planned(&[(0, 100, 100)]), []);
+        assert_eq!(planned(&[(0, 500, 600)]), [(0, 500)]);
+        assert_eq!(planned(&[(0, 600, 600)]), [(0, 500)]);
+        assert_eq!(planned(&[(500, 600, 600)]), []);
+        assert_eq!(planned(&[(0, 0, 1000)]), [], "the store is away");
+        assert_eq!(planned(&[(0, 50, 1001)]), [(0, 50)]);
+        assert_eq!(planned(&[(0, 0, 1001)]), [(0, 1)], "the oldest goes");
+        assert_eq!(planned(&[(1, 0, 5001)]), [(0, 4001)]);
+    }
+
+    #[test]
+    fn the_long_ones_give_and_the_short_ones_keep() {
+        assert_eq!(planned(&[(0, 10, 10), (0, 200, 200), (0, 500, 500)]), [(1, 155), (2, 455)]);
+        assert_eq!(planned(&[(0, 0, 900), (0, 0, 90), (0, 0, 300)]), [(0, 290)]);
+    }
+
+    #[test]
+    fn files_are_punched_and_a_truncated_one_begins_anew() {
+        let dir = ShimDir(std::env::temp_dir().join(format!("lattice-ring-{}", std::process::id())));
+        let _ = fs::remove_dir_all(&dir.0);
+        fs::create_dir_all(dir.logs()).unwrap();
+        let path = dir.log(1, 0, LogStream::Out);
+        let blocks = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK;
+        fs::write(&path, vec![b'x'; 300 * BLOCK as usize]).unwrap();
+        let mut ring = LogRing::new(Some(ROOM), 0);
+        ring.look(&dir, 0);
+        assert!(ring.due().is_some_and(|due| due > 0) && blocks(&path) >= 300);
+        let flushed = |blocks: u64| FlushedLog { number: 1, rank: 0, stream: LogStream::Out, segment: 0, bytes: blocks * BLOCK };
+        ring.flushed(&[flushed(150)], 50);
+        assert_eq!(ring.due(), Some(50));
+        ring.look(&dir, 50);
+        assert_eq!((blocks(&path), fs::metadata(&path).unwrap().len()), (150, 300 * BLOCK));
+        fs::write(&path, vec![b'y'; 120 * BLOCK as usize]).unwrap();
+        ring.look(&dir, 5000);
+        assert!(blocks(&path) >= 120, "nothing of what is new is flushed");
+        let mut unbounded = LogRing::new(None, 0);
+        unbounded.look(&dir, 0);
+        assert_eq!(unbounded.due(), None);
+        fs::remove_dir_all(&dir.0).unwrap();
+    }
+}
