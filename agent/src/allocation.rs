@@ -23,6 +23,7 @@ pub use terminals::{News, OpenTerminal};
 
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::terminal::ToTerminal;
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, ShimDir};
@@ -65,6 +66,11 @@ pub enum Command {
     /// Log files are in the log store that far.
     LogsFlushed {
         files: Vec<FlushedLog>,
+    },
+    /// What is typed at the terminal of a launch's first rank, which is here.
+    Typed {
+        launch: LaunchId,
+        message: ToTerminal,
     },
     /// The launch of an inline command is over (told by the launch's own task).
     EntryOver {
@@ -124,6 +130,11 @@ impl AllocationHandle {
     /// Asks for a program on a terminal; what becomes of it comes out of the receiver that belongs to the request.
     pub async fn open_terminal(&self, terminal: OpenTerminal) {
         let _ = self.commands.send(Command::OpenTerminal(Box::new(terminal))).await;
+    }
+
+    /// Types at the terminal of a launch's first rank. A slow shim makes the typist wait.
+    pub async fn type_at(&self, launch: LaunchId, message: ToTerminal) {
+        let _ = self.commands.send(Command::Typed { launch, message }).await;
     }
 
     /// Waits a moment for an allocation that is about to run, or whose shim has not told yet what it has; or says why

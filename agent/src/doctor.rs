@@ -5,11 +5,11 @@ use crate::config::AgentConfig;
 use crate::devices::DeviceFilter;
 use crate::machine;
 use lattice_model::topology::GpuVendor;
-use lattice_model::{AllocationId, NodeTopology};
+use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::topology::Discovered;
-use lattice_runtime::{identity, mounts};
+use lattice_runtime::{identity, mounts, pty};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -87,6 +87,14 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
             add("uenv images", Health::Degraded, format!("{lacks}: allocations with --uenv fail here"));
         }
     }
+    match terminal() {
+        Ok(()) => add("terminals", Health::Ok, "one can be made".to_owned()),
+        Err(error) => add(
+            "terminals",
+            Health::Degraded,
+            format!("{error}: lattice attach and launch --pty fail here; mount a devpts at /dev/pts, with /dev/ptmx"),
+        ),
+    }
     match config.shim_program() {
         Ok(path) if path.is_file() => add("shim", Health::Ok, path.display().to_string()),
         Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
@@ -138,6 +146,13 @@ pub fn gpu_shortcoming(machine: &Discovered) -> Option<String> {
     let simulated = (simulated > 0).then(|| format!("{simulated} of them SIMULATED: not there, but in the configuration (simulated_gpus)"));
     let all: Vec<String> = machine.lacking.iter().cloned().chain(simulated).collect();
     (!all.is_empty()).then(|| format!("GPUs: {}", all.join("; ")))
+}
+
+/// Makes a terminal as an attached one is made, and lets it go.
+fn terminal() -> std::io::Result<()> {
+    let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let us = Principal { name: String::new(), uid, gid, groups: Vec::new() };
+    pty::open(&us, pty::Size::default(), pty::Modes { echo: true, cooked_output: true }).map(drop)
 }
 
 fn processors(topology: &NodeTopology) -> String {

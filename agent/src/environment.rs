@@ -97,6 +97,7 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
         env: of_launch(share, id, ranks, []),
         working_dir: share.spec.working_dir.clone(),
         nodes,
+        pty: None,
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Wanted {
     pub rank: Option<u32>,
     pub stdout: bool,
     pub stderr: bool,
+    /// Whether unfinished lines are given as they come: a person sits before a terminal.
+    pub at_once: bool,
     /// (rank, stderr) → where the reader goes on.
     pub positions: BTreeMap<(u32, bool), Position>,
     /// Of each stream that there is at the beginning, only that many last lines.
@@ -194,7 +196,7 @@ impl Reader {
                     self.give(&mut lines, stream).await?;
                 }
                 Next::End => {
-                    if over {
+                    if over || self.wanted.at_once {
                         lines.all();
                     }
                     self.give(&mut lines, stream).await?;

@@ -5,6 +5,7 @@
 //! * launches on this head: agents of role `api`, for the allocation's owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
+use crate::allocation::AllocationHandle;
 use crate::context::Shared;
 use crate::environment;
 use crate::logs::{self, Wanted};
@@ -13,7 +14,7 @@ use crate::mesh::frame::{
     self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
 };
 use crate::spool::index::Position;
-use crate::terminal::over_mesh;
+use crate::terminal::{self, over_mesh};
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
@@ -55,6 +56,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
                 Ok(()) => AbortAnswer::Done,
@@ -165,6 +167,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         rank: open.rank,
         stdout: open.stdout,
         stderr: open.stderr,
+        at_once: open.at_once,
         positions: open.received.iter().map(|(rank, stderr, segment, offset)| ((*rank, *stderr), at(*segment, *offset))).collect(),
         tail: open.tail,
         since_ms: open.since_ms,
@@ -264,6 +267,28 @@ fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), String
 
 /// Brings a launch of this head down, for its allocation's owner.
 pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), String> {
+    let (_, id) = launch_of(context, open)?;
+    context.launches.abort(id, 130, format!("interrupted by {}", open.user));
+    Ok(())
+}
+
+/// Types at the terminal of a launch of this head, for a user for whom `peer` vouches.
+async fn keyboard(context: &Shared, peer: &Caller, open: &AbortOpen, mut recv: RecvStream) -> Result<(), frame::FrameError> {
+    if peer.role != Role::Api {
+        return Ok(());
+    }
+    let Ok((handle, id)) = launch_of(context, open) else { return Ok(()) };
+    loop {
+        match frame::read(&mut recv).await {
+            Ok(message) => handle.type_at(id, message).await,
+            Err(frame::FrameError::Ended) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A launch of this head, of an allocation that the user owns.
+pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), String> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let worker = context.workers.of_epoch(allocation, Epoch(open.epoch));
     let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
@@ -272,10 +297,7 @@ pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), String> {
     }
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let ours = context.launches.get(id).is_some_and(|l| l.spec.allocation == allocation);
-    if ours && context.launches.abort(id, 130, format!("interrupted by {}", open.user)) {
-        return Ok(());
-    }
-    Err(format!("allocation {} has no launch {}", allocation.short(), id.short()))
+    if ours { Ok((worker, id)) } else { Err(format!("allocation {} has no launch {}", allocation.short(), id.short())) }
 }
 
 fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<LaunchSpec, String> {
@@ -300,5 +322,6 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<
         env: environment::of_launch(share, id, ranks, open.env.iter().cloned()),
         working_dir,
         nodes,
+        pty: open.pty.map(|(rows, columns)| terminal::size(rows, columns)),
     })
 }

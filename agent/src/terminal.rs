@@ -112,7 +112,8 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
 }
 
-fn size(rows: u16, columns: u16) -> Size {
+/// A terminal's size; without one, the usual.
+pub fn size(rows: u16, columns: u16) -> Size {
     if rows == 0 || columns == 0 { Size::default() } else { Size { rows, columns } }
 }
 

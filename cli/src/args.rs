@@ -125,6 +125,8 @@ const LAUNCH_EXAMPLES: &str = "Examples:
       in a script: 4 ranks, each line with its rank
   lattice launch --alloc 1f0c9a4e hostname
       from outside, in an allocation that runs
+  lattice launch --alloc 1f0c9a4e --pty -n 1 python3
+      the same with a terminal, which outlives a restart of the agent
   lattice launch -N 2 -n 16 ./simulate
       elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
 
@@ -137,6 +139,9 @@ pub struct Launch {
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
+    /// Give the first rank a terminal: yours
+    #[arg(long, conflicts_with = "label")]
+    pub pty: bool,
     /// The allocation to run in; by default the one this process runs in
     #[arg(long, value_name = "ID")]
     pub alloc: Option<String>,
@@ -346,6 +351,7 @@ mod tests {
             "launch --alloc=12345 hostname",
             "launch --alloc=12345 -n 4 ./my_program --its=own -n 7",
             "launch -n4 -- true",
+            "launch --alloc=12345 --pty bash",
             "logs 12345 --follow",
             "logs 12345 --stderr --node=x1000c0s0b0n3",
             "attach 12345",

@@ -29,6 +29,7 @@ mod shown;
 mod table;
 mod terminal;
 mod time;
+mod typist;
 mod unbuilt;
 
 use args::{Cli, Command};

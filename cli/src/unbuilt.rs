@@ -50,8 +50,6 @@ pub struct UnbuiltFlags {
     gpus_per_node: Option<String>,
     #[arg(long, hide = true)]
     gpus_per_task: Option<String>,
-    #[arg(long, hide = true)]
-    pty: bool,
 }
 
 impl UnbuiltFlags {
@@ -79,7 +77,6 @@ impl UnbuiltFlags {
             gpus: self.gpus.or(under.gpus),
             gpus_per_node: self.gpus_per_node.or(under.gpus_per_node),
             gpus_per_task: self.gpus_per_task.or(under.gpus_per_task),
-            pty: self.pty || under.pty,
         }
     }
 
@@ -114,7 +111,6 @@ impl UnbuiltFlags {
             ("--gpus", self.gpus.is_some()),
             ("--gpus-per-node", self.gpus_per_node.is_some()),
             ("--gpus-per-task", self.gpus_per_task.is_some()),
-            ("--pty", self.pty),
         ];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
@@ -225,7 +221,6 @@ mod tests {
             ("--gpus=4", "--gpus"),
             ("--gpus-per-node=4", "--gpus-per-node"),
             ("--gpus-per-task=1", "--gpus-per-task"),
-            ("--pty", "--pty"),
         ] {
             let flags = Line::try_parse_from(["x", typed]).unwrap().flags;
             let mut spec = v1::AllocationSpec::default();

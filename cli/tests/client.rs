@@ -188,6 +188,13 @@ impl AllocationService for Scene {
         if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
     }
 
+    async fn launch_input(
+        &self,
+        _: Request<tonic::Streaming<v1::LaunchInputRequest>>,
+    ) -> Result<Response<v1::LaunchInputResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     type AttachStream = Streamed<v1::AttachEvent>;
 
     async fn attach(&self, _: Request<tonic::Streaming<v1::AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {

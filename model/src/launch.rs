@@ -25,6 +25,25 @@ pub struct LaunchSpec {
     pub working_dir: PathBuf,
     /// The nodes with their ranks, in rank order without a gap; the first is the head, where fences meet.
     pub nodes: Vec<NodeRanks>,
+    /// Whether the first rank has a terminal, and of which size at first.
+    #[serde(default)]
+    pub pty: Option<TerminalSize>,
+}
+
+/// A terminal's size, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
+}
+
+impl Default for TerminalSize {
+    /// What programs expect where nobody says otherwise.
+    fn default() -> Self {
+        Self { rows: 24, columns: 80 }
+    }
 }
 
 /// One node's ranks: `first .. first + count`.

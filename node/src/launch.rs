@@ -133,6 +133,7 @@ mod tests {
             env: BTreeMap::new(),
             working_dir: "/".into(),
             nodes,
+            pty: None,
         })
     }
 

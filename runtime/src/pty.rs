@@ -2,6 +2,7 @@
 //! When the last copy of the master closes, the kernel hangs their session up.
 
 use lattice_model::Principal;
+pub use lattice_model::TerminalSize as Size;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::pty::{posix_openpt, ptsname_r, unlockpt};
@@ -11,22 +12,6 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-
-/// A terminal's size, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Lines.
-    pub rows: u16,
-    /// Characters in a line.
-    pub columns: u16,
-}
-
-impl Default for Size {
-    /// What programs expect where nobody says otherwise.
-    fn default() -> Self {
-        Self { rows: 24, columns: 80 }
-    }
-}
 
 /// What the terminal does to bytes on their way. Signals (Ctrl-C, Ctrl-Z, Ctrl-\) and lines are always its business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub use frame::{Decoder, FrameError, encode};
 pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
-use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome};
+use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome, TerminalSize};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -208,8 +208,14 @@ pub enum ToShim {
     /// The end of this launch is journalled: the shim may forget it (its replay leaves it out from now on).
     /// Ignored while a rank of it lives. Keeps a shim small that sees thousands of launches.
     Forget { launch: LaunchId },
-    /// Passes a signal to the ranks of a launch.
-    Signal { launch: LaunchId, signal: i32 },
+    /// Was typed at the terminal of a launch's first rank ([`LaunchSpec::pty`]). Nothing to do where it has none here.
+    Typed {
+        launch: LaunchId,
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// That terminal is to have another size.
+    Resized { launch: LaunchId, size: TerminalSize },
     /// Starts a program on a terminal that the agent made and keeps the other end of, unless that was done: in a session
     /// of its own with `tty` as its controlling terminal, in a cgroup of its own below `work`. `session` is the agent's
     /// name for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].

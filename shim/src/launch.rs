@@ -1,12 +1,15 @@
 //! One launch's ranks on this node, each with its PMI socket.
 
 use crate::log_files;
+use crate::terminal::RankTerminal;
 use crate::work::Work;
 use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,6 +18,8 @@ use std::os::unix::net::UnixStream;
 
 /// Where a rank finds its PMI socket.
 const PMI_FD: i32 = 3;
+/// In the place of a local rank's number: the first rank's terminal. Ranks are far fewer.
+const TERMINAL: u32 = u32::MAX;
 /// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Read at a time, in bytes.
@@ -58,6 +63,8 @@ pub struct Launch {
     pub down: Down,
     /// Told to the agent as an abort that began here.
     pub aborted: Option<(i32, String)>,
+    /// The first rank's, where it is here and has one.
+    terminal: Option<RankTerminal>,
 }
 
 /// Bringing one launch down.
@@ -120,14 +127,16 @@ impl Launch {
             NotStarted { code: 126, why: format!("{error}{source}") }
         });
         let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut terminal = None;
         for local in 0..part.count {
             let started = match &group {
-                Ok(group) => start_rank(&spec, &job, local, group.as_ref(), around, token(local)),
+                Ok(group) => start_rank(&spec, &job, local, group.as_ref(), around, &token),
                 Err(error) => Err(error.clone()),
             };
             ranks.push(match started {
-                Ok((pid, start, pmi)) => {
+                Ok((pid, start, pmi, of_rank)) => {
                     pids.push((local, pid));
+                    terminal = terminal.or(of_rank);
                     Rank { state: RankState::Running { pid, start }, pmi: Some(pmi) }
                 }
                 Err(NotStarted { code, why }) => {
@@ -138,7 +147,7 @@ impl Launch {
             });
         }
         let server = Server::new(job);
-        let launch = Self { spec, first: part.first, ranks, hung_up: BTreeMap::new(), server, down: Down::No, aborted: None };
+        let launch = Self { spec, first: part.first, ranks, hung_up: BTreeMap::new(), server, down: Down::No, aborted: None, terminal };
         Started { launch, pids, failed }
     }
 
@@ -184,6 +193,20 @@ impl Launch {
         self.server.replay().into_iter().filter_map(fence).collect()
     }
 
+    /// Its terminal, where it has one here that is not hung up.
+    pub fn terminal(&mut self) -> Option<&mut RankTerminal> {
+        self.terminal.as_mut()
+    }
+
+    /// The terminal hangs up: an interactive shell does not end by SIGTERM.
+    pub fn hang_up(&self) {
+        if self.terminal.is_some()
+            && let Some(Rank { state: RankState::Running { pid, .. }, .. }) = self.ranks.first()
+        {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGHUP);
+        }
+    }
+
     /// The head's answer to a fence.
     pub fn fence_done(&mut self, number: u32, blob: &[u8], epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         self.handle(Event::FenceDone { number, blob }, epoll, &token)
@@ -192,6 +215,15 @@ impl Launch {
     /// A rank's socket has something for us, or room. `now` is in milliseconds of CLOCK_BOOTTIME.
     pub fn socket_ready(&mut self, local: u32, flags: EpollFlags, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         let mut happenings = Vec::new();
+        if local == TERMINAL {
+            if let Some(mut terminal) = self.terminal.take() {
+                match terminal.ready(flags, epoll) {
+                    true => self.terminal = Some(terminal),
+                    false => terminal.close(epoll),
+                }
+            }
+            return happenings;
+        }
         if flags.contains(EpollFlags::EPOLLOUT) {
             happenings.extend(self.send(local, Vec::new(), epoll, &token));
         }
@@ -230,6 +262,13 @@ impl Launch {
         let mut happenings = self.receive(local, epoll, &token).happenings;
         happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
         self.close(local, epoll);
+        if self.rank(local) == 0
+            && let Some(mut terminal) = self.terminal.take()
+        {
+            // With its leader the kernel has hung up the session: nothing is shown any more.
+            terminal.show();
+            terminal.close(epoll);
+        }
         self.hung_up.remove(&local);
         let (number, global) = (self.spec.number, self.rank(local));
         let Some(rank) = self.ranks.get_mut(local as usize) else { return (outcome, happenings) };
@@ -324,8 +363,8 @@ fn start_rank(
     local: u32,
     group: Option<&OwnedFd>,
     around: &Surroundings<'_>,
-    token: u64,
-) -> Result<(i32, Start, PmiSocket), NotStarted> {
+    token: &impl Fn(u32) -> u64,
+) -> Result<(i32, Start, PmiSocket, Option<RankTerminal>), NotStarted> {
     let rank = job.first + local;
     let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
     let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
@@ -339,21 +378,38 @@ fn start_rank(
     ]);
     let inherited = spec.env.iter().filter(|(name, _)| !wire_up.iter().any(|(ours, _)| &ours == name));
     let env: Vec<(String, String)> = inherited.map(|(k, v)| (k.clone(), v.clone())).chain(wire_up.iter().cloned()).collect();
-    around.epoll.add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(|e| system("watching its PMI socket", e.into()))?;
+    around.epoll.add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token(local))).map_err(|e| system("watching its PMI socket", e.into()))?;
+    let terminal = match spec.pty.filter(|_| rank == 0) {
+        Some(size) => {
+            let log = out.try_clone().map_err(|e| system("its log file", e))?;
+            let made = RankTerminal::make(around.owner, size, log, around.epoll, token(TERMINAL));
+            Some(made.map_err(|e| system("making its terminal", e))?)
+        }
+        None => None,
+    };
+    let [stdin, stdout, stderr] = match &terminal {
+        Some((_, slave)) => [slave.as_fd(); 3],
+        None => [around.null.as_fd(), out.as_fd(), err.as_fd()],
+    };
     let child = process::spawn(&Program {
         argv: &spec.argv,
         env: &env,
         working_dir: &spec.working_dir,
         user: Some(around.owner),
-        stdin: around.null.as_fd(),
-        stdout: out.as_fd(),
-        stderr: err.as_fd(),
+        stdin,
+        stdout,
+        stderr,
         inherit: &[theirs.as_fd()],
         cgroup: group.map(AsFd::as_fd),
         v1_groups: around.v1_groups,
         open_files: around.open_files,
         binding: None,
-        terminal: false,
+        terminal: terminal.is_some(),
     })?;
-    Ok((child.pid, child.into_start(), PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false }))
+    Ok((
+        child.pid,
+        child.into_start(),
+        PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false },
+        terminal.map(|(ours, _)| ours),
+    ))
 }

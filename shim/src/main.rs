@@ -19,6 +19,7 @@ mod log_files;
 mod log_ring;
 mod script;
 mod serve;
+mod terminal;
 mod work;
 
 use anyhow::{Context, bail, ensure};

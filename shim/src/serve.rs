@@ -287,12 +287,16 @@ impl Shim {
                     self.forgotten.insert(launch);
                 }
             }
-            ToShim::Signal { launch, signal } => {
-                if let Some(number) = self.number_of(launch).filter(|_| (1..=64).contains(&signal)) {
-                    for pid in self.launches[&number].pids() {
-                        // SAFETY: two integers; the pid is an unreaped child's, which leads a group of its own.
-                        unsafe { libc::kill(-pid, signal) };
-                    }
+            ToShim::Typed { launch, bytes } => {
+                let launch = self.launches.values_mut().find(|l| l.id() == launch);
+                if let Some(terminal) = launch.and_then(Launch::terminal) {
+                    terminal.typed(&bytes, &self.epoll);
+                }
+            }
+            ToShim::Resized { launch, size } => {
+                let launch = self.launches.values_mut().find(|l| l.id() == launch);
+                if let Some(terminal) = launch.and_then(Launch::terminal) {
+                    terminal.resize(size);
                 }
             }
             ToShim::Attach { session, tty, argv, env, working_dir } => self.attach(session, &tty, &argv, &env, &working_dir),

@@ -113,6 +113,7 @@ mod tests {
             argv: vec!["a".into()],
             env: BTreeMap::new(),
             working_dir: "/".into(),
+            pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count }],
         })
     }

@@ -8,6 +8,8 @@ use super::{Activity, Command, Detail, Standing, launch_numbers, prepare, undo};
 use crate::context::Shared;
 use crate::environment;
 use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::terminal::ToTerminal;
+use crate::terminal;
 use lattice_model::{AllocationId, Assignment, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
@@ -153,6 +155,7 @@ impl AllocationTask {
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
+            Command::Typed { launch, message } => self.typed(launch, message).await,
             Command::EntryOver { end } => self.entry_launch_over(end).await,
             Command::Undo => {}
         }
@@ -434,6 +437,15 @@ impl AllocationTask {
             self.send(terminal).await;
         }
         self.stand();
+    }
+
+    /// While there is no line to the shim, what is typed is lost: as if the program had not looked.
+    async fn typed(&mut self, launch: LaunchId, message: ToTerminal) {
+        match message {
+            ToTerminal::Input(bytes) => self.send(ToShim::Typed { launch, bytes }).await,
+            ToTerminal::Size { rows, columns } => self.send(ToShim::Resized { launch, size: terminal::size(rows, columns) }).await,
+            ToTerminal::EndOfInput => {}
+        }
     }
 
     async fn open_terminal(&mut self, terminal: OpenTerminal) {

@@ -7,7 +7,7 @@
 //! Every stream begins with an [`Open`] that says what it is for; what follows is of that purpose's types. The whole
 //! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome, TerminalSize};
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
 use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
@@ -118,6 +118,9 @@ pub enum Open {
     /// From an agent, for a user: a program on a terminal. Then [`super::terminal::ToTerminal`] one way and
     /// [`super::terminal::FromTerminal`] the other.
     Attach(super::terminal::AttachOpen),
+    /// From an `api` agent, for a user: what is typed at the terminal of a launch of this head. Then
+    /// [`super::terminal::ToTerminal`], and no answer.
+    Keyboard(AbortOpen),
 }
 
 /// [`LaunchSpec`] on the wire.
@@ -131,6 +134,8 @@ pub struct WireLaunch {
     pub env: Vec<(String, String)>,
     pub working_dir: String,
     pub nodes: Vec<(String, u32, u32)>,
+    /// Rows and columns of the first rank's terminal, where it has one.
+    pub pty: Option<(u16, u16)>,
 }
 
 /// From a head to a part.
@@ -187,6 +192,8 @@ pub struct LogsOpen {
     pub stdout: bool,
     pub stderr: bool,
     pub follow: bool,
+    /// Unfinished lines as well, as they come.
+    pub at_once: bool,
     /// What the caller has: (rank, stderr, segment, bytes of that segment).
     pub received: Vec<(u32, bool, u32, u64)>,
     /// Only that many last lines of each stream.
@@ -231,11 +238,13 @@ pub struct LaunchOpen {
     pub tasks_per_node: u32,
     pub working_dir: String,
     pub env: Vec<(String, String)>,
+    /// Rows and columns of a terminal for the first rank.
+    pub pty: Option<(u16, u16)>,
     pub uid: u32,
     pub user: String,
 }
 
-/// A launch that a user wants brought down.
+/// A launch of a user's that is there already.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct AbortOpen {
     pub id: [u8; 16],
@@ -274,6 +283,7 @@ impl From<&LaunchSpec> for WireLaunch {
             env: spec.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             working_dir: spec.working_dir.to_string_lossy().into_owned(),
             nodes: wire_nodes(&spec.nodes),
+            pty: spec.pty.map(|size| (size.rows, size.columns)),
         }
     }
 }
@@ -308,6 +318,7 @@ impl TryFrom<WireLaunch> for LaunchSpec {
             env: wire.env.into_iter().collect(),
             working_dir: wire.working_dir.into(),
             nodes,
+            pty: wire.pty.map(|(rows, columns)| TerminalSize { rows, columns }),
         })
     }
 }

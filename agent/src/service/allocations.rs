@@ -166,6 +166,14 @@ impl AllocationService for Api {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
+    async fn launch_input(
+        &self,
+        request: Request<tonic::Streaming<v1::LaunchInputRequest>>,
+    ) -> Result<Response<v1::LaunchInputResponse>, Status> {
+        launching::type_on(self, request).await?;
+        Ok(Response::new(v1::LaunchInputResponse {}))
+    }
+
     type LaunchStream = Streamed<v1::LaunchEvent>;
 
     async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {

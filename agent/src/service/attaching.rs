@@ -17,7 +17,7 @@ const QUEUE: usize = 16;
 /// How long a caller may take to say what it wants.
 const START_WAIT: Duration = Duration::from_secs(5);
 /// Typed at once, in bytes.
-const INPUT_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const INPUT_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the name of a kind of terminal.
 const TERM_BYTES_MAX: usize = 64;
 
@@ -99,7 +99,7 @@ fn wanted(start: Start, target: &launching::Target, asker: &Asker) -> Result<Att
     })
 }
 
-fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
+pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
     let size = size.unwrap_or_default();
     let fits = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
     (fits(size.rows), fits(size.columns))

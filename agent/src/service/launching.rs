@@ -3,10 +3,12 @@
 //! The launch's id is the caller's: one that comes back after a lost connection finds its launch again and goes on
 //! reading where it was.
 
-use super::Api;
 use super::caller::Caller;
 use super::output::{Selection, gather, received};
+use super::{Api, attaching};
+use crate::allocation::AllocationHandle;
 use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, Open};
+use crate::mesh::terminal::ToTerminal;
 use crate::meshd;
 use crate::spool::index::Position;
 use lattice_api::v1;
@@ -16,7 +18,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 
 /// Events that wait for a slow caller.
 const QUEUE: usize = 32;
@@ -56,6 +58,7 @@ pub(super) async fn launch(
         tasks_per_node: request.tasks_per_node,
         working_dir: request.working_dir,
         env: request.env.into_iter().collect(),
+        pty: request.pty.map(|given| attaching::size(Some(given))),
         uid: caller.principal.uid,
         user: caller.principal.name.clone(),
     };
@@ -117,6 +120,57 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
         AbortAnswer::Done => Ok(()),
         AbortAnswer::Refused { why } => Err(Status::failed_precondition(why)),
     }
+}
+
+/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does.
+pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInputRequest>>) -> Result<(), Status> {
+    use v1::launch_input_request::What;
+    let caller = api.caller(&request).await?;
+    let mut requests = request.into_inner();
+    let Some(v1::LaunchInputRequest { what: Some(What::Start(start)) }) = requests.message().await? else {
+        return Err(Status::invalid_argument("the first message must be `start`"));
+    };
+    let id: LaunchId = start.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+    let target = target(api, &caller, &start.allocation).await?;
+    let open = AbortOpen {
+        id: *id.0.as_bytes(),
+        allocation: *target.allocation.0.as_bytes(),
+        epoch: target.epoch.0,
+        uid: caller.principal.uid,
+        user: caller.principal.name,
+    };
+    let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
+    let mut way = if target.head == api.context.me {
+        let (handle, id) = meshd::launch_of(&api.context, &open).map_err(Status::failed_precondition)?;
+        Way::Here { handle, id }
+    } else {
+        let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
+        let (mut send, _) = api.context.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
+        frame::write(&mut send, &Open::Keyboard(open)).await.map_err(|e| unavailable(&e))?;
+        Way::There(send)
+    };
+    while let Some(request) = requests.message().await? {
+        let message = match request.what {
+            Some(What::Input(bytes)) if bytes.len() <= attaching::INPUT_BYTES_MAX => ToTerminal::Input(bytes),
+            Some(What::Size(given)) => {
+                let (rows, columns) = attaching::size(Some(given));
+                ToTerminal::Size { rows, columns }
+            }
+            Some(What::Input(_) | What::Start(_)) => return Err(Status::invalid_argument("more at once than is typed, or a second start")),
+            None => continue,
+        };
+        match &mut way {
+            Way::Here { handle, id } => handle.type_at(*id, message).await,
+            Way::There(send) => frame::write(send, &message).await.map_err(|e| unavailable(&e))?,
+        }
+    }
+    Ok(())
+}
+
+/// The way to a launch's terminal.
+enum Way {
+    Here { handle: AllocationHandle, id: LaunchId },
+    There(quinn::SendStream),
 }
 
 /// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
@@ -298,6 +352,7 @@ impl Run {
             stdout: true,
             stderr: true,
             follow: true,
+            at_once: self.open.pty.is_some(),
             user: self.user.clone(),
             received: self.received.clone(),
             tail: None,

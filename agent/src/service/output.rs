@@ -32,6 +32,8 @@ pub(super) struct Selection {
     pub stdout: bool,
     pub stderr: bool,
     pub follow: bool,
+    /// Unfinished lines as well, as they come.
+    pub at_once: bool,
     pub user: Principal,
     /// What the caller has of this epoch: (rank, stderr) → where it goes on.
     pub received: BTreeMap<(u32, bool), Position>,
@@ -80,6 +82,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         stdout,
         stderr,
         follow: request.follow,
+        at_once: false,
         user: caller.principal,
         received: received(&request.received, allocation.epoch),
         tail: request.tail,
@@ -229,6 +232,7 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
         stdout: selection.stdout,
         stderr: selection.stderr,
         follow: selection.follow,
+        at_once: selection.at_once,
         received: selection.received.iter().map(|((rank, stderr), at)| (*rank, *stderr, at.segment, at.offset)).collect(),
         tail: selection.tail,
         since_ms: selection.since_ms,
@@ -292,6 +296,7 @@ async fn from_store(api: &Api, node: &NodeId, selection: &mut Selection, out: &m
         rank: selection.rank,
         stdout: selection.stdout,
         stderr: selection.stderr,
+        at_once: false,
         positions: selection.received.clone(),
         tail: selection.tail,
         since_ms: selection.since_ms,

@@ -93,7 +93,8 @@ async fn talk(
     signals: &mut Signals,
     raw: Option<&Raw>,
 ) -> Result<u8, Failure> {
-    let mut resized = false;
+    // It may have changed since the start was said.
+    let mut resized = true;
     loop {
         tokio::select! {
             event = events.message() => {

@@ -9,9 +9,12 @@ use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
 use crate::shape::shape;
 use crate::shown::short;
+use crate::typist::{self, Farewell, Typist};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
+use std::convert::Infallible;
+use tokio::sync::watch;
 
 /// What a shell says of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -31,6 +34,11 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
 }
 
 async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
+    if args.pty {
+        return Err(Failure::new(Exit::Refused, "--pty outside an allocation is not built yet").hint(
+            "submit what holds the nodes (`lattice submit -- sleep 1h`), then `lattice launch --pty --alloc ID` or `lattice attach ID`",
+        ));
+    }
     let flags = job_flags(args.flags, args.ranks)?;
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Command(args.command), &session.settings, around)?;
@@ -72,6 +80,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
         received: Vec::new(),
+        pty: if args.pty { Some(typist::size()?) } else { None },
     };
     follow_launch(session, client, &request, Screen::new(args.label)).await
 }
@@ -100,13 +109,29 @@ async fn follow_launch(session: &Session, mut client: Client, request: &v1::Laun
     let patience = Patience::default();
     let mut interrupts = Some(Interrupts::take()?);
     let mut interrupted = false;
+    // Raw from here on: Ctrl-C is a key like others then.
+    let (mut typist, mut farewell) = if request.pty.is_some() {
+        let (typist, farewell) = typist::begin()?;
+        (Some(typist), Some(farewell))
+    } else {
+        (None, None)
+    };
     loop {
         let once = {
-            let once = launch_once(session, &client, request, &mut screen, &patience);
+            let (begins, mut begun) = watch::channel(false);
+            let once = launch_once(session, &client, request, &mut screen, &patience, begins);
             tokio::pin!(once);
+            let typing = type_on(&mut typist, &client, request, &mut begun);
+            tokio::pin!(typing);
             loop {
                 tokio::select! {
                     done = &mut once => break done,
+                    never = &mut typing => match never {},
+                    code = Farewell::came(&mut farewell) => {
+                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+                        answer(client.allocations().abort_launch(abort)).await?;
+                        return Ok(code);
+                    }
                     () = Interrupts::pressed(&mut interrupts) => {
                         if interrupted {
                             return Ok(INTERRUPTED);
@@ -131,12 +156,26 @@ async fn follow_launch(session: &Session, mut client: Client, request: &v1::Laun
     }
 }
 
+/// Types at the launch's terminal, where it has one.
+async fn type_on(
+    typist: &mut Option<Typist>,
+    client: &Client,
+    request: &v1::LaunchRequest,
+    begun: &mut watch::Receiver<bool>,
+) -> Infallible {
+    match typist {
+        Some(typist) => typist.type_on(client, request, begun).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn launch_once(
     session: &Session,
     client: &Client,
     request: &v1::LaunchRequest,
     screen: &mut Screen,
     patience: &Patience,
+    begins: watch::Sender<bool>,
 ) -> Result<u8, Failure> {
     let request = v1::LaunchRequest { received: screen.so_far(), ..request.clone() };
     let id = request.id.clone();
@@ -151,7 +190,8 @@ async fn launch_once(
                 }
                 return Ok(program_code(ended.code));
             }
-            Some(What::Started(_)) | None => {}
+            Some(What::Started(_)) => drop(begins.send_replace(true)),
+            None => {}
         }
     }
     Err(Failure::new(Exit::Unavailable, format!("the agent stopped following launch {} before it ended", short(&id))))

@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         ATTACH.test("it_ends_with_the_allocation_and_keeps_none_alive", &[], ends),
         ATTACH.test("a_killed_agent_hangs_up_and_the_terminal_is_restored", &[], killed),
         ATTACH.test("a_signal_from_outside_leaves_the_terminal_restored", &[], signals),
+        ATTACH.test("a_launch_has_a_terminal_that_outlives_its_agent", &[], launch),
         ATTACH.test("the_image_is_seen_inside", &[Need::Mounts], image),
     ]
 }
@@ -47,11 +48,17 @@ fn cancel(w: &World, id: &str) {
 
 /// Processes of that name and in such a state in the allocation's attached terminals.
 fn attached(id: &str, name: &str, state: fn(char) -> bool) -> usize {
+    processes(&format!("alloc-{id}.scope/work/attach-"), name, state)
+}
+
+/// Processes of that name in the allocation's launches, its own command among them.
+fn on_launch(id: &str, name: &str) -> usize {
+    processes(&format!("alloc-{id}.scope/work/launch-"), name, |_| true)
+}
+
+fn processes(cgroup: &str, name: &str, state: fn(char) -> bool) -> usize {
     let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let within = |pid: i32| {
-        let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        cgroup.contains(&format!("alloc-{id}.scope/work/attach-"))
-    };
+    let within = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(cgroup);
     let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let is_one = |pid: &i32| comm(*pid) == format!("{name}\n") && within(*pid) && process::stat(*pid).is_some_and(|(now, _)| state(now));
     pids.filter(is_one).count()
@@ -293,5 +300,52 @@ fn image(w: &World) {
     let done = w.run(&["attach", &id, "--", "head", "-n", "1", "/user-environment/README"]);
     assert_eq!(done.code(), 0, "{}", done.err());
     assert!(done.out().contains(README), "{}", done.out());
+    cancel(w, &id);
+}
+
+fn launch(w: &World) {
+    let id = sleeper(w, &["--nodes", "2"]);
+    let head = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let refused = w.run(&["launch", "--pty", "--alloc", &id, "true"]);
+    assert!(refused.code() == 2 && refused.err().contains("must be a terminal"), "{}", refused.err());
+    let refused = w.run(&["launch", "--pty", "true"]);
+    assert!(refused.code() == 125 && refused.err().contains("lattice attach"), "{}", refused.err());
+    let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty", "--alloc", &id], args].concat()));
+    for agent in ["n1", "n2", "n3"] {
+        let mut tty = begin(agent, &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
+        // No end of line, and shown all the same.
+        tty.sees("what? ");
+        assert!(tty.is_raw());
+        tty.asks("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.", "42.0.1.vt220.");
+        tty.asks("stty size | tr ' ' x", "40x100");
+        tty.resize(50, 132);
+        tty.asks("until [ \"$(stty size)\" = '50 132' ]; do :; done; echo re''sized", "resized");
+        tty.types("sleep 601; echo not reached\n");
+        w.wait("sleep to run", || on_launch(&id, "sleep") == 3);
+        tty.types("\x03");
+        tty.asks("echo code=$?", "code=130");
+        tty.types("exit 6\n");
+        tty.ended_with(6);
+    }
+    // Two ranks: the first has the terminal, the other's output comes as ever.
+    let mut tty = begin("n1", &["-n", "2", "sh", "-c", "echo $LATTICE_RANK; [ $LATTICE_RANK = 1 ] || read x; exit 3"]);
+    tty.sees("1");
+    tty.types("\n");
+    tty.ended_with(3);
+    // Its agent dies and comes back: nothing of it is lost.
+    let mut tty = begin("n1", &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
+    tty.sees("what? ");
+    tty.asks("kept=$((6 * 7)); echo is $kept", "is 42");
+    faults::kill_node(&w.dir, &head).unwrap();
+    faults::heal(&w.dir, JOB).unwrap();
+    tty.sees_again(|tty| tty.types("echo kept $kept\n"), "kept 42");
+    tty.types("exit 7\n");
+    tty.ended_with(7);
+    // Taken from outside, it is brought down.
+    let mut tty = begin("n1", &["-n", "1", "sleep", "602"]);
+    w.wait("sleep to run", || on_launch(&id, "sleep") == 3);
+    kill(Pid::from_raw(tty.pid()), Signal::SIGTERM).unwrap();
+    tty.ended_with(143);
+    w.wait("the launch to be brought down", || on_launch(&id, "sleep") == 2);
     cancel(w, &id);
 }

@@ -37,16 +37,13 @@ impl Tty {
                 Ok(())
             });
         }
-        let tty = Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() };
-        tty.resize(40, 100);
-        tty
+        resize(&master, 40, 100);
+        Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() }
     }
 
     /// The kernel tells the program.
     pub fn resize(&self, rows: u16, columns: u16) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: an open descriptor, and a structure that outlives the call.
-        Errno::result(unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).unwrap();
+        resize(&self.master, rows, columns);
     }
 
     pub fn types(&self, text: &str) {
@@ -73,6 +70,20 @@ impl Tty {
         assert!(!command.contains(answer));
         self.types(&format!("{command}\n"));
         self.sees(answer);
+    }
+
+    /// Does something until this is seen: keys that were typed while nobody was there are lost.
+    pub fn sees_again(&mut self, act: impl Fn(&Self), text: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !self.shown.contains(text) {
+            act(self);
+            let look = Instant::now() + Duration::from_millis(500);
+            while !self.shown.contains(text) && Instant::now() < look {
+                self.read();
+            }
+            assert!(Instant::now() < until, "waited in vain for {text:?}, shown was {:?}", self.shown);
+        }
+        self.sees(text);
     }
 
     fn read(&mut self) -> bool {
@@ -123,6 +134,12 @@ impl Tty {
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
+}
+
+fn resize(master: &OwnedFd, rows: u16, columns: u16) {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: an open descriptor, and a structure that outlives the call.
+    Errno::result(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).unwrap();
 }
 
 impl Drop for Tty {

@@ -26,6 +26,7 @@ impl Shim {
             launch.down = Down::Terminating { kill_at: now_ms() + ABORT_GRACE_MS };
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
+            launch.hang_up();
             // A stopped process acts on no other signal.
             self.work.signal_launch(number, &pids, libc::SIGCONT);
         }
@@ -40,6 +41,7 @@ impl Shim {
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
                 self.attached.hang_up();
+                self.launches.values().for_each(Launch::hang_up);
             }
             Ending::Terminating { kill_at: earlier, .. } => *earlier = kill_at.min(*earlier),
             Ending::Killing { .. } | Ending::Quitting { .. } => {}

@@ -3,7 +3,7 @@
 use crate::bed::{Bed, PATIENCE, Setting, eventually, nobody};
 use lattice_model::RankOutcome;
 use lattice_runtime::pty::{self, Modes, Size};
-use lattice_runtime::shim::{FromShim, ToShim};
+use lattice_runtime::shim::{FromShim, LogStream, ToShim};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs;
@@ -193,4 +193,33 @@ pub fn stop() {
 
 pub fn stop_without_scope() {
     ends_with_the_allocation(Setting { without_scope: true, ..Setting::default() });
+}
+
+pub fn launch() {
+    let mut bed = Bed::ready(Setting::default());
+    let script = "[ $LATTICE_RANK = 1 ] && exec sleep 1000; stty size; read a; echo \"got $a\"; \
+                  trap 'stty size' WINCH; until read b; do :; done; echo \"then $b\"; sleep 1000; echo no";
+    let mut launch = bed.launch(3, 2, &["sh", "-c", script]);
+    launch.pty = Some(Size { rows: 33, columns: 99 });
+    let typed = |text: &str| ToShim::Typed { launch: launch.id, bytes: text.as_bytes().to_vec() };
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    bed.wait_log(3, 0, "33 99\r\n");
+    bed.agent.send(&typed("one\n"));
+    bed.wait_log(3, 0, "one\r\ngot one\r\n");
+    // The agent goes; the terminal stays.
+    bed.reconnect();
+    bed.agent.send(&ToShim::Resized { launch: launch.id, size: Size { rows: 50, columns: 132 } });
+    bed.wait_log(3, 0, "50 132\r\n");
+    bed.agent.send(&typed("two\n"));
+    bed.wait_log(3, 0, "then two\r\n");
+    // Rank 1 has none, and is not ended by the key.
+    assert_eq!(bed.log(3, 1, LogStream::Out), "");
+    let comm = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    eventually("both to sleep", || bed.scope().launch(3).processes().iter().filter(|pid| comm(**pid) == "sleep\n").count() == 2);
+    bed.agent.send(&typed("\x03"));
+    let ended = bed.agent.until("RankEnded", |m| matches!(m, FromShim::RankEnded { .. })).pop().unwrap();
+    assert_eq!(ended, FromShim::RankEnded { launch: launch.id, rank: 0, outcome: RankOutcome::Signalled { signal: libc::SIGINT as u8 } });
+    assert!(bed.log(3, 0, LogStream::Out).ends_with("^C"), "what was shown is logged by then");
+    bed.agent.send(&typed("to nobody\n"));
+    bed.end();
 }

@@ -115,6 +115,7 @@ impl Bed {
             argv: argv.iter().map(|a| (*a).to_owned()).collect(),
             env: [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())].into(),
             working_dir: "/tmp".into(),
+            pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count: ranks }],
         }
     }

@@ -75,7 +75,7 @@ pub fn last_words() {
         // Something to be told at the same moment, to nobody.
         let running = bed.start_sh(number * 2, 1, "exec sleep 1000");
         bed.agent.until("LaunchStarted", |m| matches!(m, FromShim::LaunchStarted { .. }));
-        bed.agent.send(&ToShim::Signal { launch: running.id, signal: libc::SIGKILL });
+        bed.scope().launch(running.number).signal(libc::SIGKILL);
         let launch = bed.start_sh(number * 2 + 1, 1, "exit 5");
         bed.agent.vanish();
         let record = ExitRecord::Rank { launch: launch.id, rank: 0, outcome: RankOutcome::Exited { code: 5 } };
@@ -116,7 +116,7 @@ pub fn hostile_agent() {
     // What a later agent may say, beside things we know: {"Teleport": nil} and "Hum".
     bed.reconnect();
     bed.agent.send_bytes(b"\x0b\0\0\0\x81\xa8Teleport\xc0\x04\0\0\0\xa3Hum");
-    bed.agent.send(&ToShim::Signal { launch: launch.id, signal: libc::SIGTERM });
+    bed.scope().launch(launch.number).signal(libc::SIGTERM);
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Signalled { signal: 15 }]);
     bed.end();
 }

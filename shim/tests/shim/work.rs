@@ -135,7 +135,7 @@ pub fn launch_once() {
     bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
     // It lives, so this does nothing.
     bed.agent.send(&ToShim::Forget { launch: launch.id });
-    bed.agent.send(&ToShim::Signal { launch: launch.id, signal: libc::SIGKILL });
+    bed.scope().launch(launch.number).signal(libc::SIGKILL);
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Signalled { signal: 9 }]);
     bed.reconnect();
     assert!(bed.agent.synced().contains(&FromShim::LaunchStarted { launch: launch.clone() }));
@@ -170,17 +170,6 @@ pub fn refused() {
     let late = bed.start_sh(9, 1, "true");
     let seen = bed.agent.until("a refusal", |m| matches!(m, FromShim::Aborted { .. }));
     assert!(matches!(seen.last(), Some(FromShim::Aborted { launch, .. }) if *launch == late.id && late.id != good.id));
-    bed.end();
-}
-
-pub fn signal() {
-    let mut bed = Bed::ready(Setting::default());
-    let launch = bed.start_sh(1, 3, "trap 'exit 9' USR1; echo up; while :; do sleep 0.01; done");
-    (0..3).for_each(|rank| bed.wait_log(1, rank, "up"));
-    for signal in [0, -1, 65, libc::SIGUSR1] {
-        bed.agent.send(&ToShim::Signal { launch: launch.id, signal });
-    }
-    assert_eq!(bed.agent.outcomes(&launch).0, [exited(9); 3]);
     bed.end();
 }
 
