@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a peer may take to say what its stream is for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a reader of output waits for an agent that has just begun to have adopted it.
+const ADOPTION_WAIT: Duration = Duration::from_secs(3);
 /// Pieces of output that wait for a slow reader.
 const LOG_QUEUE: usize = 16;
 
@@ -178,6 +180,11 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     let spools = context.spools.clone();
     let me = context.me.clone();
     tokio::spawn(async move {
+        // An agent that has just begun looks after what it adopts in a moment.
+        let soon = std::time::Instant::now() + ADOPTION_WAIT;
+        while dir.config().exists() && !spools.looks_after(&dir) && std::time::Instant::now() < soon {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let (known, of) = (spools.clone(), dir.clone());
         let Ok(spool) = tokio::task::spawn_blocking(move || known.of(&of, allocation, epoch, &me)).await else { return };
         logs::tail(dir, spool, spools.store().cloned(), wanted, follow, out).await;

@@ -90,16 +90,16 @@ impl Spools {
     }
 
     /// An allocation's output begins to be looked after, unless it is. `shim`: who passes on how far it is flushed. On the
-    /// way of every start: nothing is written here.
-    pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, shim: mpsc::WeakSender<Command>) {
+    /// way of every start: nothing is written here. `adopted`: it may have been flushed before, further than was written down.
+    pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, shim: mpsc::WeakSender<Command>, adopted: bool) {
         let mut live = self.live();
         if live.contains_key(&dir.0) {
             return;
         }
-        let (index, damaged) = known(share, node, dir);
+        let index = known(share, node, dir);
         let spool = Spool::new(dir.clone(), index);
         live.insert(dir.0.clone(), Arc::clone(&spool));
-        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(shim), damaged));
+        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(shim), adopted));
     }
 
     /// An allocation has ended: what is not flushed of its output is, and its task ends. Blocking.
@@ -108,12 +108,11 @@ impl Spools {
         if let Some(spool) = live.get(&dir.0) {
             spool.ended.cancel();
         } else if dir.logs().exists() {
-            let (index, damaged) = known(share, node, dir);
-            self.finish(&mut live, dir, index, damaged);
+            self.finish(&mut live, dir, known(share, node, dir));
         }
     }
 
-    fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index, damaged: bool) {
+    fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index) {
         // Without a store there is nothing to be done for what has ended.
         if self.0.store.is_none() || index.complete || live.contains_key(&dir.0) {
             return;
@@ -121,7 +120,7 @@ impl Spools {
         let spool = Spool::new(dir.clone(), index);
         spool.ended.cancel();
         live.insert(dir.0.clone(), Arc::clone(&spool));
-        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, damaged));
+        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, true));
     }
 
     /// Goes on with what a former life of this agent left of ended allocations. Blocking.
@@ -132,7 +131,7 @@ impl Spools {
                 continue;
             }
             match record::read(&dir) {
-                Ok(Some(index)) => self.finish(&mut self.live(), &dir, index, false),
+                Ok(Some(index)) => self.finish(&mut self.live(), &dir, index),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "output of an ended allocation is not flushed: it is not known whose it is"),
             }
@@ -142,6 +141,11 @@ impl Spools {
     /// Makes room where the logs of ended allocations take too much. Blocking.
     pub fn trim(&self) {
         self.0.trim();
+    }
+
+    /// Whether this directory's output is looked after.
+    pub fn looks_after(&self, dir: &ShimDir) -> bool {
+        self.live().contains_key(&dir.0)
     }
 
     /// What is known of output that may be read: of what is looked after now, or as it was left. Blocking.
@@ -180,17 +184,14 @@ impl Inner {
     }
 }
 
-/// What is known of an allocation's output, and whether that was damaged: then the store knows more.
-fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> (Index, bool) {
-    let damaged = match record::read(dir) {
-        Ok(Some(index)) => return (index, false),
-        Ok(None) => false,
-        Err(error) => {
-            tracing::warn!(allocation = %share.allocation, %error, "what was flushed is not known: the store is asked");
-            true
-        }
-    };
-    let fresh = Index {
+/// What is known here of an allocation's output. The store may know more.
+fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
+    match record::read(dir) {
+        Ok(Some(index)) => return index,
+        Ok(None) => {}
+        Err(error) => tracing::warn!(allocation = %share.allocation, %error, "what was flushed is not known: the store is asked"),
+    }
+    Index {
         version: VERSION,
         allocation: share.allocation,
         epoch: share.epoch,
@@ -202,8 +203,7 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> (Index, bool) {
         owner: share.owner.name.clone(),
         complete: false,
         streams: Vec::new(),
-    };
-    (fresh, damaged)
+    }
 }
 
 impl Spool {

@@ -146,7 +146,7 @@ impl AllocationTask {
             Command::Prepare { assignment } => self.prepare(assignment).await,
             Command::Adopt => {
                 if self.connect().await {
-                    self.look_after_logs();
+                    self.look_after_logs(true);
                 }
             }
             Command::Start(share) => self.start(&share).await,
@@ -168,7 +168,7 @@ impl AllocationTask {
         let failure = match prepared {
             Ok(Ok(stream)) => match self.take_link(stream).await {
                 Ok(()) => {
-                    self.look_after_logs();
+                    self.look_after_logs(false);
                     self.phase = Phase::AwaitingReady;
                     failpoint::pass(Point::ShimGreeted);
                     None
@@ -185,8 +185,8 @@ impl AllocationTask {
     }
 
     /// From here on, what is written goes on into the log store.
-    fn look_after_logs(&self) {
-        self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone());
+    fn look_after_logs(&self, adopted: bool) {
+        self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone(), adopted);
     }
 
     async fn take_link(&mut self, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {

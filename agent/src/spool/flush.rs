@@ -31,9 +31,9 @@ enum Halt {
 }
 
 impl Inner {
-    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, damaged: bool) {
+    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, adopted: bool) {
         let stop = self.stop.clone();
-        let worked = stop.run_until_cancelled(self.work(&spool, shim, damaged)).await;
+        let worked = stop.run_until_cancelled(self.work(&spool, shim, adopted)).await;
         if worked.is_none() {
             // The agent stops: what is known of times is worth keeping.
             let _ = spool.write_down().await;
@@ -45,7 +45,7 @@ impl Inner {
         }
     }
 
-    async fn work(&self, spool: &Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, mut damaged: bool) {
+    async fn work(&self, spool: &Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, mut adopted: bool) {
         let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
         let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
         let mut wait = LOOK.min(self.settings.flush);
@@ -60,9 +60,9 @@ impl Inner {
             let by_time = ended || flushed_at.elapsed() >= self.settings.flush;
             let mut whole = true;
             let round = async {
-                if damaged && let Some(store) = &self.store {
+                if adopted && let Some(store) = &self.store {
                     spool.recover(store).await?;
-                    damaged = false;
+                    adopted = false;
                 }
                 let seen = spool.look_around().await?;
                 whole = self.flush(spool, &seen, by_time, ended, &mut behind).await?;
@@ -129,7 +129,10 @@ impl Inner {
         }
         if put && !ended {
             *behind = true;
-            spool.write_down().await.map_err(Halt::Disk)?;
+            if let Err(error) = spool.write_down().await {
+                // On a full disk the way to room is through the store: its index serves as well.
+                tracing::debug!(dir = %spool.dir.0.display(), %error, "what was flushed cannot be written down here");
+            }
         }
         if let Some(error) = failed {
             return Err(error);
@@ -175,12 +178,18 @@ impl Inner {
             if index.streams.iter().any(|s| s.segments.iter().any(|s| !s.chunks.is_empty())) {
                 store.put_index(&index).await.map_err(Halt::Store)?;
             }
-            spool.write_down().await.map_err(Halt::Disk)?;
             let path = spool.dir.flushed();
-            match blocking(move || std::fs::write(path, b"")).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Halt::Disk(error)),
-                Ok(()) | Err(_) => Ok(()),
+            let written = async {
+                spool.write_down().await?;
+                blocking(move || std::fs::write(path, b"")).await
+            };
+            match written.await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(dir = %spool.dir.0.display(), %error, "that all output is in the store cannot be written down here");
+                }
+                Ok(()) | Err(_) => {}
             }
+            Ok(())
         };
         let finished = finished.await;
         if finished.is_err() {
@@ -234,11 +243,11 @@ impl Spool {
         }
     }
 
-    /// What was flushed is no longer known here: the store knows.
+    /// Takes over what the store knows beyond what was written down here: after damage, or a full disk.
     async fn recover(&self, store: &LogStore) -> Result<(), Halt> {
         let (place, node) = self.place();
         if let Some(known) = store.index(&place, &node).await.map_err(Halt::Store)? {
-            self.index().streams = known.streams;
+            self.index().learn(&known);
         }
         Ok(())
     }

@@ -188,6 +188,18 @@ impl Index {
         segment.chunks.push(cut.chunk);
     }
 
+    /// Takes over what `other`, which was put earlier by this node, has and this lacks.
+    pub fn learn(&mut self, other: &Self) {
+        let reach = |s: &StreamIndex| (s.segments.len(), s.segments.last().and_then(|s| s.chunks.last()).map_or(0, |c| c.end));
+        for theirs in &other.streams {
+            match self.at(theirs.stream) {
+                Ok(at) if reach(&self.streams[at]) < reach(theirs) => self.streams[at] = theirs.clone(),
+                Ok(_) => {}
+                Err(at) => self.streams.insert(at, theirs.clone()),
+            }
+        }
+    }
+
     /// Whether the store has all that was ever seen.
     pub fn all_put(&self) -> bool {
         let mut last = self.streams.iter().filter_map(|s| s.segments.last());

@@ -377,9 +377,17 @@ fn too_many_streams(w: &World) {
     assert_eq!(refused.code(), 4, "{}", refused.err());
     assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
     assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
+    // A job of its own waits for a place, and is none the worse for it.
+    let mut job = w.at("n1").command(&["launch", "--", "/bin/echo", "its turn"]);
+    let mut job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(job.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.contains("log streams"), "{told}");
     let mut one = readers.pop().unwrap();
     one.kill().unwrap();
     one.wait().unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"its turn\n"[..]));
     w.wait("its place to be free", || w.run(&["logs", &id]).code() == 0);
     w.ok(&["cancel", &id]);
     for mut reader in readers {

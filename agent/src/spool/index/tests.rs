@@ -96,6 +96,28 @@ fn a_file_that_shrank_begins_a_new_segment_once() {
 }
 
 #[test]
+fn what_the_store_knows_beyond_what_was_written_down_is_learnt() {
+    let (mut stored, mut written) = (index(), index());
+    for (i, bytes) in [(&mut stored, 300_000), (&mut written, 1000)] {
+        let seen = seen(bytes, 0, 1);
+        i.see(&seen, 1);
+        let cut = i.cut(&seen, true).unwrap();
+        i.put(&cut);
+    }
+    let ahead = stored.clone();
+    stored.learn(&written);
+    assert_eq!(stored, ahead, "what is behind teaches nothing");
+    written.learn(&stored);
+    assert_eq!(written, ahead);
+    let mut nothing = index();
+    nothing.learn(&stored);
+    assert_eq!(nothing.streams, ahead.streams);
+    let punched = seen(400_000, 290_816, 2);
+    nothing.see(&punched, 2);
+    assert_eq!(nothing.cut(&punched, true).unwrap().chunk, chunk(300_000, 400_000, true), "and there is no gap");
+}
+
+#[test]
 fn times_are_places_also_over_pauses_and_truncations() {
     let mut i = index();
     // Ten bytes a second for five seconds, a pause to 100 s, one more burst, then a truncation at 200 s.
