@@ -15,6 +15,8 @@ pub mod index;
 mod record;
 mod trim;
 
+pub use trim::KEPT_AFTER_END;
+
 pub use files::{Piece, read};
 
 use crate::allocation::Command;

@@ -360,6 +360,7 @@ impl Run {
             until_ms: None,
             tenant: self.target.tenant.clone(),
             project: self.target.project.clone(),
+            removable: false,
         };
         let nodes: Vec<NodeId> = names.iter().filter_map(|n| n.parse().ok()).collect();
         let (api, over, out) = (self.api.clone(), over.clone(), out.clone());

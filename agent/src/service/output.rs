@@ -1,13 +1,13 @@
 //! Output of allocations and launches, brought together from the nodes where it lies.
 
-use super::Api;
 use super::allocations::AllocationWatch;
+use super::{Api, now};
 use crate::log_store::Place;
 use crate::logs;
 use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
 use crate::meshd;
-use crate::spool::Spool;
 use crate::spool::index::Position;
+use crate::spool::{self, Spool};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ pub(super) struct Selection {
     /// Whose keys in the log store.
     pub tenant: String,
     pub project: String,
+    /// Whether it ended so long ago that the node may have removed its output.
+    pub removable: bool,
 }
 
 /// What a caller that comes back has of an attempt; what it has of an earlier one counts for nothing in this.
@@ -90,6 +92,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         until_ms: request.until_ms,
         tenant: allocation.spec.tenant.clone(),
         project: allocation.spec.project.clone(),
+        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= spool::KEPT_AFTER_END.as_millis() as u64),
     };
     let (out, stream) = mpsc::channel(QUEUE);
     let api = api.clone();
@@ -204,7 +207,11 @@ async fn pull(
                 silent_since = None;
                 match pass_on(&mut items, &node, &mut selection, &out).await {
                     Passed::End | Passed::Nobody => return,
-                    Passed::NotHere => return from_store(&api, &node, &mut selection, &out, NOTHING_HERE).await,
+                    Passed::NotHere => {
+                        // What just ended and left nothing had nothing to say.
+                        let why = selection.removable.then_some(NOTHING_HERE);
+                        return from_store(&api, &node, &mut selection, &out, why).await;
+                    }
                     Passed::Broken => "the connection broke".to_owned(),
                 }
             }
@@ -214,7 +221,7 @@ async fn pull(
         let wait = selection.follow && !*over.borrow();
         if !wait && since.elapsed() > PATIENCE {
             let missing = format!("the node does not answer ({why}); what is not in the log store is missing here, and still on the node");
-            return from_store(&api, &node, &mut selection, &out, &missing).await;
+            return from_store(&api, &node, &mut selection, &out, Some(&missing)).await;
         }
         tokio::select! {
             () = out.closed() => return,
@@ -264,8 +271,19 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     Ok(receiver)
 }
 
-/// What the log store has of a node's output, where the node itself gives none: `why`.
-async fn from_store(api: &Api, node: &NodeId, selection: &mut Selection, out: &mpsc::Sender<Result<v1::LogChunk, Status>>, why: &str) {
+/// What the log store has of a node's output, where the node itself gives none: `why`, where that is worth telling.
+async fn from_store(
+    api: &Api,
+    node: &NodeId,
+    selection: &mut Selection,
+    out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
+    why: Option<&str>,
+) {
+    let tell = async |text: Option<String>| {
+        if let Some(text) = text {
+            let _ = out.send(Ok(notice(node.as_str(), &text))).await;
+        }
+    };
     let place = Place {
         tenant: selection.tenant.clone(),
         project: selection.project.clone(),
@@ -278,18 +296,14 @@ async fn from_store(api: &Api, node: &NodeId, selection: &mut Selection, out: &m
     };
     let (index, store) = match index {
         Ok(Some(found)) => found,
-        Ok(None) => {
-            let _ = out.send(Ok(notice(node.as_str(), why))).await;
-            return;
-        }
+        Ok(None) => return tell(why.map(str::to_owned)).await,
         Err(error) => {
-            let text = format!("{why}; and {}", lattice_quorum::pack::with_causes(&error));
-            let _ = out.send(Ok(notice(node.as_str(), &text))).await;
-            return;
+            let text = format!("{}; and {}", why.unwrap_or("nothing lies on the node"), lattice_quorum::pack::with_causes(&error));
+            return tell(Some(text)).await;
         }
     };
     if !index.complete {
-        let _ = out.send(Ok(notice(node.as_str(), why))).await;
+        tell(why.map(str::to_owned)).await;
     }
     let wanted = logs::Wanted {
         launch: selection.launch,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Logs of allocations that ended since then are not taken to keep the spool's limit: somebody is about to read them.
-const JUST_ENDED: Duration = Duration::from_secs(3600);
+pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 /// What a directory counts in the spool, whatever is in it.
 const DIRECTORY_BYTES: u64 = 4096;
 
@@ -52,7 +52,7 @@ fn to_trim(mut ended: Vec<Ended>, bytes_max: u64, now: SystemTime, disk_is_short
     let (mut has, mut may_go) = (BTreeMap::<u32, u128>::new(), BTreeMap::<u32, VecDeque<Ended>>::new());
     for e in ended {
         *has.entry(e.owner).or_default() += u128::from(e.bytes);
-        if !e.flushing && (disk_is_short || !e.needed || now.duration_since(e.at).is_ok_and(|ago| ago >= JUST_ENDED)) {
+        if !e.flushing && (disk_is_short || !e.needed || now.duration_since(e.at).is_ok_and(|ago| ago >= KEPT_AFTER_END)) {
             may_go.entry(e.owner).or_default().push_back(e);
         }
     }
