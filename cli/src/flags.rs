@@ -9,9 +9,24 @@ use std::time::Duration;
 /// The options of `submit` and `launch`, each at most once but for `--env`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
-    /// Whole nodes [default: 1]
+    /// Nodes, whole ones unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
     pub nodes: Option<Nodes>,
+    /// A share of each node: this many cores [default: in proportion to the memory or GPUs asked for]
+    #[arg(long, aliases = ["cpus", "cpu-cores"], value_name = "N", overrides_with = "cores", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cores: Option<u32>,
+    /// A share of each node: this much memory, such as 512M or 16G [default: in proportion to the cores or GPUs asked for]
+    #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse)]
+    pub mem: Option<u64>,
+    /// A share of each node: this much memory in GiB
+    #[arg(long, hide = true, value_name = "N", conflicts_with = "mem", value_parser = clap::value_parser!(u64).range(1..))]
+    pub memory_gb: Option<u64>,
+    /// A share of each node: this many GPUs [default: none]
+    #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: Option<u32>,
+    /// Said by the amounts above; alone it is refused
+    #[arg(long, hide = true)]
+    pub shared: bool,
     /// Ranks on each node [default: 1]
     #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
     pub tasks_per_node: Option<u32>,
@@ -61,6 +76,12 @@ impl SubmitFlags {
     pub fn over(self, under: Self) -> Self {
         Self {
             nodes: self.nodes.or(under.nodes),
+            cores: self.cores.or(under.cores),
+            // One amount of memory, however it was said.
+            mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
+            memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
+            gpus: self.gpus.or(under.gpus),
+            shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
             walltime: self.walltime.or(under.walltime),
             uenv: self.uenv.or(under.uenv),
@@ -79,6 +100,10 @@ impl SubmitFlags {
     /// The first option that belongs to an allocation and means nothing to a launch inside one that is there already.
     pub fn of_an_allocation(&self) -> Option<&'static str> {
         let given = [
+            ("--cores", self.cores.is_some()),
+            ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
+            ("--gpus", self.gpus.is_some()),
+            ("--shared", self.shared),
             ("--walltime", self.walltime.is_some()),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
@@ -195,6 +220,20 @@ mod tests {
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.of_an_allocation(), Some("--name"));
+    }
+
+    #[test]
+    fn a_share_is_asked_for_under_every_documented_name() {
+        for line in
+            ["--cores 4 --mem 16G --gpus 1", "--cpus=4 --memory=16GiB --gpus-per-node=1", "--cpu-cores=4 --memory-gb=16 --gpu-count=1"]
+        {
+            let given = flags(line);
+            let bytes = given.mem.or(given.memory_gb.map(|gb| gb << 30));
+            assert_eq!((given.cores, bytes, given.gpus), (Some(4), Some(16 << 30), Some(1)), "{line}");
+            assert_eq!(given.of_an_allocation(), Some("--cores"));
+        }
+        let both = flags("--memory-gb=1").over(flags("--mem=1M --cores=2"));
+        assert_eq!((both.mem, both.memory_gb, both.cores), (None, Some(1), Some(2)));
     }
 
     #[test]

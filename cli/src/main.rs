@@ -18,6 +18,7 @@ mod handover;
 mod keyboard;
 mod label;
 mod last;
+mod memory;
 mod output;
 mod patience;
 mod received;

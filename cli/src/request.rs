@@ -121,6 +121,11 @@ pub fn specification(
         resources: Some(v1::ResourceRequest {
             nodes: nodes.map_or(1, |n| n.least),
             nodes_max: nodes.and_then(|n| n.most).unwrap_or_default(),
+            shared: flags.shared,
+            cpus: flags.cores.unwrap_or_default(),
+            memory_bytes: flags.mem.unwrap_or_default(),
+            memory_gb: flags.memory_gb.unwrap_or_default(),
+            gpus: flags.gpus.unwrap_or_default(),
             ..Default::default()
         }),
         lifecycle: Some(v1::Lifecycle {

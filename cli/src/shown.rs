@@ -5,6 +5,7 @@ use lattice_api::v1;
 use lattice_model::NodeId;
 use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
+use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::time::Timestamp;
 use serde::Serialize;
 use std::time::Duration;
@@ -32,6 +33,21 @@ pub struct AllocationJson<'a> {
     uenv: Option<&'a str>,
     uenv_sha256: Option<&'a str>,
     epoch: u64,
+    share: Option<AmountJson>,
+}
+
+/// An amount of a node as JSON.
+#[derive(Serialize)]
+pub struct AmountJson {
+    cores: u32,
+    memory_bytes: u64,
+    gpus: u32,
+}
+
+impl From<&v1::Amount> for AmountJson {
+    fn from(amount: &v1::Amount) -> Self {
+        Self { cores: amount.cores, memory_bytes: amount.memory_bytes, gpus: amount.gpus }
+    }
 }
 
 impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
@@ -57,6 +73,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             uenv: filled(&a.uenv),
             uenv_sha256: filled(&a.uenv_sha256),
             epoch: a.epoch,
+            share: a.share.as_ref().map(AmountJson::from),
         }
     }
 }
@@ -71,6 +88,7 @@ pub struct NodeJson<'a> {
     cores: u32,
     memory_bytes: u64,
     gpus: u32,
+    committed: AmountJson,
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
@@ -89,6 +107,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             cores: n.cores,
             memory_bytes: n.memory_bytes,
             gpus: n.gpus,
+            committed: AmountJson::from(&n.committed.unwrap_or_default()),
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
@@ -131,6 +150,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Reason", reason(a)),
         ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
         ("Nodes", nodes),
+        ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
         ("Walltime", clock(a.walltime_seconds)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
@@ -145,18 +165,20 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
     ])
 }
 
-/// The listing of nodes, in the order given.
+/// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
     let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "ALLOCATIONS", "GOSSIP", "REASON"]);
     for n in nodes {
         let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
+        let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
+        let free = size.minus(&resources(&n.committed.unwrap_or_default()));
         let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
         table.row(vec![
             n.id.clone(),
             n.state.clone(),
-            n.cores.to_string(),
-            memory(n.memory_bytes),
-            n.gpus.to_string(),
+            free_of(free.cores, n.cores, |cores| cores.to_string()),
+            free_of(free.memory_bytes, n.memory_bytes, memory),
+            free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
             reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; "),
@@ -207,12 +229,20 @@ fn reason(a: &v1::Allocation) -> String {
 }
 
 fn memory(bytes: u64) -> String {
-    const MIB: u64 = 1 << 20;
-    match bytes {
-        0 => NOTHING.to_owned(),
-        _ if bytes >= MIB * 1024 => format!("{:.1} GiB", bytes as f64 / (MIB * 1024) as f64),
-        _ => format!("{} MiB", bytes / MIB),
-    }
+    if bytes == 0 { NOTHING.to_owned() } else { bytes_text(bytes) }
+}
+
+/// `2 of 4 free`, and plainly how much there is where all of it is.
+fn free_of<T: PartialEq>(free: T, size: T, text: impl Fn(T) -> String) -> String {
+    if free == size { text(size) } else { format!("{} of {} free", text(free), text(size)) }
+}
+
+fn resources(amount: &v1::Amount) -> Resources {
+    Resources { cores: amount.cores, memory_bytes: amount.memory_bytes, gpus: amount.gpus }
+}
+
+fn amount(amount: &v1::Amount) -> String {
+    resources(amount).to_string()
 }
 
 #[cfg(test)]
@@ -296,7 +326,8 @@ vCluster:   ml-training
 
     #[test]
     fn json_has_what_is_documented() {
-        let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, ..running() };
+        let share = Some(v1::Amount { cores: 2, memory_bytes: 1024, gpus: 0 });
+        let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
         let json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
         assert_eq!(
             json,
@@ -306,6 +337,7 @@ vCluster:   ml-training
                 "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
+                "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0},
             })
         );
     }
@@ -339,6 +371,12 @@ n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —
 login  Degraded  2      800 MiB    0     —            suspect  silent for 31 s; cordon by ada since 2026: fan; takes no work (schedulable: false)
 ";
         assert_eq!(nodes_table(&[node.clone(), login]), want);
-        assert!(!nodes_table(&[node]).contains("REASON"));
+        assert!(!nodes_table(std::slice::from_ref(&node)).contains("REASON"));
+        let partly = v1::Node { committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }), ..node };
+        let want = "\
+NODE  STATE  CORES          MEMORY                       GPUS  ALLOCATIONS  GOSSIP
+n1    Ready  48 of 64 free  384.0 GiB of 512.0 GiB free  4     1f0c9a4e     alive
+";
+        assert_eq!(nodes_table(&[partly]), want);
     }
 }

@@ -19,8 +19,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     topology: Option<String>,
     #[arg(long, hide = true)]
-    shared: bool,
-    #[arg(long, hide = true)]
     service: bool,
     #[arg(long, hide = true)]
     reactive: bool,
@@ -45,10 +43,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     sensitive: bool,
     #[arg(long, hide = true)]
-    gpus: Option<String>,
-    #[arg(long, hide = true)]
-    gpus_per_node: Option<String>,
-    #[arg(long, hide = true)]
     gpus_per_task: Option<String>,
 }
 
@@ -61,7 +55,6 @@ impl UnbuiltFlags {
             image: self.image.or(under.image),
             constraint: [under.constraint, self.constraint].concat(),
             topology: self.topology.or(under.topology),
-            shared: self.shared || under.shared,
             service: self.service || under.service,
             reactive: self.reactive || under.reactive,
             data_mount: [under.data_mount, self.data_mount].concat(),
@@ -74,8 +67,6 @@ impl UnbuiltFlags {
             on_isolation: self.on_isolation.or(under.on_isolation),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
-            gpus: self.gpus.or(under.gpus),
-            gpus_per_node: self.gpus_per_node.or(under.gpus_per_node),
             gpus_per_task: self.gpus_per_task.or(under.gpus_per_task),
         }
     }
@@ -88,7 +79,6 @@ impl UnbuiltFlags {
             ("--image", self.image.is_some()),
             ("--constraint", !self.constraint.is_empty()),
             ("--topology", self.topology.is_some()),
-            ("--shared", self.shared),
             ("--service", self.service),
             ("--reactive", self.reactive),
             ("--data-mount", !self.data_mount.is_empty()),
@@ -107,11 +97,7 @@ impl UnbuiltFlags {
 
     /// The first one given that the specification has no place for.
     fn without_a_field(&self) -> Option<&'static str> {
-        let given = [
-            ("--gpus", self.gpus.is_some()),
-            ("--gpus-per-node", self.gpus_per_node.is_some()),
-            ("--gpus-per-task", self.gpus_per_task.is_some()),
-        ];
+        let given = [("--gpus-per-task", self.gpus_per_task.is_some())];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
@@ -132,7 +118,6 @@ impl UnbuiltFlags {
         let resources = spec.resources.get_or_insert_default();
         resources.constraints = self.constraint.iter().map(|text| halves(text, ':')).collect();
         resources.topology = self.topology.clone().unwrap_or_default();
-        resources.shared = self.shared;
         if self.service || self.reactive {
             let kind = if self.service { "unbounded" } else { "reactive" };
             spec.lifecycle.get_or_insert_default().r#type = kind.to_owned();
@@ -205,7 +190,6 @@ mod tests {
             ("--constraint=gpu_type:GH200", "--constraint"),
             ("-Cgpu", "--constraint"),
             ("--topology=tight", "--topology"),
-            ("--shared", "--shared"),
             ("--service", "--service"),
             ("--reactive", "--reactive"),
             ("--data-mount=s3://a/b:/data:ro", "--data-mount"),
@@ -218,8 +202,6 @@ mod tests {
             ("--on-isolation=stop", "--on-isolation=stop"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),
-            ("--gpus=4", "--gpus"),
-            ("--gpus-per-node=4", "--gpus-per-node"),
             ("--gpus-per-task=1", "--gpus-per-task"),
         ] {
             let flags = Line::try_parse_from(["x", typed]).unwrap().flags;

@@ -1,6 +1,7 @@
 //! How much of a node.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// An amount of a node's resources: its registered size, or a share of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,21 @@ impl Resources {
         }
     }
 
+    /// What of this amount is more than there is, for people: `2 cores are wanted, 1 is free`.
+    pub fn short_of(&self, free: &Self) -> String {
+        let mut short = Vec::new();
+        if self.cores > free.cores {
+            short.push(format!("{} cores are wanted, {} free", self.cores, free.cores));
+        }
+        if self.memory_bytes > free.memory_bytes {
+            short.push(format!("{} of memory are wanted, {} free", bytes_text(self.memory_bytes), bytes_text(free.memory_bytes)));
+        }
+        if self.gpus > free.gpus {
+            short.push(format!("{} GPUs are wanted, {} free", self.gpus, free.gpus));
+        }
+        short.join("; ")
+    }
+
     /// What is left after `other`; 0 where it is more.
     pub fn minus(&self, other: &Self) -> Self {
         Self {
@@ -36,5 +52,42 @@ impl Resources {
             memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
             gpus: self.gpus.saturating_sub(other.gpus),
         }
+    }
+}
+
+/// `4 cores, 16.0 GiB, 1 GPU`; what is 0 is left out.
+impl fmt::Display for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let many = |n: u32, one: &str| (n > 0).then(|| format!("{n} {one}{}", if n == 1 { "" } else { "s" }));
+        let memory = (self.memory_bytes > 0).then(|| bytes_text(self.memory_bytes));
+        let parts: Vec<String> = [many(self.cores, "core"), memory, many(self.gpus, "GPU")].into_iter().flatten().collect();
+        f.pad(&parts.join(", "))
+    }
+}
+
+/// An amount of memory for people: `512 MiB`, `1.5 GiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        _ if bytes >= GIB => format!("{:.1} GiB", bytes as f64 / GIB as f64),
+        _ if bytes >= MIB => format!("{} MiB", bytes / MIB),
+        _ => format!("{} KiB", bytes.div_ceil(KIB)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_said_for_people() {
+        let all = Resources { cores: 1, memory_bytes: 3 << 29, gpus: 2 };
+        assert_eq!(all.to_string(), "1 core, 1.5 GiB, 2 GPUs");
+        assert_eq!(Resources { memory_bytes: 512 << 20, ..Resources::default() }.to_string(), "512 MiB");
+        let free = Resources { cores: 0, memory_bytes: 1 << 30, gpus: 2 };
+        assert_eq!(all.short_of(&free), "1 cores are wanted, 0 free; 1.5 GiB of memory are wanted, 1.0 GiB free");
+        assert_eq!(bytes_text(1), "1 KiB");
     }
 }

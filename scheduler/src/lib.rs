@@ -1,9 +1,13 @@
-//! From a frozen view of the cluster to placements and reasons. First come first served, whole nodes.
+//! From a frozen view of the cluster to placements and reasons. First come first served, whole nodes or shares of them.
 //!
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
+mod holdings;
+
+pub use holdings::Holdings;
+
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Epoch, Node, NodeId, Resources, SharePhase};
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
@@ -24,8 +28,15 @@ pub enum WhyNot {
     Unclaimable(String),
     /// Gossip does not show it alive.
     NotAlive,
-    /// Another allocation has it.
+    /// Another allocation has it, or is to have it, or a part of it where a whole one is wanted.
     Taken(AllocationId),
+    /// Less of it is free than is wanted.
+    Full {
+        /// What is free.
+        free: Resources,
+        /// What is wanted of it.
+        wanted: Resources,
+    },
     /// Its prologue failed for this very allocation.
     Excluded(String),
 }
@@ -36,49 +47,25 @@ impl std::fmt::Display for WhyNot {
             Self::Unclaimable(why) => f.write_str(why),
             Self::NotAlive => f.write_str("is not seen alive by gossip"),
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
+            Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Excluded(why) => write!(f, "was excluded after its prologue failed: {why}"),
         }
     }
 }
 
-/// Who has which node.
-fn holders(view: &View) -> BTreeMap<&NodeId, AllocationId> {
-    let mut out = BTreeMap::new();
-    for node in view.nodes.values() {
-        out.extend(node.leaving.first().map(|l| (&node.id, l.allocation)));
-    }
-    for allocation in view.allocations.values() {
-        for share in &allocation.shares {
-            if share.phase != SharePhase::Released && allocation.state != AllocationState::Pending {
-                out.insert(&share.node, allocation.id);
-            }
-        }
-    }
-    out
-}
-
-/// What of `node` is not free: shares that are not released, and what is on its way out. (What has ended is told by both,
-/// its allocation and its node, and counts once.)
-pub fn committed<'a>(allocations: impl Iterator<Item = &'a Allocation>, node: &Node) -> Resources {
-    let mut held: BTreeMap<(AllocationId, Epoch), Resources> = BTreeMap::new();
-    held.extend(node.leaving.iter().map(|l| ((l.allocation, l.epoch), l.resources)));
-    for allocation in allocations.filter(|a| a.state != AllocationState::Pending) {
-        let share = allocation.shares.iter().find(|s| s.node == node.id && s.phase != SharePhase::Released);
-        held.extend(share.map(|s| ((allocation.id, allocation.epoch), s.resources)));
-    }
-    held.values().fold(Resources::default(), |sum, part| sum.plus(part))
-}
-
 /// Why `node` cannot be taken for `allocation` now; `None`: it can.
-fn why_not(view: &View, holders: &BTreeMap<&NodeId, AllocationId>, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
+fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
     if let Some(why) = node.unclaimable() {
         return Some(WhyNot::Unclaimable(why));
     }
     if let Some((_, why)) = allocation.excluded.iter().find(|(id, _)| id == &node.id) {
         return Some(WhyNot::Excluded(why.clone()));
     }
-    if let Some(by) = holders.get(&node.id) {
-        return Some(WhyNot::Taken(*by));
+    let (free, wanted) = (node.size.minus(&held.committed(&node.id)), allocation.spec.amount_of(&node.size));
+    match held.largest(&node.id) {
+        Some((by, part)) if allocation.spec.share.is_none() || part == node.size => return Some(WhyNot::Taken(by)),
+        Some(_) | None if !free.holds(&wanted) => return Some(WhyNot::Full { free, wanted }),
+        Some(_) | None => {}
     }
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }
@@ -93,21 +80,31 @@ fn queue(view: &View) -> Vec<&Allocation> {
 /// The claims to propose now. First come first served: the first one that does not fit keeps all behind it waiting,
 /// unless it can never fit in this cluster as it is registered (it waits for nodes to be added, and blocks nobody).
 pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
-    let mut holders = holders(view);
+    let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
     for allocation in queue(view) {
         let wanted = allocation.spec.nodes as usize;
         if possible(view, allocation) < wanted {
             continue;
         }
-        let free: Vec<&Node> = view.nodes.values().filter(|n| why_not(view, &holders, n, allocation).is_none()).take(wanted).collect();
+        let mut free: Vec<&Node> = view.nodes.values().filter(|n| why_not(view, &held, n, allocation).is_none()).collect();
         if free.len() < wanted {
             break;
         }
-        for node in &free {
-            holders.insert(&node.id, allocation.id);
+        if allocation.spec.share.is_some() {
+            // Where it leaves least: nodes that are whole stay whole for those who want them so.
+            let left = |n: &&Node| {
+                let free = n.size.minus(&held.committed(&n.id));
+                (free.gpus, free.cores, free.memory_bytes)
+            };
+            free.sort_by_key(left);
         }
-        let share = |node: &&Node| ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision };
+        free.truncate(wanted);
+        let amount = |node: &Node| allocation.spec.amount_of(&node.size);
+        for node in &free {
+            held.take(&node.id, allocation.id, allocation.epoch, amount(node));
+        }
+        let share = |node: &&Node| ClaimShare { node: node.id.clone(), resources: amount(node), hold_revision: node.hold_revision };
         claims.push(Claim {
             allocation: allocation.id,
             requeue_count: allocation.requeue_count,
@@ -128,9 +125,10 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     place(&view, lease_token).pop()
 }
 
-/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, not excluded for it.
+/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, large enough, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
-    let fits = |n: &&Node| n.schedulable && n.size != Resources::default() && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
+    let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
+    let fits = |n: &&Node| n.schedulable && large(n) && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
     view.nodes.values().filter(fits).count()
 }
 
@@ -145,11 +143,11 @@ pub struct Explanation {
 
 /// Tells why `allocation` is not placed, from the same view and the same rule.
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
-    let holders = holders(view);
+    let held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut nodes = Vec::new();
     let mut free = 0usize;
     for node in view.nodes.values() {
-        match why_not(view, &holders, node, allocation) {
+        match why_not(view, &held, node, allocation) {
             Some(why) => nodes.push((node.id.clone(), why)),
             None => free += 1,
         }
@@ -158,14 +156,18 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let possible = possible(view, allocation);
     let ahead =
         queue(view).iter().take_while(|a| a.id != allocation.id).filter(|a| self::possible(view, a) >= a.spec.nodes as usize).count();
+    let wants = match &allocation.spec.share {
+        None => format!("wants {wanted} nodes"),
+        Some(share) => format!("wants {share} of each of {wanted} nodes"),
+    };
     let summary = if possible < wanted {
-        format!("wants {wanted} nodes; this cluster has {possible} that could ever serve it: it waits until there are more")
+        format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
     } else if ahead > 0 {
-        format!("wants {wanted} nodes, {free} are free; {ahead} allocation(s) submitted before it are served first")
+        format!("{wants}, {free} are free; {ahead} allocation(s) submitted before it are served first")
     } else if free < wanted {
-        format!("wants {wanted} nodes, {free} are free: it is next")
+        format!("{wants}, {free} are free: it is next")
     } else {
-        format!("wants {wanted} nodes, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
+        format!("{wants}, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
     };
     Explanation { summary, nodes }
 }

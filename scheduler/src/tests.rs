@@ -110,7 +110,103 @@ fn gossip_state_and_exclusion_only_subtract() {
     assert_eq!(texts, ["n1 is not seen alive by gossip", "n2 is Degraded", "n3 was excluded after its prologue failed: no image"]);
 }
 
+/// `cores` of each of `nodes` nodes; the nodes have two.
+fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
+    let mut allocation = pending(n, nodes, at);
+    allocation.spec.share = Some(Resources { cores, ..Resources::default() });
+    allocation
+}
+
+fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> Allocation {
+    allocation.state = AllocationState::Running;
+    allocation.shares = vec![Share { node: node.parse().unwrap(), resources, phase: SharePhase::Prepared }];
+    allocation
+}
+
+#[test]
+fn shares_meet_on_one_node_until_it_is_full() {
+    let v = view(2, vec![shared(1, 1, 10, 1), shared(2, 1, 20, 1), shared(3, 1, 30, 1), pending(4, 1, 40)]);
+    let claims = place(&v, 1);
+    let got: Vec<_> = claims.iter().map(|c| (c.allocation, c.shares[0].node.as_str(), c.shares[0].resources)).collect();
+    let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+    // The fourth wants a whole node, and none is whole any more.
+    assert_eq!(got, [(id(1), "n1", half), (id(2), "n1", half), (id(3), "n2", half)]);
+    let why = explain(&v, &v.allocations[&id(3)]);
+    assert!(why.summary.starts_with("wants 1 core of each of 1 nodes, 2 are free"), "{}", why.summary);
+}
+
+#[test]
+fn a_share_goes_where_it_leaves_whole_nodes_whole() {
+    let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+    let mut v = view(3, vec![shared(1, 1, 10, 1), pending(2, 2, 20)]);
+    let there = running_on(shared(9, 1, 1, 1), "n2", half);
+    v.allocations.insert(there.id, there);
+    assert_eq!(placed(&v), [(id(1), vec!["n2".into()]), (id(2), vec!["n1".into(), "n3".into()])]);
+}
+
+#[test]
+fn what_a_node_lacks_for_a_share_is_said() {
+    let mut v = view(2, vec![shared(1, 2, 10, 2)]);
+    let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+    let whole = v.nodes[&"n2".parse::<NodeId>().unwrap()].size;
+    for there in [running_on(shared(8, 1, 1, 1), "n1", half), running_on(pending(9, 1, 1), "n2", whole)] {
+        v.allocations.insert(there.id, there);
+    }
+    assert_eq!(placed(&v), []);
+    let why = explain(&v, &v.allocations[&id(1)]);
+    let texts: Vec<String> = why.nodes.iter().map(|(n, w)| format!("{n} {w}")).collect();
+    assert_eq!(
+        texts,
+        [
+            "n1 has too little free: 2 cores are wanted, 1 free; 1.0 GiB of memory are wanted, 512 MiB free".to_owned(),
+            format!("n2 is taken by allocation {}", id(9).short()),
+        ]
+    );
+    // A whole node is not wanted in parts.
+    v.allocations.get_mut(&id(1)).unwrap().spec.share = None;
+    assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes[0].1, WhyNot::Taken(id(8)));
+    // More than any node has blocks nobody.
+    v.allocations.get_mut(&id(1)).unwrap().spec.share = Some(Resources { gpus: 1, ..Resources::default() });
+    v.allocations.insert(id(2), shared(2, 1, 20, 1));
+    assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
+    assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("has 0 that could ever serve it"));
+}
+
+#[test]
+fn what_has_ended_and_is_not_released_counts_once() {
+    let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+    let mut v = view(1, vec![shared(1, 1, 10, 1)]);
+    let mut ended = running_on(shared(9, 1, 1, 1), "n1", half);
+    ended.state = AllocationState::Completed;
+    ended.epoch = Epoch(4);
+    let n1: NodeId = "n1".parse().unwrap();
+    v.nodes.get_mut(&n1).unwrap().leaving = vec![lattice_model::Leaving { allocation: ended.id, epoch: Epoch(4), resources: half }];
+    v.allocations.insert(ended.id, ended);
+    assert_eq!(Holdings::of(v.nodes.values(), v.allocations.values()).committed(&n1), half);
+    assert_eq!(placed(&v), [(id(1), vec!["n1".into()])]);
+}
+
 proptest! {
+    /// The claims of one round never come to more than a node has, and whole nodes are whole.
+    #[test]
+    fn shares_never_exceed_a_node(wants in proptest::collection::vec((1u32..4, 0u32..3, 0u64..5), 0..12), nodes in 0u64..6) {
+        let one = |(i, (n, cores, at)): (usize, &(u32, u32, u64))| {
+            if *cores == 0 { pending(i as u64 + 1, *n, *at) } else { shared(i as u64 + 1, *n, *at, *cores) }
+        };
+        let v = view(nodes, wants.iter().enumerate().map(one).collect());
+        let mut held: BTreeMap<NodeId, Resources> = BTreeMap::new();
+        for claim in place(&v, 1) {
+            let spec = &v.allocations[&claim.allocation].spec;
+            for share in claim.shares {
+                let sum = held.entry(share.node.clone()).or_default();
+                prop_assert!(spec.share.is_some() || *sum == Resources::default());
+                *sum = sum.plus(&share.resources);
+                prop_assert!(v.nodes[&share.node].size.holds(sum));
+                prop_assert_eq!(share.resources, spec.amount_of(&v.nodes[&share.node].size));
+            }
+        }
+    }
+
     /// No two claims of one round share a node, each has exactly what was asked for, and only nodes that may be taken.
     #[test]
     fn claims_never_meet(wants in proptest::collection::vec((1u32..5, 0u64..5), 0..8), nodes in 0u64..8, dead in 0u64..8) {

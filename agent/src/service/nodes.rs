@@ -12,6 +12,7 @@ use lattice_model::{AllocationState, NodeId, SharePhase};
 use lattice_node::Phase;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
+use lattice_scheduler::Holdings;
 use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status};
 
@@ -32,8 +33,8 @@ impl NodeService for Api {
             });
             holds.map(|a| a.id).collect()
         };
-        let committed = |node: &lattice_model::Node| lattice_scheduler::committed(cluster.allocations.values(), node);
-        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), &committed(n), gossip(&n.id))).collect();
+        let held = Holdings::of(nodes.iter(), cluster.allocations.values());
+        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), &held.committed(&n.id), gossip(&n.id))).collect();
         Ok(Response::new(v1::ListNodesResponse { nodes }))
     }
 

@@ -4,12 +4,17 @@ use crate::harness::{Group, World};
 use lattice_lab::lattice::text;
 use lattice_lab::sweep;
 use libtest_mimic::Trial;
+use serde_json::Value;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 static ISOLATION: Group = Group::small("isolation");
 
 pub fn trials() -> Vec<Trial> {
     vec![
+        ISOLATION.test("jobs_share_nodes_and_the_one_too_many_waits_with_the_reason", &[], shared_nodes),
+        ISOLATION.test("the_limits_of_a_share_are_in_the_kernel", &[], limits_in_the_kernel),
+        ISOLATION.test("what_is_not_limited_here_is_said", &[], unlimited_is_said),
         ISOLATION.test("a_fork_bomb_comes_to_its_limit_and_is_ended", &[], fork_bomb),
         ISOLATION.test("a_program_that_ignores_sigterm_is_killed", &[], ignores_sigterm),
         ISOLATION.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
@@ -19,6 +24,87 @@ pub fn trials() -> Vec<Trial> {
 /// Processes in all scopes of the cluster.
 fn processes(w: &World) -> usize {
     sweep::scopes_root(&w.cluster().cgroup_root).map_or(0, |root| sweep::processes_in(&root).len())
+}
+
+/// The nodes' cores, and how many of them are committed.
+fn cores(w: &World) -> (u64, u64) {
+    let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
+    let sum = |pointer: &str| nodes.as_array().unwrap().iter().map(|n| n.pointer(pointer).unwrap().as_u64().unwrap()).sum();
+    (sum("/cores"), sum("/committed/cores"))
+}
+
+fn shared_nodes(w: &World) {
+    w.wait("nothing to be committed", || cores(w).1 == 0);
+    let all = cores(w).0;
+    let jobs: Vec<String> = (0..all).map(|_| w.submit(&["--cores", "1", "--", "/bin/sleep", "300"])).collect();
+    for id in &jobs {
+        w.running(id);
+    }
+    let one = w.status(&jobs[0]);
+    assert_eq!(one["share"]["cores"], 1, "{one}");
+    assert!(w.ok(&["status", &jobs[0]]).contains("Share:      1 core of each node\n"));
+    assert_eq!(cores(w), (all, all));
+    assert!(w.ok(&["nodes"]).contains("0 of "), "the table says that nothing is free: {}", w.ok(&["nodes"]));
+    // Neither a share nor a whole node is left, and explain says what there is.
+    let late = w.submit(&["--cores", "1", "--", "/bin/true"]);
+    let told = w.ok(&["explain", &late]);
+    assert!(told.contains("wants 1 core of each of 1 nodes") && told.contains("1 cores are wanted, 0 free"), "{told}");
+    let whole = w.submit(&["--", "/bin/true"]);
+    assert!(w.ok(&["explain", &whole]).contains("is taken by allocation"), "{}", w.ok(&["explain", &whole]));
+    w.ok(&["cancel", &jobs[0]]);
+    w.completed(&late);
+    w.ok(&[&["cancel"], &jobs.iter().skip(1).map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    w.completed(&whole);
+    // What no node has is refused to no one, but never blocks the queue.
+    let never = w.submit(&["--cores", "100000", "--", "/bin/true"]);
+    w.completed(&w.submit(&["--mem", "64M", "--", "/bin/true"]));
+    assert!(w.ok(&["explain", &never]).contains("has 0 that could ever serve it"), "{}", w.ok(&["explain", &never]));
+    w.ok(&["cancel", &never]);
+    let refused = w.run(&["submit", "--shared", "--", "/bin/true"]);
+    assert!(refused.code() != 0 && refused.err().contains("--cores"), "{}", refused.err());
+}
+
+/// A file of an allocation's limits, in whichever tree it is.
+fn limit(w: &World, id: &str, v2: &str, v1: &str) -> Option<String> {
+    let cluster = w.cluster();
+    let of = |root: PathBuf| sweep::scopes_below(&root).into_iter().filter(|p| p.to_string_lossy().contains(id));
+    let v2 = sweep::scopes_root(&cluster.cgroup_root).into_iter().flat_map(of).map(|p| p.join("work").join(v2));
+    let v1 = sweep::v1_roots(&cluster.cgroup_root).into_iter().flat_map(of).map(|p| p.join(v1));
+    v2.chain(v1).find_map(|file| std::fs::read_to_string(file).ok()).map(|text| text.trim().to_owned())
+}
+
+fn limits_in_the_kernel(w: &World) {
+    let size = cores(w).0 / 3;
+    let script = "for f in /proc/self/cgroup; do cat $f; done; echo begun; sleep 300";
+    let id = w.submit(&["--cores", "1", "--", "/bin/sh", "-c", script]);
+    w.wait_log(&id, "begun");
+    let quota = limit(w, &id, "cpu.max", "cpu.cfs_quota_us");
+    assert!(quota.as_deref().is_some_and(|q| q == "100000" || q == "100000 100000"), "one processor: {quota:?}");
+    assert_eq!(limit(w, &id, "pids.max", "pids.max"), Some((1024 / size).max(64).to_string()), "its part of what a whole node may have");
+    // The work itself is in those groups, and was before its first instruction.
+    let log = w.log(&id);
+    let in_group = |name: &str| log.lines().any(|l| l.contains(&format!(":{name}:")) && l.contains(&id));
+    let v1 = !sweep::v1_roots(&w.cluster().cgroup_root).is_empty();
+    assert!(!v1 || (in_group("cpu") && in_group("pids")), "{log}");
+    w.ok(&["cancel", &id]);
+    w.wait("its groups to be gone", || limit(w, &id, "pids.max", "pids.max").is_none());
+    // Work of a whole node is limited in its processes alone, and may have every processor.
+    let id = w.submit(&["--", "/bin/sh", "-c", "echo begun; sleep 300"]);
+    w.wait_log(&id, "begun");
+    assert_eq!(limit(w, &id, "pids.max", "pids.max").as_deref(), Some("1024"));
+    let quota = limit(w, &id, "cpu.max", "cpu.cfs_quota_us");
+    assert!(quota.as_deref().is_some_and(|q| q == "-1" || q.starts_with("max")), "{quota:?}");
+    w.ok(&["cancel", &id]);
+}
+
+/// The lab leaves memory under version 1 alone; where the v2 tree has it, it is used.
+fn unlimited_is_said(w: &World) {
+    let status = w.ok(&["node", "status"]);
+    let v2_has = sweep::scopes_root(&w.cluster().cgroup_root)
+        .and_then(|root| std::fs::read_to_string(root.join("cgroup.controllers")).ok())
+        .is_some_and(|c| c.split_whitespace().any(|c| c == "memory"));
+    assert_eq!(!v2_has, status.contains("memory limits: memory is not limited"), "{status}");
+    assert!(!status.contains("pids limits:"), "{status}");
 }
 
 /// The lab's agents allow the work of a whole node 1024 processes.

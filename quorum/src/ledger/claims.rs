@@ -67,12 +67,25 @@ impl Ledger {
         if let Some((_, why)) = allocation.excluded.iter().find(|(n, _)| *n == share.node) {
             return against(None, format!("is excluded for this allocation: {why}"));
         }
+        let asked = allocation.spec.amount_of(&node.size);
+        if share.resources != asked {
+            return against(None, format!("is to give {asked}; the claim has {}", share.resources));
+        }
         let held = self.held(&share.node);
         if !node.size.holds(&held.plus(&share.resources)) {
             let holder = self.holdings.get(&share.node).and_then(|h| h.first());
             let why = match holder {
-                Some(h) => format!("allocation {} (epoch {}) has {:?} of {:?}", h.allocation, h.epoch, held, node.size),
-                None => format!("{:?} is more than its {:?}", share.resources, node.size),
+                Some(h) => {
+                    let free = node.size.minus(&held);
+                    format!(
+                        "allocation {} (epoch {}) and others have {held} of its {}: {}",
+                        h.allocation,
+                        h.epoch,
+                        node.size,
+                        asked.short_of(&free)
+                    )
+                }
+                None => format!("{asked} is more than its {}", node.size),
             };
             return against(holder.map(|h| h.allocation), why);
         }

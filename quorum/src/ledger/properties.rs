@@ -5,8 +5,8 @@ use super::{Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, 
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationState, AuditRecord, Claim, EndReason, Epoch, Node, NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision,
-    Timestamp,
+    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, Node, NodeReport, NodeState, ReportItem, RequeuePolicy,
+    Resources, Revision, Timestamp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -57,7 +57,10 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner } => {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
-            Action::Submit { id: id(number), spec: Box::new(spec(nodes, policy, max)), owner: user(owner), claim: None }
+            // One of the users asks for halves of nodes.
+            let share = (owner == 2).then(|| half(SIZE));
+            let spec = AllocationSpec { share, ..spec(nodes, policy, max) };
+            Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
         Move::Claim { id: number, nodes, half: small, stale } => {
@@ -71,7 +74,9 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 let number = if stale == 0 { *n } else { (nodes[0] + u8::try_from(at).unwrap()) % NODES };
                 let known = ledger.node(&node(number)).map_or(Revision(0), |n| n.hold_revision);
                 let hold_revision = if stale == 1 { Revision(known.0 + 1) } else { known };
-                ClaimShare { node: node(number), resources: if small { half(SIZE) } else { SIZE }, hold_revision }
+                // Half of it is less than some asked for.
+                let asked = allocation.map_or(SIZE, |a| a.spec.amount_of(&SIZE));
+                ClaimShare { node: node(number), resources: if small { half(SIZE) } else { asked }, hold_revision }
             });
             Action::Claim(Claim {
                 allocation: number,

@@ -3,6 +3,7 @@
 use super::{Action, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
+use lattice_model::spec::share_of;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId,
     NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
@@ -83,6 +84,10 @@ impl Story {
 
     fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
         self.act(Action::Claim(self.proposal(number, nodes)))
+    }
+
+    fn done_claim(&mut self, claim: Claim) {
+        assert!(matches!(self.act(Action::Claim(claim)), Ok(Outcome::Claimed { .. })));
     }
 
     fn proposal(&self, number: u128, nodes: &[u8]) -> Claim {
@@ -339,6 +344,44 @@ fn an_agent_that_lost_its_memory_keeps_what_it_found_and_has_lost_the_rest() {
     s.seqs[0] = 0;
     assert_eq!(s.state(2), AllocationState::Failed);
     assert!(matches!(s.ledger.allocation(id(2)).unwrap().reason, Some(EndReason::NodeLost { .. })));
+}
+
+#[test]
+fn shares_of_a_node_are_what_was_asked_for_and_never_come_to_more_than_it_has() {
+    let mut s = Story::new(1);
+    let share = Resources { cores: 3, ..Resources::default() };
+    for number in 1..=3 {
+        let spec = AllocationSpec { share: Some(share), ..spec(1, RequeuePolicy::Never, 0) };
+        s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+    }
+    s.submit(4, 1, RequeuePolicy::Never, 0);
+    let part = share_of(&share, &SIZE);
+    assert_eq!((part.cores, part.memory_bytes), (3, 24));
+    let claim = |s: &Story, number, resources| Claim {
+        shares: vec![ClaimShare { resources, ..s.proposal(number, &[0]).shares[0].clone() }],
+        ..s.proposal(number, &[0])
+    };
+    let why = |result: Result<Outcome, Refusal>| match result {
+        Err(Refusal::Conflict { conflicts }) => conflicts[0].why.clone(),
+        other => panic!("{other:?}"),
+    };
+    // A scheduler can give neither more nor less.
+    for wrong in [SIZE, share, Resources { cores: 2, ..part }] {
+        assert!(why(s.act(Action::Claim(claim(&s, 1, wrong)))).contains("is to give 3 cores"));
+    }
+    for number in [1, 2] {
+        s.done_claim(claim(&s, number, part));
+    }
+    assert_eq!(s.ledger.held(&node(0)), part.plus(&part));
+    assert_eq!(s.desired(0), 2);
+    assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("3 cores are wanted, 2 free"));
+    assert!(why(s.claim(4, &[0])).contains("8 cores are wanted, 2 free"));
+    // What one of them gave back is another's.
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("are wanted"), "not before it was released");
+    s.report(0, released(1, epoch));
+    s.done_claim(claim(&s, 3, part));
 }
 
 #[test]

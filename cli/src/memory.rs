@@ -1,0 +1,49 @@
+//! Amounts of memory as people write them.
+
+/// `512M`, `16G`, `1.5T`, with or without `iB` or `B` behind, in powers of 1024; a bare number is MiB, as in Slurm.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no amount of memory such as 512M or 16G");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = unit.trim().to_ascii_uppercase();
+    let shift = match unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit) {
+        "K" => 10,
+        "" if unit.is_empty() => 20,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |part: &str| if part.is_empty() { Ok(0) } else { part.parse::<u64>().map_err(|_| wrong()) };
+    let (whole_part, tenths) = (digits(whole)?, digits(fraction)?);
+    if number.is_empty() || number == "." || fraction.len() > 6 {
+        return Err(wrong());
+    }
+    let of_fraction = (u128::from(tenths) << shift) / 10u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
+    let bytes = u64::try_from((u128::from(whole_part) << shift) + of_fraction).map_err(|_| wrong())?;
+    if bytes == 0 { Err("more than 0 is needed".to_owned()) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_read() {
+        for (text, bytes) in [
+            ("512M", 512 << 20),
+            ("16G", 16 << 30),
+            ("16GiB", 16 << 30),
+            ("1.5g", 3 << 29),
+            ("2TB", 2 << 40),
+            ("100", 100 << 20),
+            ("64k", 64 << 10),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "G", "-1G", "1X", "1..2G", "0", "0.0000001G", "99999999999999999999T", "20000000T", "B", "5B", "."] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What of each node is not free.
+
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, Node, NodeId, Resources, SharePhase};
+use std::collections::BTreeMap;
+
+/// Shares that are not released, and what is on its way out. (What has ended is told by both, its allocation and its node,
+/// and counts once.)
+#[derive(Clone, Debug, Default)]
+pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
+
+impl Holdings {
+    /// Of all these nodes.
+    pub fn of<'a>(nodes: impl Iterator<Item = &'a Node>, allocations: impl Iterator<Item = &'a Allocation>) -> Self {
+        let mut held = Self::default();
+        for node in nodes {
+            for leaving in &node.leaving {
+                held.take(&node.id, leaving.allocation, leaving.epoch, leaving.resources);
+            }
+        }
+        for allocation in allocations.filter(|a| a.state != AllocationState::Pending) {
+            for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
+                held.take(&share.node, allocation.id, allocation.epoch, share.resources);
+            }
+        }
+        held
+    }
+
+    /// Takes a part of a node for an allocation.
+    pub(crate) fn take(&mut self, node: &NodeId, allocation: AllocationId, epoch: Epoch, resources: Resources) {
+        self.0.entry(node.clone()).or_default().insert((allocation, epoch), resources);
+    }
+
+    /// All that is held of a node.
+    pub fn committed(&self, node: &NodeId) -> Resources {
+        self.0.get(node).into_iter().flat_map(BTreeMap::values).fold(Resources::default(), |sum, part| sum.plus(part))
+    }
+
+    /// The holder of most of it, where there is one.
+    pub(crate) fn largest(&self, node: &NodeId) -> Option<(AllocationId, Resources)> {
+        let held = self.0.get(node)?.iter().max_by_key(|(_, r)| (r.cores, r.memory_bytes));
+        held.map(|((allocation, _), resources)| (*allocation, *resources))
+    }
+}
