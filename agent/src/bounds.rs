@@ -52,7 +52,8 @@ impl Bounds {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
             memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
-            cpu_quota: (shared && can(Controller::Cpu)).then(|| has.max(1) * 1000),
+            // On processors of its own work needs no quota, whose bookkeeping costs it now and then a period.
+            cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
             io: if can(Controller::Io) { io.collect() } else { Vec::new() },

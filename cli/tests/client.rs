@@ -303,8 +303,8 @@ fn refusals_have_their_codes() {
     served(Scene::default(), |dir| {
         let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:success", "--", "true"]);
         assert!(code == Some(4) && stderr.starts_with("error: --depends-on is not built yet"), "{code:?} {stderr}");
-        let (code, _, stderr) = run(dir, &["submit", "--gpus=4", "--", "true"]);
-        assert!(code == Some(4) && stderr.starts_with("error: --gpus is not built yet"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--task-group=0-9", "--", "true"]);
+        assert!(code == Some(4) && stderr.starts_with("error: --task-group is not built yet"), "{code:?} {stderr}");
         let (code, _, stderr) = run(dir, &["submit", "--env", "PMI_RANK=1", "--", "true"]);
         assert!(code == Some(2) && stderr.contains("PMI_RANK"), "{code:?} {stderr}");
         assert_eq!(run(dir, &["status", "nope"]).0, Some(3));

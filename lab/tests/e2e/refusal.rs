@@ -59,7 +59,8 @@ fn scripts(w: &World) {
 }
 
 fn not_built(w: &World) {
-    for option in ["--gpus=1", "--depends-on=1:success", "--sensitive", "--on-isolation=stop", "--image=a/b:c", "--checkpoint=auto"] {
+    for option in ["--task-group=0-9", "--depends-on=1:success", "--sensitive", "--on-isolation=stop", "--image=a/b:c", "--checkpoint=auto"]
+    {
         let name = option.split('=').next().unwrap();
         let done = w.run(&["submit", option, "--", "/bin/true"]);
         assert!(
