@@ -13,7 +13,7 @@
 use crate::allocation::AllocationHandle;
 use crate::context::Shared;
 use crate::mesh::frame::{self, Open, ToHead, ToPart, WireLaunch};
-use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, NodeId};
+use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeId};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::FenceHub;
 use std::collections::BTreeMap;
@@ -248,6 +248,10 @@ impl Head {
                 self.launch.handle(part, PartEvent::RankEnded { rank, outcome: outcome.into() })
             }
             FromPart::Said(ToHead::Aborted { code, why }) => self.launch.handle(part, PartEvent::Aborted { code, why }),
+            FromPart::Said(ToHead::OutOfMemory { launch, processes, had_bytes, limit_bytes }) => {
+                let kill = MemoryKill { launch, processes, had_bytes, limit_bytes };
+                self.launch.handle(part, PartEvent::OutOfMemory { kill })
+            }
             FromPart::Said(ToHead::WalltimeOver) => self.launch.handle(part, PartEvent::WalltimeOver),
             FromPart::Said(ToHead::Lost { why }) => self.launch.handle(part, PartEvent::Lost { why }),
             FromPart::Said(ToHead::Fence { number, blob }) => match self.hub.contribute(part, number, blob) {

@@ -2,6 +2,7 @@
 
 use crate::claim::Share;
 use crate::ids::{AllocationId, Epoch, NodeId, Revision};
+use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use crate::principal::Principal;
 use crate::spec::AllocationSpec;
 use crate::time::Timestamp;
@@ -70,6 +71,8 @@ pub enum EndReason {
     NodeLost { node: NodeId, why: String },
     /// A launch was brought down: a rank died after PMI init, PMI garbage, a fence that timed out.
     LaunchAborted { code: i32, why: String },
+    /// The kernel killed its script or its launch on `node` because memory was over.
+    OutOfMemory { node: NodeId, kill: MemoryKill },
 }
 
 impl EndReason {
@@ -82,7 +85,8 @@ impl EndReason {
             | Self::WalltimeExceeded
             | Self::PrologueFailed { .. }
             | Self::NodeLost { .. }
-            | Self::LaunchAborted { .. } => AllocationState::Failed,
+            | Self::LaunchAborted { .. }
+            | Self::OutOfMemory { .. } => AllocationState::Failed,
         }
     }
 
@@ -90,6 +94,7 @@ impl EndReason {
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Exited { code } | Self::LaunchAborted { code, .. } => Some(*code),
+            Self::OutOfMemory { .. } => Some(MEMORY_KILL_CODE),
             Self::WalltimeExceeded | Self::Cancelled { .. } | Self::PrologueFailed { .. } | Self::NodeLost { .. } => None,
         }
     }
@@ -105,6 +110,7 @@ impl fmt::Display for EndReason {
             Self::PrologueFailed { node, why } => write!(f, "prologue_failed on {node}: {why}"),
             Self::NodeLost { node, why } => write!(f, "node_lost {node}: {why}"),
             Self::LaunchAborted { why, .. } => write!(f, "launch_aborted: {why}"),
+            Self::OutOfMemory { node, kill } => write!(f, "out_of_memory on {node}: {kill}"),
         }
     }
 }

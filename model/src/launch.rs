@@ -1,8 +1,10 @@
 //! A launch: a set of ranks inside an allocation, spread over some of its nodes.
 
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
+use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -128,6 +130,46 @@ impl RankOutcome {
     }
 }
 
+/// Processes of one launch that the kernel killed because memory was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryKill {
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    /// How many of its processes.
+    pub processes: u64,
+    /// The most memory that they ever had together, in bytes, where the kernel tells. (Under cgroup version 1: all of the
+    /// allocation's work there.)
+    pub had_bytes: Option<u64>,
+    /// How much the allocation may have on that node; `None`: no limit of its own, the machine itself had no more.
+    pub limit_bytes: Option<u64>,
+}
+
+/// The exit code of what was killed for its memory: 128 + SIGKILL.
+pub const MEMORY_KILL_CODE: i32 = 137;
+
+/// `launch 1 was killed: 2 processes of it had 63 MiB in all, the allocation's limit is 64 MiB`
+impl fmt::Display for MemoryKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.launch {
+            0 => f.write_str("the script was killed: ")?,
+            number => write!(f, "launch {number} was killed: ")?,
+        }
+        match self.processes {
+            1 => f.write_str("a process of it")?,
+            n => write!(f, "{n} processes of it")?,
+        }
+        if let Some(had) = self.had_bytes {
+            write!(f, " had {} in all", bytes_text(had))?;
+        } else {
+            f.write_str(" wanted more memory")?;
+        }
+        match self.limit_bytes {
+            Some(limit) => write!(f, ", the allocation's limit is {}", bytes_text(limit)),
+            None => f.write_str(", and the machine had no more"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +177,14 @@ mod tests {
     fn layout(nodes: u32, ranks: u32, per_node: Option<u32>) -> Result<Vec<(u32, u32)>, LayoutError> {
         let ids: Vec<NodeId> = (0..nodes).map(|i| format!("n{i}").parse().unwrap()).collect();
         block_layout(&ids, ranks, per_node).map(|l| l.iter().map(|n| (n.first, n.count)).collect())
+    }
+
+    #[test]
+    fn what_was_killed_for_its_memory_is_said_with_how_much_it_had() {
+        let kill = MemoryKill { launch: 2, processes: 3, had_bytes: Some(63 << 20), limit_bytes: Some(64 << 20) };
+        assert_eq!(kill.to_string(), "launch 2 was killed: 3 processes of it had 63 MiB in all, the allocation's limit is 64 MiB");
+        let kill = MemoryKill { launch: 0, processes: 1, had_bytes: None, limit_bytes: None };
+        assert_eq!(kill.to_string(), "the script was killed: a process of it wanted more memory, and the machine had no more");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AuditAction, AuditRecord};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use ids::{AllocationId, Boot, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};
-pub use launch::{LaunchSpec, NodeRanks, RankOutcome, TerminalSize};
+pub use launch::{LaunchSpec, MemoryKill, NodeRanks, RankOutcome, TerminalSize};
 pub use node::{Hold, HoldKind, Leaving, Node, NodeAddresses, NodeState};
 pub use principal::Principal;
 pub use report::{NodeReport, ReportItem};

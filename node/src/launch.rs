@@ -1,6 +1,7 @@
 //! The head of a launch: it knows how every rank ended and when the launch is over. Fences are merged beside it.
 
-use lattice_model::{LaunchSpec, RankOutcome};
+use lattice_model::launch::MEMORY_KILL_CODE;
+use lattice_model::{LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use std::collections::BTreeMap;
 
 /// The code of a launch that lost a part: a failure of ours, not the program's.
@@ -13,6 +14,8 @@ pub enum PartEvent {
     RankEnded { rank: u32, outcome: RankOutcome },
     /// It brought its ranks down: one died after init, called abort, or spoke garbage.
     Aborted { code: i32, why: String },
+    /// The kernel killed ranks of it because memory was over.
+    OutOfMemory { kill: MemoryKill },
     /// It is ending its ranks because their walltime is over.
     WalltimeOver,
     /// Evidence that its ranks are gone (new boot id, its shim is dead, it refused to start them).
@@ -28,6 +31,8 @@ pub struct LaunchEnd {
     pub aborted: Option<String>,
     /// Its walltime was over.
     pub walltime_over: bool,
+    /// It was brought down because memory was over: where, and what was killed.
+    pub out_of_memory: Option<(NodeId, MemoryKill)>,
 }
 
 /// The head's state of one launch.
@@ -38,13 +43,14 @@ pub struct LaunchHead {
     lost: Vec<bool>,
     aborted: Option<(i32, String)>,
     walltime_over: bool,
+    out_of_memory: Option<(NodeId, MemoryKill)>,
 }
 
 impl LaunchHead {
     /// A launch that is just beginning.
     pub fn new(spec: LaunchSpec) -> Self {
         let lost = vec![false; spec.nodes.len()];
-        Self { spec, outcomes: BTreeMap::new(), lost, aborted: None, walltime_over: false }
+        Self { spec, outcomes: BTreeMap::new(), lost, aborted: None, walltime_over: false, out_of_memory: None }
     }
 
     /// The launch.
@@ -67,6 +73,12 @@ impl LaunchHead {
                 None
             }
             PartEvent::Aborted { code, why } => self.abort(code, why),
+            PartEvent::OutOfMemory { kill } => {
+                let node = ranks.node.clone();
+                let abort = self.abort(MEMORY_KILL_CODE, format!("out of memory on {node}: {kill}"))?;
+                self.out_of_memory = Some((node, kill));
+                Some(abort)
+            }
             PartEvent::Lost { why } => {
                 self.lost[part] = true;
                 let why = format!("{}: {why}", self.spec.nodes[part].node);
@@ -103,7 +115,7 @@ impl LaunchHead {
                 Some((code, why)) => (if *code == 0 { 1 } else { *code }, Some(why.clone())),
                 None => (highest, None),
             };
-            LaunchEnd { code, aborted, walltime_over: self.walltime_over }
+            LaunchEnd { code, aborted, walltime_over: self.walltime_over, out_of_memory: self.out_of_memory.clone() }
         })
     }
 }
@@ -148,7 +160,7 @@ mod tests {
         assert_eq!(h.handle(1, exited(2, 3)), None);
         assert_eq!(h.end(), None);
         h.handle(0, PartEvent::RankEnded { rank: 1, outcome: RankOutcome::Signalled { signal: 9 } });
-        assert_eq!(h.end(), Some(LaunchEnd { code: 137, aborted: None, walltime_over: false }));
+        assert_eq!(h.end(), Some(LaunchEnd { code: 137, aborted: None, walltime_over: false, out_of_memory: None }));
     }
 
     #[test]
@@ -159,6 +171,27 @@ mod tests {
         assert_eq!(h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } }), None);
         h.handle(1, exited(1, 7));
         assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((7, Some("rank 1".into()))));
+    }
+
+    #[test]
+    fn memory_that_is_over_on_one_node_ends_the_launch_and_is_why() {
+        let kill = MemoryKill { launch: 1, processes: 1, had_bytes: None, limit_bytes: Some(1 << 20) };
+        let killed = |rank| PartEvent::RankEnded { rank, outcome: RankOutcome::Signalled { signal: 9 } };
+        let mut h = head(&[1, 1]);
+        let abort = h.handle(1, PartEvent::OutOfMemory { kill });
+        assert!(abort.is_some_and(|(code, why)| code == 137 && why.contains("out of memory on n1")));
+        assert_eq!(h.handle(1, PartEvent::OutOfMemory { kill }), None, "told again after a reconnect");
+        h.handle(1, killed(1));
+        h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } });
+        let end = h.end().unwrap();
+        assert_eq!((end.code, end.out_of_memory), (137, Some(("n1".parse().unwrap(), kill))));
+        // What brought it down before that stays the reason.
+        let mut h = head(&[1, 1]);
+        h.handle(0, PartEvent::Aborted { code: 7, why: "rank 0".into() });
+        assert_eq!(h.handle(1, PartEvent::OutOfMemory { kill }), None);
+        h.handle(0, exited(0, 7));
+        h.handle(1, killed(1));
+        assert_eq!(h.end().map(|e| (e.code, e.out_of_memory)), Some((7, None)));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 pub mod controllers;
 pub mod devices;
 pub mod limits;
+pub mod memory;
 
 use lattice_model::AllocationId;
 use nix::fcntl::{OFlag, open};

@@ -4,7 +4,7 @@
 //! A torn or damaged tail ends the reading; what stands before it holds.
 
 use crate::shim::{ShimDir, StopReason};
-use lattice_model::{LaunchId, RankOutcome};
+use lattice_model::{LaunchId, MemoryKill, RankOutcome};
 use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -27,6 +27,8 @@ pub enum ExitRecord {
     Rank { launch: LaunchId, rank: u32, outcome: RankOutcome },
     /// The shim brought this launch down.
     Aborted { launch: LaunchId, code: i32, why: String },
+    /// Processes of this launch (`None`: of the script) were killed because memory was over.
+    OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
     /// All work was ended.
     Stopped { why: StopReason },
 }

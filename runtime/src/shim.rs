@@ -22,7 +22,9 @@ pub use frame::{Decoder, FrameError, encode};
 pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
-use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, Principal, RankOutcome, TerminalSize};
+use lattice_model::{
+    AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Principal, RankOutcome, TerminalSize,
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -268,6 +270,8 @@ pub enum FromShim {
     AttachStarted { session: u64 },
     /// The attached program ended, or could not be started, and then `why`. Replayed for the newest ones.
     AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
+    /// Processes of this launch (`None`: of the script) were killed because memory was over; told before their ends.
+    OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
     /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
     Stopping { why: StopReason },
     /// All work was ended, and nothing of it is left.

@@ -3,7 +3,7 @@
 use crate::log_files;
 use crate::terminal::RankTerminal;
 use crate::work::Work;
-use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
@@ -65,6 +65,8 @@ pub struct Launch {
     pub aborted: Option<(i32, String)>,
     /// The first rank's, where it is here and has one.
     terminal: Option<RankTerminal>,
+    /// What of it was killed for its memory, the last time.
+    pub memory_kill: Option<MemoryKill>,
 }
 
 /// Bringing one launch down.
@@ -147,7 +149,17 @@ impl Launch {
             });
         }
         let server = Server::new(job);
-        let launch = Self { spec, first: part.first, ranks, hung_up: BTreeMap::new(), server, down: Down::No, aborted: None, terminal };
+        let launch = Self {
+            spec,
+            first: part.first,
+            ranks,
+            hung_up: BTreeMap::new(),
+            server,
+            down: Down::No,
+            aborted: None,
+            memory_kill: None,
+            terminal,
+        };
         Started { launch, pids, failed }
     }
 

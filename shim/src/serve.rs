@@ -2,6 +2,7 @@
 
 mod attaching;
 mod ending;
+mod memory;
 mod replay;
 mod starting;
 
@@ -12,8 +13,9 @@ use crate::work::Work;
 use crate::{log_files, say};
 use anyhow::Context;
 use attaching::Attached;
-use lattice_model::{LaunchId, NodeId, RankOutcome};
+use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome};
 use lattice_runtime::cgroup::controllers::open_v1_procs;
+use lattice_runtime::cgroup::memory::MemoryWatch;
 use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::exits::{ExitRecord, Writer};
 use lattice_runtime::process::{self, Start};
@@ -38,6 +40,10 @@ const AGENT: u64 = 1;
 const SIGNALS: u64 = 2;
 const TIMER: u64 = 3;
 const WORK_EVENTS: u64 = 4;
+const MEMORY_EVENTS: u64 = 5;
+
+/// How a process ends that had no more memory.
+const KILLED: RankOutcome = RankOutcome::Signalled { signal: 9 };
 
 fn socket_token(number: u32, local: u32) -> u64 {
     // Launch numbers begin with 1.
@@ -60,6 +66,10 @@ pub struct Shim {
     signals: SignalFd,
     timer: TimerFd,
     work_events: Option<File>,
+    memory: Option<MemoryWatch>,
+    memory_events: Option<File>,
+    /// What of the script was killed for its memory, the last time.
+    script_kill: Option<MemoryKill>,
     agent: AgentLink,
     exits: Writer,
     script: Script,
@@ -158,6 +168,8 @@ impl Shim {
             Vec::new()
         });
         let work_events = work.events();
+        let memory = MemoryWatch::of(config.scope.clone().map(Scope::at).as_ref(), &config.v1_groups);
+        let memory_events = memory.as_ref().and_then(MemoryWatch::events);
         let agent = AgentLink::new(listener, AGENT);
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
         epoll.add(agent.listener(), readable(LISTENER)).context("watching the socket")?;
@@ -165,6 +177,9 @@ impl Shim {
         epoll.add(timer.as_fd(), readable(TIMER)).context("watching the timer")?;
         if let Some(events) = &work_events {
             epoll.add(events, EpollEvent::new(EpollFlags::EPOLLPRI, WORK_EVENTS)).context("watching the scope")?;
+        }
+        if let Some(events) = &memory_events {
+            epoll.add(events, EpollEvent::new(EpollFlags::EPOLLPRI, MEMORY_EVENTS)).context("watching the memory")?;
         }
         let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
         let log_ring = LogRing::new(config.log_room, now_ms());
@@ -182,6 +197,9 @@ impl Shim {
             signals,
             timer,
             work_events,
+            memory,
+            memory_events,
+            script_kill: None,
             agent,
             exits,
             script: Script::None,
@@ -236,6 +254,7 @@ impl Shim {
                 }
                 self.check_stopped();
             }
+            MEMORY_EVENTS => self.take_memory_events(),
             socket => {
                 let (number, local) = ((socket >> 32) as u32, socket as u32);
                 if let Some(launch) = self.launches.get_mut(&number) {
@@ -307,6 +326,9 @@ impl Shim {
     }
 
     fn script_ended(&mut self, outcome: RankOutcome) {
+        if outcome == KILLED {
+            self.look_for_memory_kill(0);
+        }
         self.script = Script::Ended(outcome);
         self.record(&ExitRecord::Script { outcome });
         self.agent.tell(&FromShim::ScriptEnded { outcome });
@@ -345,6 +367,9 @@ impl Shim {
     }
 
     fn rank_ended(&mut self, number: u32, local: u32, outcome: RankOutcome) {
+        if outcome == KILLED {
+            self.look_for_memory_kill(number);
+        }
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let (outcome, happenings) = launch.rank_ended(local, outcome, &self.dir, &self.epoll, |local| socket_token(number, local));
         let (id, rank, over) = (launch.id(), launch.rank(local), launch.ended());

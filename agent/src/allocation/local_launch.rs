@@ -1,7 +1,7 @@
 //! One launch's part on this node, as far as the shim told.
 
 use crate::mesh::frame::ToHead;
-use lattice_model::{LaunchSpec, NodeId, RankOutcome};
+use lattice_model::{LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
@@ -15,13 +15,14 @@ pub(super) struct LocalLaunch {
     /// This node's contributions to the last two fences, which a head that reconnects may need.
     fences: BTreeMap<u32, Vec<u8>>,
     aborted: Option<(i32, String)>,
+    out_of_memory: Option<MemoryKill>,
     head: Option<mpsc::Sender<ToHead>>,
 }
 
 impl LocalLaunch {
     pub(super) fn new(spec: LaunchSpec) -> Self {
         let (ended, fences) = (BTreeMap::new(), BTreeMap::new());
-        Self { spec, begun: false, lost: None, ended, fences, aborted: None, head: None }
+        Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, head: None }
     }
 
     /// Whether none of this node's ranks is left, or ever will be there.
@@ -45,6 +46,7 @@ impl LocalLaunch {
         }
         let mut known: Vec<ToHead> = Vec::new();
         known.extend(self.fences.iter().map(|(number, blob)| ToHead::Fence { number: *number, blob: blob.clone() }));
+        known.extend(self.out_of_memory.map(told));
         known.extend(self.aborted.iter().map(|(code, why)| ToHead::Aborted { code: *code, why: why.clone() }));
         known.extend(self.ended.iter().map(|(rank, outcome)| ToHead::RankEnded { rank: *rank, outcome: (*outcome).into() }));
         known.extend(self.lost.iter().map(|why| ToHead::Lost { why: why.clone() }));
@@ -77,6 +79,12 @@ impl LocalLaunch {
         self.tell(ToHead::Aborted { code, why });
     }
 
+    /// The kernel killed ranks of it here. The last word of the shim counts.
+    pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
+        self.out_of_memory = Some(kill);
+        self.tell(told(kill));
+    }
+
     pub(super) fn walltime_over(&mut self) {
         self.tell(ToHead::WalltimeOver);
     }
@@ -96,6 +104,11 @@ impl LocalLaunch {
             self.head = None;
         }
     }
+}
+
+fn told(kill: MemoryKill) -> ToHead {
+    let MemoryKill { launch, processes, had_bytes, limit_bytes } = kill;
+    ToHead::OutOfMemory { launch, processes, had_bytes, limit_bytes }
 }
 
 #[cfg(test)]

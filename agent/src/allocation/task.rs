@@ -10,7 +10,8 @@ use crate::environment;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
 use crate::terminal;
-use lattice_model::{AllocationId, Assignment, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec};
+use lattice_model::launch::MEMORY_KILL_CODE;
+use lattice_model::{AllocationId, Assignment, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
@@ -58,6 +59,7 @@ pub(super) fn begin(
         terminals: Terminals::default(),
         entry_over: false,
         walltime_over: false,
+        script_kill: None,
         says,
     };
     tokio::spawn(task.run(queue));
@@ -89,6 +91,8 @@ struct AllocationTask {
     terminals: Terminals,
     entry_over: bool,
     walltime_over: bool,
+    /// What was killed of the script for its memory.
+    script_kill: Option<MemoryKill>,
     says: Says,
 }
 
@@ -272,6 +276,7 @@ impl AllocationTask {
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
             LaunchEnd { walltime_over: true, .. } => EndReason::WalltimeExceeded,
+            LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
             LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
             LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },
         };
@@ -384,7 +389,15 @@ impl AllocationTask {
                 self.over(0);
                 self.entry_over = true;
                 if !self.walltime_over && self.phase != Phase::AwaitingStopped {
-                    self.ended(EndReason::Exited { code: outcome.code() }).await;
+                    let reason = self.script_reason(outcome);
+                    self.ended(reason).await;
+                }
+            }
+            FromShim::OutOfMemory { launch, kill } => {
+                tracing::warn!(allocation = %self.share.allocation, %kill, "memory was over");
+                match launch {
+                    Some(launch) => self.of(launch, |l| l.out_of_memory(kill)),
+                    None => self.script_kill = Some(kill),
                 }
             }
             FromShim::LaunchStarted { launch } => {
@@ -418,6 +431,15 @@ impl AllocationTask {
                     self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
                 }
             }
+        }
+    }
+
+    /// Why the script ended so.
+    fn script_reason(&self, outcome: RankOutcome) -> EndReason {
+        match self.script_kill {
+            // A script that only lost a child to it and ended by itself has its own say.
+            Some(kill) if outcome.code() == MEMORY_KILL_CODE => EndReason::OutOfMemory { node: self.context.me.clone(), kill },
+            Some(_) | None => EndReason::Exited { code: outcome.code() },
         }
     }
 
@@ -550,7 +572,9 @@ impl AllocationTask {
         let mut known = None;
         for record in records {
             match record {
-                ExitRecord::Script { outcome } if self.is_head() => known = Some(EndReason::Exited { code: outcome.code() }),
+                ExitRecord::OutOfMemory { launch: None, kill } => self.script_kill = Some(kill),
+                ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
+                ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
                 ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code, why } if code != REFUSED_CODE => self.of(launch, |l| l.aborted(code, why)),

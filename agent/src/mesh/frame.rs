@@ -171,6 +171,13 @@ pub enum ToHead {
         why: String,
     },
     Synced,
+    /// See [`lattice_model::MemoryKill`].
+    OutOfMemory {
+        launch: u32,
+        processes: u64,
+        had_bytes: Option<u64>,
+        limit_bytes: Option<u64>,
+    },
 }
 
 /// [`RankOutcome`] on the wire.

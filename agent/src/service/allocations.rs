@@ -5,7 +5,7 @@ use super::{Api, attaching, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Node, NodeId, SharePhase, hostlist};
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, SharePhase, hostlist};
 use lattice_quorum::wire::{Answer, Request as Ask};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -210,6 +210,7 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
             let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
             let hint = match &allocation.reason {
+                Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
                 Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",

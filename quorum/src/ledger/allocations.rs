@@ -123,7 +123,9 @@ fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
         EndReason::Exited { code: 0 } | EndReason::WalltimeExceeded | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } => {
             false
         }
-        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } => allocation.spec.requeue == RequeuePolicy::Always,
+        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } | EndReason::OutOfMemory { .. } => {
+            allocation.spec.requeue == RequeuePolicy::Always
+        }
     };
     policy && allocation.requeue_count < allocation.spec.requeues_max
 }

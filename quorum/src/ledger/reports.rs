@@ -93,7 +93,11 @@ impl Ledger {
             EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
             EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
             // Only where the entry point ran is it known how it ended.
-            EndReason::Exited { .. } | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } | EndReason::LaunchAborted { .. }
+            EndReason::Exited { .. }
+            | EndReason::Cancelled { .. }
+            | EndReason::PrologueFailed { .. }
+            | EndReason::LaunchAborted { .. }
+            | EndReason::OutOfMemory { .. }
                 if self.allocations.get(&id).is_none_or(|a| a.head() != Some(node)) =>
             {
                 return;
@@ -101,6 +105,7 @@ impl Ledger {
             EndReason::Exited { code } => EndReason::Exited { code: *code },
             EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
             EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
+            EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
             EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
         };
         self.end(step, id, reason, &format!("node:{node}"));

@@ -18,6 +18,9 @@ impl Shim {
         if let Ending::Terminating { why, .. } | Ending::Killing { why, .. } | Ending::Stopped { why } = self.ending {
             agent.tell(&FromShim::Stopping { why });
         }
+        if let Some(kill) = self.script_kill {
+            agent.tell(&FromShim::OutOfMemory { launch: None, kill });
+        }
         match self.script {
             Script::None => {}
             Script::Running(_) => agent.tell(&FromShim::ScriptStarted),
@@ -33,6 +36,9 @@ impl Shim {
                 if let Happening::Fence { number, blob } = happening {
                     agent.tell(&FromShim::Fence { launch: id, number, blob });
                 }
+            }
+            if let Some(kill) = launch.memory_kill {
+                agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });
             }
             if let Some((code, why)) = launch.aborted.clone() {
                 agent.tell(&FromShim::Aborted { launch: id, code, why });

@@ -1,0 +1,78 @@
+//! Whether and where memory was over: the kernel's counters of one allocation's work.
+//!
+//! The kernel counts a kill before it sends the signal, in both versions: who reaps a process that SIGKILL ended finds
+//! it counted. (`mm/oom_kill.c`, `__oom_kill_process`: "Raise event before sending signal".)
+
+use super::Scope;
+use lattice_model::MemoryKill;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// Watches the memory of one allocation's work. There is none where nothing limits or counts it.
+#[derive(Debug)]
+pub struct MemoryWatch {
+    place: Place,
+    /// Kills that were told already, by launch; in version 1 all under 0.
+    told: BTreeMap<u32, u64>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Each launch is counted for itself, and killed whole.
+    V2(Scope),
+    /// The work is counted as one.
+    V1(PathBuf),
+}
+
+impl MemoryWatch {
+    /// `groups`: the directories of version 1 that the work joins.
+    pub fn of(scope: Option<&Scope>, groups: &[PathBuf]) -> Option<Self> {
+        let v2 = scope.filter(|s| s.work().path().join("memory.events").exists()).map(|s| Place::V2(s.clone()));
+        let v1 = || groups.iter().find(|g| g.join("memory.oom_control").exists()).map(|g| Place::V1(g.clone()));
+        v2.or_else(v1).map(|place| Self { place, told: BTreeMap::new() })
+    }
+
+    /// What has `EPOLLPRI` when memory came to an end somewhere in the work; version 1 has no such file.
+    pub fn events(&self) -> Option<File> {
+        match &self.place {
+            Place::V2(scope) => File::open(scope.work().path().join("memory.events")).ok(),
+            Place::V1(_) => None,
+        }
+    }
+
+    /// The processes of this launch (0 is the script) that were killed for their memory since this was last asked.
+    /// In version 1 nobody counts launches apart: ask when one of its processes was killed.
+    pub fn kill_in(&mut self, launch: u32) -> Option<MemoryKill> {
+        let (counted, key) = match &self.place {
+            Place::V2(scope) => (counter(&scope.launch(launch).path().join("memory.events"), "oom_kill"), launch),
+            Place::V1(group) => (counter(&group.join("memory.oom_control"), "oom_kill"), 0),
+        };
+        let told = self.told.entry(key).or_default();
+        let processes = counted?.checked_sub(*told).filter(|n| *n > 0)?;
+        *told += processes;
+        let (had_bytes, limit_bytes) = match &self.place {
+            Place::V2(scope) => {
+                let work = scope.work();
+                // A machine that has no memory left kills as well, and nobody's limit was the reason.
+                let own_limit = counter(&work.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
+                (number(&scope.launch(launch).path().join("memory.peak")), number(&work.path().join("memory.max")).filter(|_| own_limit))
+            }
+            Place::V1(group) => {
+                let own_limit = number(&group.join("memory.failcnt")).is_some_and(|n| n > 0);
+                (number(&group.join("memory.max_usage_in_bytes")), number(&group.join("memory.limit_in_bytes")).filter(|_| own_limit))
+            }
+        };
+        Some(MemoryKill { launch, processes, had_bytes, limit_bytes })
+    }
+}
+
+fn counter(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// `max` is no number.
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,44 @@
+//! Memory that was over: noticed, written down, and told before the ends that it means.
+
+use super::{Shim, say};
+use crate::log_files;
+use crate::serve::Script;
+use lattice_model::MemoryKill;
+use lattice_runtime::exits::ExitRecord;
+use lattice_runtime::shim::FromShim;
+use std::io::{Read, Seek};
+
+impl Shim {
+    /// The kernel says that memory came to an end somewhere.
+    pub(super) fn take_memory_events(&mut self) {
+        // Reading arms the next notification.
+        if let Some(events) = &mut self.memory_events {
+            let _ = events.rewind().and_then(|()| events.read(&mut [0; 1024]));
+        }
+        let script = (!matches!(self.script, Script::None)).then_some(0);
+        for number in script.into_iter().chain(self.launches.keys().copied()).collect::<Vec<_>>() {
+            self.look_for_memory_kill(number);
+        }
+    }
+
+    /// A process of this launch was killed: was it for its memory? The launch is then brought down, where the kernel has
+    /// not killed it whole.
+    pub(super) fn look_for_memory_kill(&mut self, number: u32) {
+        let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
+        let kill = MemoryKill { launch: number, ..kill };
+        say(&format!("out of memory: {kill}"));
+        if number == 0 {
+            log_files::tell(&self.dir, 0, 0, &format!("out of memory: {kill}"));
+            self.script_kill = Some(kill);
+            self.record(&ExitRecord::OutOfMemory { launch: None, kill });
+            return self.agent.tell(&FromShim::OutOfMemory { launch: None, kill });
+        }
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        let (id, first) = (launch.id(), launch.rank(0));
+        log_files::tell(&self.dir, number, first, &format!("out of memory: {kill}"));
+        launch.memory_kill = Some(kill);
+        self.record(&ExitRecord::OutOfMemory { launch: Some(id), kill });
+        self.agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });
+        self.bring_down(number);
+    }
+}
