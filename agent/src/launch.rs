@@ -248,8 +248,8 @@ impl Head {
                 self.launch.handle(part, PartEvent::RankEnded { rank, outcome: outcome.into() })
             }
             FromPart::Said(ToHead::Aborted { code, why }) => self.launch.handle(part, PartEvent::Aborted { code, why }),
-            FromPart::Said(ToHead::OutOfMemory { launch, processes, had_bytes, limit_bytes }) => {
-                let kill = MemoryKill { launch, processes, had_bytes, limit_bytes };
+            FromPart::Said(ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes }) => {
+                let kill = MemoryKill { launch, whole, had_bytes, limit_bytes };
                 self.launch.handle(part, PartEvent::OutOfMemory { kill })
             }
             FromPart::Said(ToHead::WalltimeOver) => self.launch.handle(part, PartEvent::WalltimeOver),

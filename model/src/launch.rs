@@ -135,8 +135,8 @@ impl RankOutcome {
 pub struct MemoryKill {
     /// The launch's number; 0 is the script.
     pub launch: u32,
-    /// How many of its processes.
-    pub processes: u64,
+    /// Whether the kernel killed all of it; else a process of it.
+    pub whole: bool,
     /// The most memory that they ever had together, in bytes, where the kernel tells. (Under cgroup version 1: all of the
     /// allocation's work there.)
     pub had_bytes: Option<u64>,
@@ -147,21 +147,17 @@ pub struct MemoryKill {
 /// The exit code of what was killed for its memory: 128 + SIGKILL.
 pub const MEMORY_KILL_CODE: i32 = 137;
 
-/// `launch 1 was killed: 2 processes of it had 63 MiB in all, the allocation's limit is 64 MiB`
+/// `launch 1 was killed: it had 63 MiB, the allocation's limit is 64 MiB`
 impl fmt::Display for MemoryKill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = if self.whole { "" } else { "a process of " };
         match self.launch {
-            0 => f.write_str("the script was killed: ")?,
-            number => write!(f, "launch {number} was killed: ")?,
+            0 => write!(f, "{part}the script was killed: ")?,
+            number => write!(f, "{part}launch {number} was killed: ")?,
         }
-        match self.processes {
-            1 => f.write_str("a process of it")?,
-            n => write!(f, "{n} processes of it")?,
-        }
-        if let Some(had) = self.had_bytes {
-            write!(f, " had {} in all", bytes_text(had))?;
-        } else {
-            f.write_str(" wanted more memory")?;
+        match self.had_bytes {
+            Some(had) => write!(f, "it had {}", bytes_text(had))?,
+            None => f.write_str("it wanted more memory")?,
         }
         match self.limit_bytes {
             Some(limit) => write!(f, ", the allocation's limit is {}", bytes_text(limit)),
@@ -181,10 +177,10 @@ mod tests {
 
     #[test]
     fn what_was_killed_for_its_memory_is_said_with_how_much_it_had() {
-        let kill = MemoryKill { launch: 2, processes: 3, had_bytes: Some(63 << 20), limit_bytes: Some(64 << 20) };
-        assert_eq!(kill.to_string(), "launch 2 was killed: 3 processes of it had 63 MiB in all, the allocation's limit is 64 MiB");
-        let kill = MemoryKill { launch: 0, processes: 1, had_bytes: None, limit_bytes: None };
-        assert_eq!(kill.to_string(), "the script was killed: a process of it wanted more memory, and the machine had no more");
+        let kill = MemoryKill { launch: 2, whole: true, had_bytes: Some(63 << 20), limit_bytes: Some(64 << 20) };
+        assert_eq!(kill.to_string(), "launch 2 was killed: it had 63 MiB, the allocation's limit is 64 MiB");
+        let kill = MemoryKill { launch: 0, whole: false, had_bytes: None, limit_bytes: None };
+        assert_eq!(kill.to_string(), "a process of the script was killed: it wanted more memory, and the machine had no more");
     }
 
     #[test]

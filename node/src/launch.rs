@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_over_on_one_node_ends_the_launch_and_is_why() {
-        let kill = MemoryKill { launch: 1, processes: 1, had_bytes: None, limit_bytes: Some(1 << 20) };
+        let kill = MemoryKill { launch: 1, whole: true, had_bytes: None, limit_bytes: Some(1 << 20) };
         let killed = |rank| PartEvent::RankEnded { rank, outcome: RankOutcome::Signalled { signal: 9 } };
         let mut h = head(&[1, 1]);
         let abort = h.handle(1, PartEvent::OutOfMemory { kill });

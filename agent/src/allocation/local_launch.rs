@@ -107,8 +107,8 @@ impl LocalLaunch {
 }
 
 fn told(kill: MemoryKill) -> ToHead {
-    let MemoryKill { launch, processes, had_bytes, limit_bytes } = kill;
-    ToHead::OutOfMemory { launch, processes, had_bytes, limit_bytes }
+    let MemoryKill { launch, whole, had_bytes, limit_bytes } = kill;
+    ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes }
 }
 
 #[cfg(test)]

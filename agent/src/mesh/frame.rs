@@ -174,7 +174,7 @@ pub enum ToHead {
     /// See [`lattice_model::MemoryKill`].
     OutOfMemory {
         launch: u32,
-        processes: u64,
+        whole: bool,
         had_bytes: Option<u64>,
         limit_bytes: Option<u64>,
     },

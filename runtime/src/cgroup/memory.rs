@@ -41,29 +41,39 @@ impl MemoryWatch {
         }
     }
 
-    /// The processes of this launch (0 is the script) that were killed for their memory since this was last asked.
-    /// In version 1 nobody counts launches apart: ask when one of its processes was killed.
+    /// What was killed of this launch (0 is the script) for its memory since this was last asked. A launch that was killed
+    /// whole is told once. In version 1 nobody counts launches apart: ask when one of its processes was killed.
     pub fn kill_in(&mut self, launch: u32) -> Option<MemoryKill> {
-        let (counted, key) = match &self.place {
-            Place::V2(scope) => (counter(&scope.launch(launch).path().join("memory.events"), "oom_kill"), launch),
-            Place::V1(group) => (counter(&group.join("memory.oom_control"), "oom_kill"), 0),
-        };
-        let told = self.told.entry(key).or_default();
-        let processes = counted?.checked_sub(*told).filter(|n| *n > 0)?;
-        *told += processes;
-        let (had_bytes, limit_bytes) = match &self.place {
+        match &self.place {
             Place::V2(scope) => {
-                let work = scope.work();
+                let (work, group) = (scope.work(), scope.launch(launch));
+                let file = |name: &str| group.path().join(name);
+                let whole = number(&file("memory.oom.group")) == Some(1);
+                // The one that a whole launch is killed for is counted twice: the number tells only that there was one.
+                let kills = counter(&file("memory.events"), "oom_kill")?;
+                let told = self.told.entry(launch).or_default();
+                if kills <= *told || (whole && *told > 0) {
+                    return None;
+                }
+                *told = kills;
                 // A machine that has no memory left kills as well, and nobody's limit was the reason.
                 let own_limit = counter(&work.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
-                (number(&scope.launch(launch).path().join("memory.peak")), number(&work.path().join("memory.max")).filter(|_| own_limit))
+                let limit_bytes = number(&work.path().join("memory.max")).filter(|_| own_limit);
+                Some(MemoryKill { launch, whole, had_bytes: number(&file("memory.peak")), limit_bytes })
             }
             Place::V1(group) => {
-                let own_limit = number(&group.join("memory.failcnt")).is_some_and(|n| n > 0);
-                (number(&group.join("memory.max_usage_in_bytes")), number(&group.join("memory.limit_in_bytes")).filter(|_| own_limit))
+                let file = |name: &str| group.join(name);
+                let kills = counter(&file("memory.oom_control"), "oom_kill")?;
+                let told = self.told.entry(0).or_default();
+                if kills <= *told {
+                    return None;
+                }
+                *told = kills;
+                let own_limit = number(&file("memory.failcnt")).is_some_and(|n| n > 0);
+                let limit_bytes = number(&file("memory.limit_in_bytes")).filter(|_| own_limit);
+                Some(MemoryKill { launch, whole: false, had_bytes: number(&file("memory.max_usage_in_bytes")), limit_bytes })
             }
-        };
-        Some(MemoryKill { launch, processes, had_bytes, limit_bytes })
+        }
     }
 }
 

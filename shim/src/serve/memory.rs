@@ -3,7 +3,6 @@
 use super::{Shim, say};
 use crate::log_files;
 use crate::serve::Script;
-use lattice_model::MemoryKill;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::FromShim;
 use std::io::{Read, Seek};
@@ -25,7 +24,6 @@ impl Shim {
     /// not killed it whole.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
-        let kill = MemoryKill { launch: number, ..kill };
         say(&format!("out of memory: {kill}"));
         if number == 0 {
             log_files::tell(&self.dir, 0, 0, &format!("out of memory: {kill}"));

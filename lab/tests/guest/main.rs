@@ -1,0 +1,102 @@
+//! What this machine's cgroups do not let us try, in a machine of its own (`lab/guest`): every controller in a whole v2
+//! tree, memory limits in both versions, and a job that has too little memory from its submission to `explain`.
+//! Ignored with the reason where no such machine can be booted; fails there with `LATTICE_TEST_REQUIRE_ALL=1`.
+
+use lattice_lab::binaries::Binaries;
+use lattice_lab::machine::find;
+use lattice_lab::process;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// One boot with all that is done in it; software emulation on a busy machine is slow.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Two emulated machines at once would only be slower.
+    arguments.test_threads = Some(1);
+    let needed = ["qemu-system-x86_64", "busybox", "cpio", "depmod"];
+    let missing = needed.iter().find(|p| find(p).is_none()).map(|p| format!("{p} is not installed (see lab/guest)"));
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| match missing.clone() {
+        None => Trial::test(name, test),
+        Some(why) if std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_some() => Trial::test(name, move || Err(why.into())),
+        Some(why) => Trial::test(name, test).with_kind(why).with_ignored_flag(true),
+    };
+    let trials = vec![
+        trial("every_limit_holds_in_a_whole_v2_tree", whole_v2),
+        trial("memory_is_limited_under_version_1", memory_v1),
+        trial("a_job_without_enough_memory_is_told_so", out_of_memory),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs `lab/guest` with these arguments; its output, where the program ended well.
+fn guest(arguments: &[&str]) -> Result<String, Failed> {
+    let mut command = Command::new(root().join("guest"));
+    command.args(["--limit", &(LIMIT.as_secs() - 20).to_string()]).args(arguments);
+    let finished = process::run(&mut command, LIMIT)?;
+    let said = finished.out() + &finished.err();
+    if finished.timed_out || finished.code() != 0 {
+        return Err(format!("lab/guest {}: code {}\n{said}", arguments.join(" "), finished.code()).into());
+    }
+    Ok(said)
+}
+
+/// The program of `lattice-runtime`'s tests of limits, built.
+fn limits_test() -> Result<&'static str, Failed> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let target = Binaries::beside_lab().map_err(|e| e.to_string())?.dir;
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["test", "--quiet", "-p", "lattice-runtime", "--test", "limits", "--no-run", "--message-format", "json"]);
+        cargo.arg("--manifest-path").arg(root().join("../Cargo.toml")).arg("--target-dir").arg(target.parent().unwrap_or(&target));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
+            cargo.env_remove(name);
+        }
+        let built = process::run(&mut cargo, Duration::from_secs(900)).map_err(|e| e.to_string())?;
+        let messages = built.out();
+        let of = |line: &str| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            (message.pointer("/target/name")? == "limits").then(|| message.get("executable")?.as_str().map(PathBuf::from)).flatten()
+        };
+        messages.lines().find_map(of).ok_or_else(|| format!("the tests of limits were not built: {}", built.err()))
+    };
+    let built = BUILT.get_or_init(build).as_ref().map_err(|why| Failed::from(why.clone()))?;
+    built.to_str().ok_or_else(|| "the target folder's name is not UTF-8".into())
+}
+
+fn whole_v2() -> Result<(), Failed> {
+    let test = limits_test()?;
+    let said = guest(&["--with", test, "--", "/usr/bin/env", "LATTICE_TEST_REQUIRE_ALL=1", test, "--test-threads=1"])?;
+    assert!(said.contains("0 failed; 0 ignored"), "{said}");
+    Ok(())
+}
+
+fn memory_v1() -> Result<(), Failed> {
+    let test = limits_test()?;
+    let said =
+        guest(&["--cgroup", "v1", "--with", test, "--", "/usr/bin/env", "LATTICE_TEST_V1_MEMORY=1", test, "memory", "--test-threads=1"])?;
+    assert!(said.contains("1 passed; 0 failed; 0 ignored"), "{said}");
+    Ok(())
+}
+
+/// `out-of-memory.sh` has the story.
+fn out_of_memory() -> Result<(), Failed> {
+    let binaries = Binaries::beside_lab()?;
+    binaries.build()?;
+    let test = limits_test()?;
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let (agent, shim, lattice) = (text(binaries.agent()), text(binaries.shim()), text(binaries.lattice()));
+    let script = text(root().join("tests/guest/out-of-memory.sh"));
+    let with = ["--memory", "2048", "--with", &agent, "--with", &shim, "--with", &lattice, "--with", test];
+    let said = guest(&[&with[..], &["--", &script, &agent, &lattice, test]].concat())?;
+    assert!(said.contains("all of it held"), "{said}");
+    Ok(())
+}

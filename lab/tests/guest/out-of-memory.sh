@@ -1,0 +1,34 @@
+#!/bin/sh
+# Runs in lab/guest: a cluster of one node, whose memory is limited in the v2 tree, and jobs that want more than they asked
+# for. $1 the agent, $2 the CLI, $3 a program that takes LATTICE_TEST_HOG mebibytes.
+agent=$1 lattice=$2 hog=$3
+export LATTICE_ENDPOINT=unix:/tmp/dev/agent.sock LATTICE_LOG=warn
+$agent dev --dir /tmp/dev >/tmp/dev.log 2>&1 &
+fail() { echo "FAILED: $*"; tail -n 30 /tmp/dev.log; exit 1; }
+i=0
+until $lattice nodes 2>/dev/null | grep -q Ready; do
+  i=$((i + 1)); [ $i -lt 100 ] || fail "the node does not become Ready"
+  sleep 1
+done
+$lattice node status | grep "limits:" && fail "all limits are there, and one is said to be missing"
+
+# A launch: killed whole, told by its code, its output, status and explain.
+$lattice launch -n 2 --cores 1 --mem 64M -- /bin/sh -c "if [ \$LATTICE_RANK = 0 ]; then LATTICE_TEST_HOG=256 $hog; else sleep 300; fi" 2>/tmp/err
+code=$?
+[ $code = 137 ] || fail "launch gave $code: $(cat /tmp/err)"
+grep -q "out of memory" /tmp/err || fail "launch does not say it: $(cat /tmp/err)"
+$lattice status @last | grep "^Reason:" | grep "out_of_memory on dev: launch 1 was killed" | grep "the allocation's limit is 64 MiB" || fail "$($lattice status @last)"
+$lattice explain @last | grep "ask for more with --mem" || fail "$($lattice explain @last)"
+$lattice logs @last 2>&1 | grep "lattice: out of memory" || fail "the log does not say it: $($lattice logs @last 2>&1)"
+
+# A script is killed with all that it started, and the node goes on.
+printf '#!/bin/sh\nsleep 300 &\nLATTICE_TEST_HOG=256 %s\necho survived\n' "$hog" >/tmp/script
+id=$($lattice submit -o name --mem 64M --walltime 5m /tmp/script)
+$lattice logs -f "$id" >/tmp/out 2>&1
+code=$?
+[ $code = 137 ] || fail "the script gave $code: $(cat /tmp/out)"
+grep survived /tmp/out && fail "the script lived on"
+$lattice status "$id" | grep "out_of_memory on dev: the script was killed" || fail "$($lattice status "$id")"
+# With enough it runs.
+$lattice launch --mem 256M -- /bin/sh -c "LATTICE_TEST_HOG=32 $hog" || fail "32 MiB do not fit into 256"
+echo "all of it held"
