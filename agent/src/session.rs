@@ -36,6 +36,8 @@ pub struct Registration {
     pub size: Resources,
     pub addresses: NodeAddresses,
     pub schedulable: bool,
+    /// What cannot be limited here.
+    pub unlimited: Vec<String>,
     /// The incarnation of the life before this one; 0 for the first.
     pub previous: Incarnation,
     /// What is left of the node's work, where its memory of it is lost.
@@ -101,6 +103,7 @@ impl Session {
             size: self.registration.size,
             addresses: self.registration.addresses.clone(),
             schedulable: self.registration.schedulable,
+            unlimited: self.registration.unlimited.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),

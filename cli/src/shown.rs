@@ -89,6 +89,7 @@ pub struct NodeJson<'a> {
     memory_bytes: u64,
     gpus: u32,
     committed: AmountJson,
+    unlimited: &'a [String],
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
@@ -108,6 +109,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             memory_bytes: n.memory_bytes,
             gpus: n.gpus,
             committed: AmountJson::from(&n.committed.unwrap_or_default()),
+            unlimited: &n.unlimited,
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
@@ -167,7 +169,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
-    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "ALLOCATIONS", "GOSSIP", "REASON"]);
+    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
     for n in nodes {
         let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
@@ -181,10 +183,11 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
+            n.unlimited.join(","),
             reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; "),
         ]);
     }
-    table.text(&["REASON"])
+    table.text(&["UNLIMITED", "REASON"])
 }
 
 /// The first 8 digits of an id.
@@ -363,12 +366,13 @@ vCluster:   ml-training
             memory_bytes: 800 << 20,
             holds: vec!["cordon by ada since 2026: fan".into()],
             gossip: "suspect".into(),
+            unlimited: vec!["memory".into(), "io".into()],
             ..Default::default()
         };
         let want = "\
-NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   REASON
-n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —
-login  Degraded  2      800 MiB    0     —            suspect  silent for 31 s; cordon by ada since 2026: fan; takes no work (schedulable: false)
+NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   UNLIMITED  REASON
+n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —          —
+login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan; takes no work (schedulable: false)
 ";
         assert_eq!(nodes_table(&[node.clone(), login]), want);
         assert!(!nodes_table(std::slice::from_ref(&node)).contains("REASON"));

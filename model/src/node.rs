@@ -93,6 +93,9 @@ pub struct Node {
     pub state_reason: String,
     /// Since when it stands there.
     pub state_since: Timestamp,
+    /// What its kernel cannot limit for work (`memory`, `pids`, …), as the agent registered it.
+    #[serde(default)]
+    pub unlimited: Vec<String>,
     /// What keeps new work off it.
     #[serde(default)]
     pub holds: Vec<Hold>,

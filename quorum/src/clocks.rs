@@ -154,6 +154,7 @@ mod tests {
             state,
             state_reason: String::new(),
             state_since: Timestamp(0),
+            unlimited: vec![],
             holds: vec![],
             leaving: vec![],
             hold_revision: Revision(1),

@@ -136,6 +136,9 @@ pub enum Up {
         incarnation: Incarnation,
         /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
         new_life: bool,
+        /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
+        #[serde(default)]
+        unlimited: Vec<String>,
         /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
         /// the quorum believes there is lost.
         #[serde(default)]

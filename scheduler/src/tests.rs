@@ -20,6 +20,7 @@ fn node(n: u64, state: NodeState) -> Node {
         state,
         state_reason: String::new(),
         state_since: Timestamp(0),
+        unlimited: vec![],
         holds: vec![],
         leaving: vec![],
         hold_revision: Revision(n),

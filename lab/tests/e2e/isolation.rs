@@ -105,6 +105,12 @@ fn unlimited_is_said(w: &World) {
         .is_some_and(|c| c.split_whitespace().any(|c| c == "memory"));
     assert_eq!(!v2_has, status.contains("memory limits: memory is not limited"), "{status}");
     assert!(!status.contains("pids limits:"), "{status}");
+    // The whole cluster knows.
+    let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
+    for node in nodes.as_array().unwrap() {
+        let unlimited: Vec<&str> = node["unlimited"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!((unlimited.contains(&"memory"), unlimited.contains(&"pids")), (!v2_has, false), "{node}");
+    }
 }
 
 /// The lab's agents allow the work of a whole node 1024 processes.

@@ -90,6 +90,9 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Whether this is a new life of the agent.
     pub new_life: bool,
+    /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
+    #[serde(default)]
+    pub unlimited: Vec<String>,
     /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
     #[serde(default)]
     pub found: Option<Vec<(AllocationId, Epoch)>>,

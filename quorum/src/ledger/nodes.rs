@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 /// Bytes of an address at most.
 const ADDRESS_BYTES_MAX: usize = 300;
+/// Controllers that a node may say it lacks, and bytes of their names.
+const UNLIMITED_MAX: usize = 16;
+const UNLIMITED_BYTES_MAX: usize = 32;
 
 impl Ledger {
     pub(super) fn register(&mut self, step: &mut Step, new: &Registration) -> Result<Outcome, Refusal> {
@@ -15,6 +18,9 @@ impl Ledger {
         }
         if new.addresses.mesh.len() > ADDRESS_BYTES_MAX || new.addresses.gossip.len() > ADDRESS_BYTES_MAX {
             return Err(Refusal::Malformed { why: format!("an address has at most {ADDRESS_BYTES_MAX} bytes") });
+        }
+        if new.unlimited.len() > UNLIMITED_MAX || new.unlimited.iter().any(|name| name.len() > UNLIMITED_BYTES_MAX) {
+            return Err(Refusal::Malformed { why: format!("at most {UNLIMITED_MAX} controllers of {UNLIMITED_BYTES_MAX} bytes") });
         }
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
@@ -43,6 +49,7 @@ impl Ledger {
             state: NodeState::Ready,
             state_reason: String::new(),
             state_since: step.at,
+            unlimited: new.unlimited.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
             hold_revision: step.revision,
@@ -73,6 +80,7 @@ impl Ledger {
             size: new.size,
             addresses: new.addresses.clone(),
             schedulable: new.schedulable,
+            unlimited: new.unlimited.clone(),
             boot: new.boot,
             incarnation,
             state: NodeState::Ready,

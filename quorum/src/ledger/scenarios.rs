@@ -44,6 +44,7 @@ pub(super) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         schedulable: true,
         incarnation: Incarnation(incarnation),
         new_life,
+        unlimited: vec![],
         found: None,
     }
 }
@@ -391,7 +392,11 @@ fn a_node_that_shrinks_keeps_its_work_and_gets_no_more() {
     s.submit(2, 1, RequeuePolicy::Never, 0);
     s.claimed(1, &[0]);
     let smaller = Resources { cores: 4, ..SIZE };
-    s.done(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
+    let unlimited = vec!["memory".to_owned()];
+    s.done(Action::Register(Registration { size: smaller, unlimited: unlimited.clone(), ..registration(0, 1, 1, false) }));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().unlimited, unlimited);
+    let hostile = Registration { unlimited: vec!["x".repeat(33)], ..registration(0, 1, 1, false) };
+    assert!(matches!(s.act(Action::Register(hostile)), Err(Refusal::Malformed { .. })));
     assert_eq!(s.desired(0), 1);
     assert!(matches!(s.claim(2, &[0]), Err(Refusal::Conflict { .. })));
 }

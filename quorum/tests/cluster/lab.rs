@@ -211,6 +211,7 @@ impl Agent {
             schedulable: true,
             incarnation: Incarnation(incarnation),
             new_life: true,
+            unlimited: vec![],
             found: None,
         }
     }
