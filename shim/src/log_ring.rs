@@ -16,7 +16,7 @@ const BLOCK: u64 = 4096;
 /// Punched at once, in bytes: whoever writes to the file waits meanwhile.
 const STEP: u64 = 16 << 20;
 /// Between two looks, in milliseconds: as often as growth asks for.
-const LOOK_MS: (u64, u64) = (100, 2000);
+const LOOK_MS: (u64, u64) = (100, 500);
 
 type Key = (u32, u32, LogStream);
 

@@ -14,6 +14,8 @@ use tokio::sync::mpsc;
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks at files that do not.
 const LOOK_IDLE: Duration = Duration::from_secs(5);
+/// Looking takes one part in so many of the time.
+const LOOKS_SHARE: u32 = 50;
 /// Looks without growth after which they become rarer.
 const IDLE_LOOKS: u32 = 10;
 /// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
@@ -58,13 +60,15 @@ impl Inner {
                 else => {}
             }
             let by_time = ended || flushed_at.elapsed() >= self.settings.flush;
-            let mut whole = true;
+            let (mut whole, mut look_took) = (true, Duration::ZERO);
             let round = async {
                 if adopted && let Some(store) = &self.store {
                     spool.recover(store).await?;
                     adopted = false;
                 }
+                let begun = Instant::now();
                 let seen = spool.look_around().await?;
+                look_took = begun.elapsed();
                 whole = self.flush(spool, &seen, by_time, ended, &mut behind).await?;
                 Ok::<_, Halt>(seen)
             };
@@ -89,7 +93,9 @@ impl Inner {
                     } else {
                         idle = if bytes == known { idle.saturating_add(1) } else { 0 };
                         known = bytes;
-                        if idle < IDLE_LOOKS { LOOK.min(self.settings.flush) } else { LOOK_IDLE.min(self.settings.flush) }
+                        let often = if idle < IDLE_LOOKS { LOOK } else { LOOK_IDLE };
+                        // Thousands of launches leave thousands of files.
+                        often.min(self.settings.flush).max(look_took * LOOKS_SHARE)
                     }
                 }
                 Err(Halt::Gone) => {
