@@ -104,6 +104,18 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(shim), adopted));
     }
 
+    /// Writes down whose output it is, unless that was done: what tells of it otherwise is about to go. Blocking.
+    pub fn note(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
+        if self.0.store.is_none() || dir.spool().exists() {
+            return;
+        }
+        let live = self.live().get(&dir.0).cloned();
+        let index = live.map_or_else(|| known(share, node, dir), |spool| spool.snapshot());
+        if let Err(error) = record::write(dir, &index, record::Sync::Later) {
+            tracing::warn!(allocation = %share.allocation, %error, "whose output it is cannot be written down: it is flushed if this agent lives on");
+        }
+    }
+
     /// An allocation has ended: what is not flushed of its output is, and its task ends. Blocking.
     pub fn end(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         let mut live = self.live();

@@ -40,6 +40,9 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     failpoint::pass(Point::ScopeRemoved);
     context.bounds.controllers.remove(share.allocation, KILL_WAIT).map_err(|e| with_causes(&e))?;
     failpoint::pass(Point::LimitsRemoved);
+    if !wrote_nothing(dir) {
+        context.spools.note(share, &context.me, dir);
+    }
     let files = [
         (dir.socket(), Point::SocketRemoved),
         (dir.config(), Point::ConfigRemoved),

@@ -242,7 +242,7 @@ impl Spool {
 
     async fn write_down(self: &Arc<Self>) -> io::Result<()> {
         let spool = Arc::clone(self);
-        match blocking(move || record::write(&spool.dir, &spool.snapshot())).await {
+        match blocking(move || record::write(&spool.dir, &spool.snapshot(), record::Sync::Now)).await {
             // A silent allocation's directory goes at its end.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,

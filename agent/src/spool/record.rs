@@ -30,15 +30,24 @@ fn header(body: &[u8]) -> String {
     format!("{MAGIC} {VERSION} {:08x}", crc32fast::hash(body))
 }
 
-/// Replaces it, whole or not at all, and on the disk when this returns.
-pub fn write(dir: &ShimDir, index: &Index) -> io::Result<()> {
+/// Whether it must outlive the machine's power at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    Now,
+    Later,
+}
+
+/// Replaces it, whole or not at all; with [`Sync::Now`] it is on the disk when this returns.
+pub fn write(dir: &ShimDir, index: &Index, sync: Sync) -> io::Result<()> {
     let body = serde_json::to_vec(index)?;
     let (path, new) = (dir.spool(), dir.spool().with_extension("new"));
     let mut file = File::create(&new)?;
     file.write_all(header(&body).as_bytes())?;
     file.write_all(b"\n")?;
     file.write_all(&body)?;
-    file.sync_data()?;
+    if sync == Sync::Now {
+        file.sync_data()?;
+    }
     fs::rename(new, path)
 }
 
@@ -66,7 +75,7 @@ mod tests {
             complete: true,
             streams: Vec::new(),
         };
-        write(&dir, &index).unwrap();
+        write(&dir, &index, Sync::Now).unwrap();
         assert_eq!(read(&dir).unwrap(), Some(index));
         let good = fs::read(dir.spool()).unwrap();
         for at in [0, 20, good.len() - 2] {
