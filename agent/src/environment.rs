@@ -98,6 +98,7 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
         working_dir: share.spec.working_dir.clone(),
         nodes,
         pty: None,
+        binding: share.spec.binding,
     }
 }
 

@@ -1,7 +1,9 @@
 //! What this node is made of, as the agent found it when it began, and how allocations are told: each has a file with
 //! the whole topology and its own part of it, so that no rank looks for it again.
 
-use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Resources};
+use lattice_model::binding::PlacedGpu;
+use lattice_model::topology::Core;
+use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
 use lattice_runtime::topology::{self, Discovered, Files, SimulatedGpu};
 use serde::Serialize;
 use std::fs;
@@ -17,6 +19,18 @@ pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
 /// What of it is registered.
 pub fn size(topology: &NodeTopology, memory_bytes: u64) -> anyhow::Result<Resources> {
     Ok(Resources { cores: u32::try_from(topology.cpu.cpus().len())?, memory_bytes, gpus: u32::try_from(topology.gpu.gpus.len())? })
+}
+
+/// An allocation's part of the node, as its shim shares it out among ranks.
+pub fn placement(topology: &NodeTopology, assigned: &Assignment) -> Placement {
+    let own = |core: &Core| Core { cpus: core.cpus.iter().copied().filter(|c| assigned.cpus.contains(c)).collect(), ..core.clone() };
+    let gpus = topology.gpu.gpus.iter().filter(|g| assigned.gpus.contains(&g.id));
+    Placement {
+        cores: topology.cpu.cores.iter().map(own).filter(|c| !c.cpus.is_empty()).collect(),
+        gpus: gpus.map(|g| PlacedGpu { id: g.id.clone(), vendor: g.vendor, numa_node: g.numa_node }).collect(),
+        memory_nodes: assigned.memory_nodes.clone(),
+        vendors: topology.gpu.gpus.iter().map(|g| g.vendor).collect(),
+    }
 }
 
 /// What a rank reads: JSON.

@@ -4,6 +4,7 @@
 //! under the node's name, so that an agent at the wrong address is not taken for another. Connections are kept and
 //! shared; a stream costs no handshake.
 
+pub mod binding;
 pub mod frame;
 pub mod terminal;
 

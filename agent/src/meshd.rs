@@ -15,6 +15,7 @@ use crate::mesh::frame::{
 };
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
+use lattice_model::binding::BindingRequest;
 use lattice_model::launch::block_layout;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
@@ -330,5 +331,6 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<
         working_dir,
         nodes,
         pty: open.pty.map(|(rows, columns)| terminal::size(rows, columns)),
+        binding: BindingRequest::try_from(open.binding).map_err(|e| e.to_string())?.over(share.spec.binding),
     })
 }

@@ -1,15 +1,18 @@
 //! Specifications: `v1::AllocationSpec` into the model and back.
 
+mod binding;
 mod entrypoint;
 mod image;
 mod lifecycle;
 mod share;
 mod unbuilt;
 
+pub use binding::binding_request;
 pub use image::{ImageRequest, image_request, parse_image};
 pub use share::amount;
 
 use crate::v1;
+use lattice_model::RankBinding;
 use lattice_model::spec::{AllocationSpec, Image, SpecError, is_wireup_variable};
 use std::time::Duration;
 
@@ -33,6 +36,12 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
     }
+    let binding = binding_request(spec.binding.as_ref())?.over(RankBinding::default());
+    let tasks_per_node = if spec.tasks_per_node == 0 { TASKS_PER_NODE_DEFAULT } else { spec.tasks_per_node };
+    let mut share = share::to_model(spec.resources.as_ref())?;
+    if let Some(share) = share.as_mut().filter(|s| s.gpus == 0) {
+        share.gpus = binding.gpus_per_task.saturating_mul(tasks_per_node);
+    }
     let model = AllocationSpec {
         name: spec.name.clone(),
         tenant: spec.tenant.clone(),
@@ -40,8 +49,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         vcluster: spec.vcluster.clone(),
         tags: spec.tags.clone().into_iter().collect(),
         nodes: spec.resources.as_ref().map_or(0, |r| r.nodes),
-        share: share::to_model(spec.resources.as_ref())?,
-        tasks_per_node: if spec.tasks_per_node == 0 { TASKS_PER_NODE_DEFAULT } else { spec.tasks_per_node },
+        share,
+        tasks_per_node,
+        binding,
         walltime: lifecycle.walltime,
         entrypoint: entrypoint::to_model(spec.entrypoint.as_ref())?,
         uenv: image::to_model(spec)?,
@@ -69,6 +79,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         resources: Some(share::from_model(spec.nodes, spec.share.as_ref())),
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
         tasks_per_node: spec.tasks_per_node,
+        binding: binding::from_model(&spec.binding),
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         env: spec.env.clone().into_iter().collect(),
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),

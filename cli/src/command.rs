@@ -22,7 +22,7 @@ use crate::session::Session;
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
     let well = |()| 0;
     match command {
-        Command::Submit(args) => submit::run(session, args).await.map(well),
+        Command::Submit(args) => Box::pin(submit::run(session, args)).await.map(well),
         Command::Status(args) => status::run(session, args).await.map(well),
         Command::Explain(args) => explain::run(session, args).await.map(well),
         Command::Cancel(args) => cancel::run(session, args).await,

@@ -1,5 +1,6 @@
 //! What a submission may say: on the command line, and in a script's lines.
 
+use crate::binding::BindingFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_model::duration::{self, BareNumber};
@@ -68,6 +69,8 @@ pub struct SubmitFlags {
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
     #[command(flatten)]
+    pub binding: BindingFlags,
+    #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
 
@@ -93,6 +96,7 @@ impl SubmitFlags {
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
             preemption_class: self.preemption_class.or(under.preemption_class),
+            binding: self.binding.over(under.binding),
             unbuilt: self.unbuilt.over(under.unbuilt),
         }
     }

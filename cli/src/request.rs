@@ -1,6 +1,6 @@
 //! From options, a program and this process's surroundings to a specification.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::flags::{Export, SubmitFlags};
 use crate::settings::Settings;
 use lattice_api::v1;
@@ -135,12 +135,13 @@ pub fn specification(
             preemption_class_set: flags.preemption_class.is_some(),
         }),
         tasks_per_node: flags.tasks_per_node.unwrap_or_default(),
+        binding: flags.binding.message(),
         working_dir,
         env,
         requeue: flags.requeue.map(|policy| v1::Requeue { policy: policy.name().to_owned(), max: 0 }),
         ..Default::default()
     };
-    flags.unbuilt.apply(&mut spec).map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+    flags.unbuilt.apply(&mut spec);
     Ok(spec)
 }
 

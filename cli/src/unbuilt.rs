@@ -1,9 +1,7 @@
-//! Options that the documents have and this version has not. Those with a place in the specification are sent, and the server
-//! refuses them by name; the rest are refused here in the same words. None is ignored.
+//! Options that the documents have and this version has not. They are sent, and the server refuses them by name. None is ignored.
 
 use clap::Args;
 use lattice_api::v1;
-use lattice_model::spec::SpecError;
 
 /// See the module. All are hidden from `--help`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +40,6 @@ pub struct UnbuiltFlags {
     task_group: Option<String>,
     #[arg(long, hide = true)]
     sensitive: bool,
-    #[arg(long, hide = true)]
-    gpus_per_task: Option<String>,
 }
 
 impl UnbuiltFlags {
@@ -67,7 +63,6 @@ impl UnbuiltFlags {
             on_isolation: self.on_isolation.or(under.on_isolation),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
-            gpus_per_task: self.gpus_per_task.or(under.gpus_per_task),
         }
     }
 
@@ -92,23 +87,11 @@ impl UnbuiltFlags {
             ("--task-group", self.task_group.is_some()),
             ("--sensitive", self.sensitive),
         ];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.without_a_field())
-    }
-
-    /// The first one given that the specification has no place for.
-    fn without_a_field(&self) -> Option<&'static str> {
-        let given = [("--gpus-per-task", self.gpus_per_task.is_some())];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
     /// Puts them into the specification.
-    ///
-    /// # Errors
-    /// [`SpecError::NotBuilt`] for those that have no place in it.
-    pub fn apply(&self, spec: &mut v1::AllocationSpec) -> Result<(), SpecError> {
-        if let Some(field) = self.without_a_field() {
-            return Err(SpecError::NotBuilt { field });
-        }
+    pub fn apply(&self, spec: &mut v1::AllocationSpec) {
         spec.intent = self.intent.clone().unwrap_or_default();
         if self.view.is_some() || self.image.is_some() {
             let environment = spec.environment.get_or_insert_default();
@@ -142,7 +125,6 @@ impl UnbuiltFlags {
         spec.on_isolation = self.on_isolation.clone().unwrap_or_default();
         spec.task_group = self.task_group.as_deref().map(task_group);
         spec.sensitive = self.sensitive;
-        Ok(())
     }
 }
 
@@ -173,6 +155,7 @@ fn task_group(text: &str) -> v1::TaskGroup {
 mod tests {
     use super::*;
     use clap::Parser;
+    use lattice_model::spec::SpecError;
 
     #[derive(Parser)]
     struct Line {
@@ -202,11 +185,11 @@ mod tests {
             ("--on-isolation=stop", "--on-isolation=stop"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),
-            ("--gpus-per-task=1", "--gpus-per-task"),
         ] {
             let flags = Line::try_parse_from(["x", typed]).unwrap().flags;
             let mut spec = v1::AllocationSpec::default();
-            let refused = flags.apply(&mut spec).and_then(|()| lattice_api::spec::to_model(&spec).map(drop));
+            flags.apply(&mut spec);
+            let refused = lattice_api::spec::to_model(&spec).map(drop);
             assert_eq!(refused, Err(SpecError::NotBuilt { field: named }), "{typed}");
             assert!(named.starts_with(flags.first().unwrap()), "{typed}");
         }

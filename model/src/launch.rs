@@ -1,5 +1,6 @@
 //! A launch: a set of ranks inside an allocation, spread over some of its nodes.
 
+use crate::binding::RankBinding;
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
 use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct LaunchSpec {
     /// Whether the first rank has a terminal, and of which size at first.
     #[serde(default)]
     pub pty: Option<TerminalSize>,
+    /// How each node's ranks are bound to what it has of the node.
+    #[serde(default)]
+    pub binding: RankBinding,
 }
 
 /// A terminal's size, in characters.

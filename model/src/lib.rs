@@ -10,6 +10,7 @@
 
 pub mod allocation;
 pub mod audit;
+pub mod binding;
 pub mod claim;
 pub mod config;
 pub mod duration;
@@ -26,6 +27,7 @@ pub mod topology;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AuditAction, AuditRecord};
+pub use binding::{Placement, RankBinding};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use ids::{AllocationId, Boot, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};
 pub use launch::{LaunchSpec, MemoryKill, NodeRanks, RankOutcome, TerminalSize};

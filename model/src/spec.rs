@@ -1,5 +1,6 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
+use crate::binding::RankBinding;
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,6 +47,9 @@ pub struct AllocationSpec {
     pub share: Option<Resources>,
     /// Ranks a node of an inline command, and the default of a launch, at least 1.
     pub tasks_per_node: u32,
+    /// How its ranks are bound, where a launch does not say otherwise.
+    #[serde(default)]
+    pub binding: RankBinding,
     /// How long it may run once every prologue is done.
     pub walltime: Duration,
     /// What runs.
@@ -142,6 +146,7 @@ impl AllocationSpec {
             nodes: 1,
             share: None,
             tasks_per_node: 1,
+            binding: RankBinding::default(),
             walltime: Duration::from_secs(60),
             entrypoint,
             uenv: None,
@@ -171,6 +176,10 @@ impl AllocationSpec {
         }
         if self.tasks_per_node == 0 || self.tasks_per_node > TASKS_PER_NODE_MAX {
             return Err(invalid("tasks-per-node", format!("{} given; 1 to {TASKS_PER_NODE_MAX} are possible", self.tasks_per_node)));
+        }
+        let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
+        if let Some(share) = self.share.filter(|s| s.gpus < gpus) {
+            return Err(invalid("gpus-per-task", format!("its tasks want {gpus} GPUs of each node, and --gpus asks for {}", share.gpus)));
         }
         if self.walltime.is_zero() || self.walltime > WALLTIME_MAX {
             return Err(invalid("walltime", "more than 0 and at most 365 days"));

@@ -80,9 +80,11 @@ impl LaunchHead {
                 Some(abort)
             }
             PartEvent::Lost { why } => {
-                self.lost[part] = true;
                 let why = format!("{}: {why}", self.spec.nodes[part].node);
-                self.abort(LOST_CODE, why)
+                // First: with its last part lost a launch is over, and what is over cannot be brought down.
+                let abort = self.abort(LOST_CODE, why);
+                self.lost[part] = true;
+                abort
             }
         }
     }
@@ -123,7 +125,7 @@ impl LaunchHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks};
+    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks, RankBinding};
 
     fn head(counts: &[u32]) -> LaunchHead {
         let mut first = 0;
@@ -146,6 +148,7 @@ mod tests {
             working_dir: "/".into(),
             nodes,
             pty: None,
+            binding: RankBinding::default(),
         })
     }
 
@@ -171,6 +174,13 @@ mod tests {
         assert_eq!(h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } }), None);
         h.handle(1, exited(1, 7));
         assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((7, Some("rank 1".into()))));
+    }
+
+    #[test]
+    fn a_launch_whose_only_part_refused_it_did_not_end_well() {
+        let mut h = head(&[2]);
+        assert!(h.handle(0, PartEvent::Lost { why: "too few GPUs".into() }).is_some_and(|(code, _)| code == LOST_CODE));
+        assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((LOST_CODE, Some("n0: too few GPUs".into()))));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
 use lattice_model::{
-    AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Principal, RankOutcome, TerminalSize,
+    AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome, TerminalSize,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -54,6 +54,9 @@ pub struct ShimConfig {
     /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
     #[serde(default)]
     pub v1_groups: Vec<PathBuf>,
+    /// What of the node is the allocation's own, to be shared out among ranks; `None`: nothing was told apart.
+    #[serde(default)]
+    pub placement: Option<Placement>,
     /// How long SIGTERM is given before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// This node's name.

@@ -3,8 +3,10 @@
 use crate::log_files;
 use crate::terminal::RankTerminal;
 use crate::work::Work;
+use lattice_model::binding::{MemoryPolicy, RankPlace};
 use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
+use lattice_runtime::binding::{Binding, Memory};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -48,6 +50,8 @@ pub struct Surroundings<'a> {
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
     pub v1_groups: &'a [BorrowedFd<'a>],
+    /// Each local rank's place; the policy by which its memory is taken is the launch's.
+    pub places: Vec<RankPlace>,
 }
 
 /// A launch that was started here.
@@ -388,6 +392,9 @@ fn start_rank(
         ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
         ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
     ]);
+    let place = around.places.get(local as usize).cloned().unwrap_or_default();
+    wire_up.extend(place.visible.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone())));
+    let binding = binding(spec.binding.memory_policy, &place);
     let inherited = spec.env.iter().filter(|(name, _)| !wire_up.iter().any(|(ours, _)| &ours == name));
     let env: Vec<(String, String)> = inherited.map(|(k, v)| (k.clone(), v.clone())).chain(wire_up.iter().cloned()).collect();
     around.epoll.add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token(local))).map_err(|e| system("watching its PMI socket", e.into()))?;
@@ -415,7 +422,7 @@ fn start_rank(
         cgroup: group.map(AsFd::as_fd),
         v1_groups: around.v1_groups,
         open_files: around.open_files,
-        binding: None,
+        binding: Some(&binding),
         terminal: terminal.is_some(),
     })?;
     Ok((
@@ -424,4 +431,16 @@ fn start_rank(
         PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false },
         terminal.map(|(ours, _)| ours),
     ))
+}
+
+/// A rank's place as the kernel is told.
+fn binding(policy: MemoryPolicy, place: &RankPlace) -> Binding {
+    let nodes = &place.memory_nodes;
+    let memory = nodes.first().and_then(|first| match policy {
+        MemoryPolicy::Local => None,
+        MemoryPolicy::Interleave => Some(Memory::Interleave(nodes.clone())),
+        MemoryPolicy::Preferred => Some(Memory::Preferred(*first)),
+        MemoryPolicy::Bind => Some(Memory::Bind(nodes.clone())),
+    });
+    Binding::new(&place.cpus, memory.as_ref())
 }

@@ -115,7 +115,7 @@ fn told(kill: MemoryKill) -> ToHead {
 mod tests {
     use super::*;
     use crate::mesh::frame::WireOutcome;
-    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks};
+    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks, RankBinding};
 
     fn launch(count: u32) -> LocalLaunch {
         LocalLaunch::new(LaunchSpec {
@@ -128,6 +128,7 @@ mod tests {
             working_dir: "/".into(),
             pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count }],
+            binding: RankBinding::default(),
         })
     }
 

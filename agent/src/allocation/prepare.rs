@@ -63,6 +63,7 @@ pub(super) fn prepare(
         image,
         scope: scope.map(|s| s.path().to_owned()),
         v1_groups,
+        placement: assignment.map(|a| machine::placement(&context.topology, a)),
         grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
         node: context.me.to_string(),
         open_files: given_open_files(),

@@ -7,7 +7,9 @@
 //! Every stream begins with an [`Open`] that says what it is for; what follows is of that purpose's types. The whole
 //! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome, TerminalSize};
+use super::binding::WireBinding;
+use lattice_model::binding::BindingRequest;
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankBinding, RankOutcome, TerminalSize};
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
 use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
@@ -136,6 +138,7 @@ pub struct WireLaunch {
     pub nodes: Vec<(String, u32, u32)>,
     /// Rows and columns of the first rank's terminal, where it has one.
     pub pty: Option<(u16, u16)>,
+    pub binding: WireBinding,
 }
 
 /// From a head to a part.
@@ -243,6 +246,7 @@ pub struct LaunchOpen {
     pub argv: Vec<String>,
     pub ranks: u32,
     pub tasks_per_node: u32,
+    pub binding: WireBinding,
     pub working_dir: String,
     pub env: Vec<(String, String)>,
     /// Rows and columns of a terminal for the first rank.
@@ -291,6 +295,7 @@ impl From<&LaunchSpec> for WireLaunch {
             working_dir: spec.working_dir.to_string_lossy().into_owned(),
             nodes: wire_nodes(&spec.nodes),
             pty: spec.pty.map(|size| (size.rows, size.columns)),
+            binding: spec.binding.into(),
         }
     }
 }
@@ -326,6 +331,7 @@ impl TryFrom<WireLaunch> for LaunchSpec {
             working_dir: wire.working_dir.into(),
             nodes,
             pty: wire.pty.map(|(rows, columns)| TerminalSize { rows, columns }),
+            binding: BindingRequest::try_from(wire.binding)?.over(RankBinding::default()),
         })
     }
 }

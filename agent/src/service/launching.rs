@@ -56,6 +56,7 @@ pub(super) async fn launch(
         argv: request.argv,
         ranks: request.ranks,
         tasks_per_node: request.tasks_per_node,
+        binding: lattice_api::spec::binding_request(request.binding.as_ref()).map_err(|e| lattice_api::spec::status(&e))?.into(),
         working_dir: request.working_dir,
         env: request.env.into_iter().collect(),
         pty: request.pty.map(|given| attaching::size(Some(given))),

@@ -1,5 +1,6 @@
 use super::*;
 use lattice_model::Resources;
+use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
 use proptest::prelude::*;
 
@@ -155,11 +156,22 @@ fn entrypoint() -> impl Strategy<Value = Entrypoint> {
 }
 
 prop_compose! {
+    fn binding()(
+        cpu_bind in prop::sample::select(CpuBind::NAMES.to_vec()),
+        gpus_per_task in 0..4u32,
+        gpu_bind in prop::option::of(prop::sample::select(GpuBind::NAMES.to_vec())),
+        memory_policy in prop::sample::select(MemoryPolicy::NAMES.to_vec()),
+    ) -> RankBinding {
+        RankBinding { cpu_bind: cpu_bind.1, gpus_per_task, gpu_bind: gpu_bind.map(|g| g.1), memory_policy: memory_policy.1 }
+    }
+}
+
+prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
         tags in env(),
         share in prop::option::of((0..512u32, 0..=u64::MAX, 0..8u32)),
-        (nodes, tasks_per_node, seconds) in (1..=100_000u32, 1..=4096u32, 1..=31_536_000u64),
+        (nodes, tasks_per_node, seconds, binding) in (1..=100_000u32, 1..=4096u32, 1..=31_536_000u64, binding()),
         entrypoint in entrypoint(),
         uenv in prop::option::of(("/[a-z@:]{0,20}", "[0-9a-f]{64}")),
         dir in "/[a-zä ]{0,20}",
@@ -169,8 +181,10 @@ prop_compose! {
         preemption_class in 0..=10u8,
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
+        let own = binding.gpus_per_task * tasks_per_node;
+        let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
         AllocationSpec {
-            name, tenant, project, vcluster, tags, nodes, tasks_per_node,
+            name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: Duration::from_secs(seconds),
             entrypoint,
@@ -208,4 +222,18 @@ proptest! {
             drop(to_model(&spec));
         }
     }
+}
+
+#[test]
+fn gpus_of_tasks_are_asked_for_with_a_part_of_a_node() {
+    let mut message = from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));
+    message.tasks_per_node = 3;
+    message.binding = Some(v1::RankBinding { gpus_per_task: 2, ..Default::default() });
+    assert_eq!(to_model(&message).unwrap().share, None, "a whole node has all of its GPUs");
+    message.resources.as_mut().unwrap().cpus = 3;
+    assert_eq!(to_model(&message).unwrap().share.unwrap().gpus, 6);
+    message.resources.as_mut().unwrap().gpus = 5;
+    assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "gpus-per-task", .. })));
+    message.binding = Some(v1::RankBinding { cpu_bind: "threads".into(), ..Default::default() });
+    assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "cpu-bind", .. })));
 }

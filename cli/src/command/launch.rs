@@ -29,7 +29,7 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
     match inside {
         Some(typed) => within(session, &typed, args).await,
-        None => job(session, args).await,
+        None => Box::pin(job(session, args)).await,
     }
 }
 
@@ -81,6 +81,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         env,
         received: Vec::new(),
         pty: if args.pty { Some(typist::size()?) } else { None },
+        binding: args.flags.binding.message(),
     };
     follow_launch(session, client, &request, Screen::new(args.label)).await
 }

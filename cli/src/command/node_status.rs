@@ -70,9 +70,10 @@ fn text(local: &v1::LocalStatusResponse) -> String {
 fn topology(local: &v1::LocalStatusResponse) -> String {
     let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
     let packages: BTreeSet<u32> = node.cpu.cores.iter().map(|c| c.package).collect();
-    let cpus = format!("{} packages, {} cores, {} processors", packages.len(), node.cpu.cores.len(), node.cpu.cpus().len());
-    let domains = node.memory.domains.len();
-    let memory = format!("{} GiB in {domains} {}", node.memory.total_capacity_bytes >> 30, if domains == 1 { "domain" } else { "domains" });
+    let of = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let [cores, cpus] = [of(node.cpu.cores.len(), "core"), of(node.cpu.cpus().len(), "processor")];
+    let cpus = format!("{}, {cores}, {cpus}", of(packages.len(), "package"));
+    let memory = format!("{} GiB in {}", node.memory.total_capacity_bytes >> 30, of(node.memory.domains.len(), "domain"));
     let mut text = block(&[("Processors", cpus), ("Memory", memory)]);
     for gpu in &node.gpu.gpus {
         let near = gpu.numa_node.map(|n| format!(", NUMA node {n}")).unwrap_or_default();

@@ -84,7 +84,7 @@ impl Shim {
         let group = self.work.attached_group(number).map_err(|e| refused(e.to_string()))?;
         let child = process::spawn(&Program {
             argv,
-            env,
+            env: &self.with_gpus(env),
             working_dir,
             user: Some(&self.config.owner),
             stdin: terminal.as_fd(),

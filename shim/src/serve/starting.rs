@@ -3,8 +3,9 @@
 use super::{Ending, Process, Script, Shim, socket_token};
 use crate::launch::{Launch, Started, Surroundings};
 use crate::{log_files, script};
+use lattice_model::binding::RankPlace;
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
+use lattice_model::{LaunchSpec, NodeRanks, Placement, RankOutcome};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::{FromShim, REFUSED_CODE};
@@ -42,6 +43,13 @@ impl Shim {
         }
     }
 
+    /// An environment with the variables that show the allocation's GPUs and no others.
+    pub(super) fn with_gpus(&self, env: &[(String, String)]) -> Vec<(String, String)> {
+        let shown = self.config.placement.as_ref().map(Placement::whole).unwrap_or_default();
+        let kept = env.iter().filter(|(name, _)| !shown.iter().any(|(ours, _)| ours == name)).cloned();
+        kept.chain(shown.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone()))).collect()
+    }
+
     fn spawn_script(&self, text: &str, args: &[String], env: &[(String, String)], working_dir: &Path) -> Result<(i32, Start), NotStarted> {
         let [out, err] = log_files::create(&self.dir, 0, 0, &self.config.owner)?;
         let refused = |why| NotStarted { code: 126, why };
@@ -52,7 +60,7 @@ impl Shim {
         let group = self.work.launch_group(0).map_err(|e| refused(e.to_string()))?;
         let child = process::spawn(&Program {
             argv: &script::argv(text, args),
-            env,
+            env: &self.with_gpus(env),
             working_dir,
             user: Some(&self.config.owner),
             stdin: self.null.as_fd(),
@@ -77,8 +85,8 @@ impl Shim {
         if self.number_of(id).is_some() {
             return self.agent.tell(&FromShim::LaunchStarted { launch: spec });
         }
-        let part = match self.check(&spec) {
-            Ok(part) => part,
+        let (part, places) = match self.check(&spec) {
+            Ok(checked) => checked,
             Err(why) => {
                 self.record(&ExitRecord::Aborted { launch: id, code: REFUSED_CODE, why: why.clone() });
                 self.agent.tell(&FromShim::Aborted { launch: id, code: REFUSED_CODE, why: why.clone() });
@@ -94,6 +102,7 @@ impl Shim {
             null: &self.null,
             open_files: self.open_files,
             v1_groups: &borrowed(&self.v1_groups),
+            places,
         };
         self.agent.tell(&FromShim::LaunchStarted { launch: spec.clone() });
         let Started { launch, pids, failed } = Launch::start(spec, &part, &around, |local| socket_token(number, local));
@@ -107,8 +116,8 @@ impl Shim {
         }
     }
 
-    /// What this node is to start of a launch, or why it will not.
-    fn check(&self, spec: &LaunchSpec) -> Result<NodeRanks, String> {
+    /// What this node is to start of a launch and where each rank goes, or why it will not.
+    fn check(&self, spec: &LaunchSpec) -> Result<(NodeRanks, Vec<RankPlace>), String> {
         if let Some(why) = self.unstartable() {
             return Err(why);
         }
@@ -124,7 +133,8 @@ impl Shim {
         if !fits || !(1..=TASKS_PER_NODE_MAX).contains(&part.count) {
             return Err(format!("{} ranks from {} on {} cannot be", part.count, part.first, self.node));
         }
-        Ok(part.clone())
+        let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count)).transpose();
+        Ok((part.clone(), places.map_err(|e| e.to_string())?.unwrap_or_default()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Placement, Principal, RankBinding, RankOutcome};
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::identity;
 use lattice_runtime::mounts::loops_of;
@@ -43,6 +43,8 @@ pub struct Setting {
     pub image_file: Option<PathBuf>,
     /// The state directory is a file system of this many kilobytes.
     pub disk_kib: Option<u32>,
+    /// What of the machine is the allocation's own.
+    pub placement: Option<Placement>,
     /// Put before the allocation's directory.
     pub deep: String,
 }
@@ -78,6 +80,7 @@ impl Bed {
             image: image.map(|image| (image, scratch.join("ue"))),
             scope: slice.as_ref().map(|s| s.create_scope(allocation).unwrap().path().to_owned()),
             v1_groups: vec![],
+            placement: setting.placement,
             grace_ms: 300,
             node: "n1".into(),
             open_files: None,
@@ -117,6 +120,7 @@ impl Bed {
             working_dir: "/tmp".into(),
             pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count: ranks }],
+            binding: RankBinding::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod attach;
 mod bed;
+mod binding;
 mod mpi;
 mod survival;
 mod work;
@@ -26,6 +27,8 @@ fn main() {
         trial("script_is_started_once", tree, work::script_once),
         trial("launch_is_started_once_and_forgotten_on_request", tree, work::launch_once),
         trial("launch_that_cannot_be_is_refused", tree, work::refused),
+        trial("ranks_run_where_they_were_asked_to_and_see_their_own_gpus", tree, binding::places),
+        trial("binding_that_cannot_be_is_refused", tree, binding::impossible),
         trial("walltime_ends_what_ignores_sigterm", tree, work::walltime),
         trial("walltime_without_scope", None, work::walltime_without_scope),
         trial("stop_leaves_nothing_not_even_daemons", tree, work::daemons),

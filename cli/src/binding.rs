@@ -1,0 +1,73 @@
+//! How ranks are bound to what their allocation has of a node.
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use lattice_api::v1;
+use lattice_model::binding::{CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
+
+/// Of `submit`, for all its launches; of `launch`, for that one.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct BindingFlags {
+    /// On which of the allocation's processors each rank runs: cores (of its own), numa or sockets (all of one) [default: none, on all]
+    #[arg(long, value_name = "WHAT", overrides_with = "cpu_bind", value_parser = words(&CpuBind::NAMES), hide_possible_values = true)]
+    pub cpu_bind: Option<String>,
+    /// GPUs that are each rank's own
+    #[arg(long, value_name = "N", overrides_with = "gpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(GPUS_PER_TASK_MAX)))]
+    pub gpus_per_task: Option<u32>,
+    /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: its own, else all]
+    #[arg(long, value_name = "WHAT", overrides_with = "gpu_bind", value_parser = words(&GpuBind::NAMES), hide_possible_values = true)]
+    pub gpu_bind: Option<String>,
+    /// Where each rank's memory comes from: local, interleave, preferred or bind, by NUMA nodes [default: local]
+    #[arg(long, value_name = "POLICY", overrides_with = "memory_policy", value_parser = words(&MemoryPolicy::NAMES), hide_possible_values = true)]
+    pub memory_policy: Option<String>,
+}
+
+fn words<T>(names: &[(&'static str, T)]) -> PossibleValuesParser {
+    PossibleValuesParser::new(names.iter().map(|(name, _)| *name).collect::<Vec<_>>())
+}
+
+impl BindingFlags {
+    /// These, and where they say nothing, what `under` says.
+    pub fn over(self, under: Self) -> Self {
+        Self {
+            cpu_bind: self.cpu_bind.or(under.cpu_bind),
+            gpus_per_task: self.gpus_per_task.or(under.gpus_per_task),
+            gpu_bind: self.gpu_bind.or(under.gpu_bind),
+            memory_policy: self.memory_policy.or(under.memory_policy),
+        }
+    }
+
+    /// As a message, where anything was said.
+    pub fn message(&self) -> Option<v1::RankBinding> {
+        let word = |given: &Option<String>| given.clone().unwrap_or_default();
+        (*self != Self::default()).then(|| v1::RankBinding {
+            cpu_bind: word(&self.cpu_bind),
+            gpus_per_task: self.gpus_per_task.unwrap_or_default(),
+            gpu_bind: word(&self.gpu_bind),
+            memory_policy: word(&self.memory_policy),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: BindingFlags,
+    }
+
+    #[test]
+    fn the_server_knows_every_word_that_is_taken() {
+        for line in ["--cpu-bind numa --gpu-bind=closest", "--cpu-bind cores --gpus-per-task 2", "--memory-policy interleave", ""] {
+            let flags = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags;
+            lattice_api::spec::binding_request(flags.message().as_ref()).unwrap();
+        }
+        for line in ["--cpu-bind threads", "--gpus-per-task 0", "--gpu-bind all", "--memory-policy near"] {
+            assert!(Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! How an allocation's processors, memory and GPUs on a node are shared out among a launch's ranks there.
+
+use crate::topology::{Core, GpuVendor};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// GPUs that one rank may ask for.
+pub const GPUS_PER_TASK_MAX: u32 = 1024;
+
+/// What is asked for every rank of a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankBinding {
+    /// On which of the allocation's processors it runs.
+    pub cpu_bind: CpuBind,
+    /// GPUs that are each rank's own; 0: none is anybody's own.
+    pub gpus_per_task: u32,
+    /// Which GPUs it sees. Unset: its own where there are such, else all of the allocation's.
+    pub gpu_bind: Option<GpuBind>,
+    /// Where its memory comes from.
+    pub memory_policy: MemoryPolicy,
+}
+
+/// What somebody says of a [`RankBinding`]: what is unset is left as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindingRequest {
+    pub cpu_bind: Option<CpuBind>,
+    pub gpus_per_task: Option<u32>,
+    pub gpu_bind: Option<GpuBind>,
+    pub memory_policy: Option<MemoryPolicy>,
+}
+
+impl BindingRequest {
+    /// What is said, over what holds otherwise.
+    pub fn over(self, under: RankBinding) -> RankBinding {
+        RankBinding {
+            cpu_bind: self.cpu_bind.unwrap_or(under.cpu_bind),
+            gpus_per_task: self.gpus_per_task.unwrap_or(under.gpus_per_task),
+            gpu_bind: self.gpu_bind.or(under.gpu_bind),
+            memory_policy: self.memory_policy.unwrap_or(under.memory_policy),
+        }
+    }
+}
+
+impl From<RankBinding> for BindingRequest {
+    fn from(binding: RankBinding) -> Self {
+        let RankBinding { cpu_bind, gpus_per_task, gpu_bind, memory_policy } = binding;
+        Self { cpu_bind: Some(cpu_bind), gpus_per_task: Some(gpus_per_task), gpu_bind, memory_policy: Some(memory_policy) }
+    }
+}
+
+/// On which processors a rank runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpuBind {
+    /// On all of the allocation's.
+    #[default]
+    None,
+    /// On cores of its own, the allocation's evenly shared out; with more ranks than cores they take turns.
+    Cores,
+    /// On those of one NUMA node, ranks in blocks.
+    Numa,
+    /// On those of one socket, ranks in blocks.
+    Sockets,
+}
+
+/// Which GPUs a rank sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuBind {
+    /// Those near its processors.
+    Closest,
+    /// All of the allocation's.
+    None,
+}
+
+/// Where memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryPolicy {
+    /// The NUMA node of the processor that runs: the kernel's default.
+    #[default]
+    Local,
+    /// The allocation's NUMA nodes in turn.
+    Interleave,
+    /// The first NUMA node of its processors while it has any.
+    Preferred,
+    /// The NUMA nodes of its processors and no other.
+    Bind,
+}
+
+impl CpuBind {
+    /// As users write it.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("none", Self::None), ("cores", Self::Cores), ("numa", Self::Numa), ("sockets", Self::Sockets)];
+}
+
+impl GpuBind {
+    /// As users write it.
+    pub const NAMES: [(&'static str, Self); 2] = [("closest", Self::Closest), ("none", Self::None)];
+}
+
+impl MemoryPolicy {
+    /// As users write it.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("local", Self::Local), ("interleave", Self::Interleave), ("preferred", Self::Preferred), ("bind", Self::Bind)];
+}
+
+/// An allocation's part of a node, as its shim is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Placement {
+    /// Its cores, with those of their processors that are its own.
+    pub cores: Vec<Core>,
+    /// Its GPUs, by index.
+    pub gpus: Vec<PlacedGpu>,
+    /// The NUMA nodes of its processors and GPUs; none where the kernel knows none.
+    pub memory_nodes: BTreeSet<u32>,
+    /// Whose GPUs the node has at all: work without any of them must not see them.
+    pub vendors: BTreeSet<GpuVendor>,
+}
+
+/// One GPU of a [`Placement`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedGpu {
+    /// What makes it visible.
+    pub id: String,
+    /// Who made it.
+    pub vendor: GpuVendor,
+    /// The NUMA node that it is near to.
+    pub numa_node: Option<u32>,
+}
+
+/// One rank's place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankPlace {
+    /// Its processors; none: it may run on all of the allocation's.
+    pub cpus: BTreeSet<u32>,
+    /// The NUMA nodes that its memory policy speaks of; none: there is nothing to set.
+    pub memory_nodes: BTreeSet<u32>,
+    /// The variables that say which GPUs it sees.
+    pub visible: Vec<(&'static str, String)>,
+}
+
+/// A binding that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{ranks} ranks × {gpus_per_task} GPUs per task are more than the {gpus} GPUs that the allocation has on this node: ask for more with --gpus"
+)]
+pub struct TooFewGpus {
+    ranks: u32,
+    gpus_per_task: u32,
+    gpus: usize,
+}
+
+/// What tells a vendor's libraries which devices there are for a process.
+fn variable(vendor: GpuVendor) -> &'static str {
+    match vendor {
+        GpuVendor::Nvidia => "CUDA_VISIBLE_DEVICES",
+        GpuVendor::Amd => "ROCR_VISIBLE_DEVICES",
+        GpuVendor::Simulated => "LATTICE_SIMULATED_VISIBLE_DEVICES",
+    }
+}
+
+impl Placement {
+    /// The variables that show these of its GPUs, and of the node's other vendors none. (An index that cannot be ends the
+    /// list for both vendors.)
+    fn showing(&self, gpus: &[&PlacedGpu]) -> Vec<(&'static str, String)> {
+        let of = |vendor: &GpuVendor| {
+            let ids: Vec<&str> = gpus.iter().filter(|g| g.vendor == *vendor).map(|g| g.id.as_str()).collect();
+            (variable(*vendor), if ids.is_empty() { "-1".to_owned() } else { ids.join(",") })
+        };
+        self.vendors.iter().map(of).collect()
+    }
+
+    /// What the allocation's script and other programs of its own see: all of its GPUs.
+    pub fn whole(&self) -> Vec<(&'static str, String)> {
+        self.showing(&self.gpus.iter().collect::<Vec<_>>())
+    }
+
+    /// The places of the `ranks` ranks that a launch has on this node, by local rank.
+    pub fn share_out(&self, binding: &RankBinding, ranks: u32) -> Result<Vec<RankPlace>, TooFewGpus> {
+        let count = ranks as usize;
+        let cores: Vec<Vec<&Core>> = (0..count).map(|rank| self.cores_of(binding.cpu_bind, rank, count)).collect();
+        let near: Vec<BTreeSet<u32>> = cores.iter().map(|cores| cores.iter().map(|c| c.numa_node).collect()).collect();
+        let own = self.gpus_of(binding, &near)?;
+        let place = |((cores, near), gpus): ((&Vec<&Core>, &BTreeSet<u32>), Vec<&PlacedGpu>)| RankPlace {
+            cpus: match binding.cpu_bind {
+                CpuBind::None => BTreeSet::new(),
+                CpuBind::Cores | CpuBind::Numa | CpuBind::Sockets => cores.iter().flat_map(|c| c.cpus.iter().copied()).collect(),
+            },
+            memory_nodes: self.memory_of(binding.memory_policy, near),
+            visible: self.showing(&gpus),
+        };
+        Ok(cores.iter().zip(&near).zip(own).map(place).collect())
+    }
+
+    fn cores_of(&self, bind: CpuBind, rank: usize, ranks: usize) -> Vec<&Core> {
+        let mut cores: Vec<&Core> = self.cores.iter().collect();
+        cores.sort_by_key(|c| (c.package, c.numa_node, c.cpus.first().copied()));
+        let of_block = |key: fn(&Core) -> u32| {
+            let blocks: BTreeSet<u32> = cores.iter().map(|c| key(c)).collect();
+            let block = blocks.iter().nth(rank * blocks.len() / ranks).copied();
+            cores.iter().copied().filter(|c| Some(key(c)) == block).collect()
+        };
+        match bind {
+            CpuBind::None => cores,
+            CpuBind::Numa => of_block(|c| c.numa_node),
+            CpuBind::Sockets => of_block(|c| c.package),
+            CpuBind::Cores if ranks <= cores.len() => cores[rank * cores.len() / ranks..(rank + 1) * cores.len() / ranks].to_vec(),
+            CpuBind::Cores => cores.get(rank % cores.len().max(1)).copied().into_iter().collect(),
+        }
+    }
+
+    fn gpus_of(&self, binding: &RankBinding, near: &[BTreeSet<u32>]) -> Result<Vec<Vec<&PlacedGpu>>, TooFewGpus> {
+        let close = |gpu: &PlacedGpu, near: &BTreeSet<u32>| gpu.numa_node.is_some_and(|n| near.contains(&n));
+        let each = binding.gpus_per_task as usize;
+        if each * near.len() > self.gpus.len() {
+            let ranks = u32::try_from(near.len()).unwrap_or(u32::MAX);
+            return Err(TooFewGpus { ranks, gpus_per_task: binding.gpus_per_task, gpus: self.gpus.len() });
+        }
+        match (binding.gpu_bind, each) {
+            (Some(GpuBind::None), _) | (None, 0) => Ok(near.iter().map(|_| self.gpus.iter().collect()).collect()),
+            (Some(GpuBind::Closest), 0) => Ok(near
+                .iter()
+                .map(|near| {
+                    let closest: Vec<&PlacedGpu> = self.gpus.iter().filter(|g| close(g, near)).collect();
+                    if closest.is_empty() { self.gpus.iter().collect() } else { closest }
+                })
+                .collect()),
+            (Some(GpuBind::Closest) | None, _) => {
+                // Everybody takes what is near first, so that nobody's near one goes to a rank that has none.
+                let mut free: Vec<&PlacedGpu> = self.gpus.iter().collect();
+                let mut own: Vec<Vec<&PlacedGpu>> = near.iter().map(|_| Vec::new()).collect();
+                for only_near in [true, false] {
+                    for (own, near) in own.iter_mut().zip(near) {
+                        while own.len() < each
+                            && let Some(at) = free.iter().position(|g| !only_near || close(g, near))
+                        {
+                            own.push(free.remove(at));
+                        }
+                    }
+                }
+                Ok(own)
+            }
+        }
+    }
+
+    /// With one NUMA node or none every policy is the kernel's own.
+    fn memory_of(&self, policy: MemoryPolicy, near: &BTreeSet<u32>) -> BTreeSet<u32> {
+        if self.memory_nodes.len() < 2 {
+            return BTreeSet::new();
+        }
+        let near = near.intersection(&self.memory_nodes).copied();
+        match policy {
+            MemoryPolicy::Local => BTreeSet::new(),
+            MemoryPolicy::Interleave => self.memory_nodes.clone(),
+            MemoryPolicy::Preferred => near.take(1).collect(),
+            MemoryPolicy::Bind => near.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sockets of two cores with two threads, two GPUs near the first, one near the second.
+    fn placement() -> Placement {
+        let core = |i: u32| Core { cpus: vec![i, i + 4], package: i / 2, numa_node: i / 2 };
+        let gpu = |(i, numa): (usize, u32)| PlacedGpu { id: format!("G{i}"), vendor: GpuVendor::Nvidia, numa_node: Some(numa) };
+        Placement {
+            cores: (0..4).map(core).collect(),
+            gpus: [0, 0, 1].into_iter().enumerate().map(gpu).collect(),
+            memory_nodes: [0, 1].into(),
+            vendors: [GpuVendor::Nvidia].into(),
+        }
+    }
+
+    fn cpus(bind: CpuBind, ranks: u32) -> Vec<Vec<u32>> {
+        let binding = RankBinding { cpu_bind: bind, ..RankBinding::default() };
+        placement().share_out(&binding, ranks).unwrap().into_iter().map(|p| p.cpus.into_iter().collect()).collect()
+    }
+
+    fn visible(binding: RankBinding, ranks: u32) -> Vec<String> {
+        placement().share_out(&binding, ranks).unwrap().into_iter().map(|p| p.visible[0].1.clone()).collect()
+    }
+
+    #[test]
+    fn processors_are_shared_out() {
+        assert_eq!(cpus(CpuBind::None, 2), [vec![], vec![]] as [Vec<u32>; 2]);
+        assert_eq!(cpus(CpuBind::Cores, 4), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(cpus(CpuBind::Cores, 3), [vec![0, 4], vec![1, 5], vec![2, 3, 6, 7]]);
+        assert_eq!(cpus(CpuBind::Cores, 5)[4], [0, 4], "more ranks than cores take turns");
+        assert_eq!(cpus(CpuBind::Numa, 3), [[0, 1, 4, 5], [0, 1, 4, 5], [2, 3, 6, 7]]);
+        assert_eq!(cpus(CpuBind::Sockets, 1), [[0, 1, 4, 5]]);
+        let nothing = Placement::default().share_out(&RankBinding { cpu_bind: CpuBind::Cores, ..RankBinding::default() }, 3).unwrap();
+        assert_eq!(nothing, vec![RankPlace::default(); 3]);
+    }
+
+    #[test]
+    fn gpus_are_seen_by_those_who_are_near_or_own_them() {
+        let asked = |gpus_per_task, gpu_bind, cpu_bind| RankBinding { cpu_bind, gpus_per_task, gpu_bind, ..RankBinding::default() };
+        assert_eq!(visible(asked(0, None, CpuBind::Numa), 2), ["G0,G1,G2", "G0,G1,G2"]);
+        assert_eq!(visible(asked(0, Some(GpuBind::Closest), CpuBind::Numa), 2), ["G0,G1", "G2"]);
+        assert_eq!(visible(asked(1, None, CpuBind::Numa), 2), ["G0", "G2"]);
+        assert_eq!(visible(asked(1, None, CpuBind::None), 3), ["G0", "G1", "G2"]);
+        assert_eq!(visible(asked(1, Some(GpuBind::None), CpuBind::Numa), 2), ["G0,G1,G2", "G0,G1,G2"]);
+        // The second rank of the first socket's GPUs takes the far one, not the one that is near to the others.
+        assert_eq!(visible(asked(1, None, CpuBind::Cores), 3), ["G0", "G1", "G2"]);
+        assert!(placement().share_out(&asked(2, None, CpuBind::None), 2).is_err());
+        let none = Placement { gpus: vec![], ..placement() };
+        assert_eq!(none.whole(), [("CUDA_VISIBLE_DEVICES", "-1".to_owned())]);
+        assert_eq!(placement().whole(), [("CUDA_VISIBLE_DEVICES", "G0,G1,G2".to_owned())]);
+        assert_eq!(Placement::default().whole(), []);
+    }
+
+    #[test]
+    fn memory_follows_the_policy_where_there_is_a_choice() {
+        let nodes = |policy, cpu_bind| {
+            let binding = RankBinding { cpu_bind, memory_policy: policy, ..RankBinding::default() };
+            let last = placement().share_out(&binding, 2).unwrap().remove(1);
+            last.memory_nodes.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(MemoryPolicy::Local, CpuBind::Numa), []);
+        assert_eq!(nodes(MemoryPolicy::Interleave, CpuBind::Numa), [0, 1]);
+        assert_eq!(nodes(MemoryPolicy::Preferred, CpuBind::Numa), [1]);
+        assert_eq!(nodes(MemoryPolicy::Bind, CpuBind::Numa), [1]);
+        assert_eq!(nodes(MemoryPolicy::Bind, CpuBind::None), [0, 1]);
+        let one = Placement { memory_nodes: [0].into(), ..placement() };
+        let binding = RankBinding { memory_policy: MemoryPolicy::Bind, ..RankBinding::default() };
+        assert_eq!(one.share_out(&binding, 1).unwrap()[0].memory_nodes, [].into());
+    }
+}
