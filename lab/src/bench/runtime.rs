@@ -29,6 +29,8 @@ const MANY_RATIO: f64 = 0.9;
 const ONE_RATIO: f64 = 1.0;
 /// Until a follower sees a line, in milliseconds.
 const LINE_MS: f64 = 50.0;
+/// Until a program on an attached terminal is heard, in milliseconds.
+const ATTACH_MS: f64 = 30.0;
 /// What keeping output may cost its writer.
 const OUTPUT_RATIO: f64 = 1.05;
 /// An agent at rest: megabytes, and percent of one core over so long.
@@ -99,6 +101,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
         Subject::new("spawn 32", || subject::spawn_plain(32)),
         Subject::new("line", || lines.followed()),
         Subject::new("tail", || lines.tailed()),
+        Subject::new("attach", || subject::first_byte(&mut lattice.command(&["attach", &held, "--", "/bin/echo", "here"]))),
     ];
     if let Some(hydra) = hydra {
         let run = |n: &'static str| move || subject::timed(Command::new(hydra).args(["-n", n, "/bin/true"]));
@@ -137,6 +140,13 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
             need("line")?,
             vec![("tail -f of a file", of("tail"))],
             Some(at_most(LINE_MS, "as live")),
+        ),
+        Figure::new(
+            "attach: from typing it to the first byte of the program",
+            "ms",
+            need("attach")?,
+            vec![],
+            Some(at_most(ATTACH_MS, "at once")),
         ),
     ]);
     drop(subjects);

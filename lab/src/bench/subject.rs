@@ -90,6 +90,22 @@ pub fn timed(command: &mut Command) -> Result<Duration> {
     Ok(took)
 }
 
+/// From the start of a command until it has written its first byte.
+pub fn first_byte(command: &mut Command) -> Result<Duration> {
+    let began = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
+    let out = child.stdout.as_ref().context("its output")?;
+    let ready = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLIN)], PollTimeout::try_from(TRY_LIMIT).unwrap_or(PollTimeout::MAX));
+    let took = began.elapsed();
+    if ready != Ok(1) {
+        child.kill()?;
+    }
+    let output = child.wait_with_output()?;
+    interrupt::check()?;
+    ensure!(output.status.success() && !output.stdout.is_empty(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    Ok(took)
+}
+
 /// The floor: fork and exec of so many at once, and waiting for all.
 pub fn spawn_plain(n: usize) -> Result<Duration> {
     let began = Instant::now();
