@@ -401,12 +401,14 @@ fn too_many_streams(w: &World) {
 struct Moto {
     port: u16,
     server: Child,
+    credentials: PathBuf,
 }
 
 impl Drop for Moto {
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();
+        let _ = std::fs::remove_file(&self.credentials);
     }
 }
 
@@ -422,10 +424,10 @@ fn in_s3(options: &mut Options) {
     let program = machine().moto.as_ref().unwrap();
     let mut command = Command::new(program);
     command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    *MOTO.lock().unwrap() = Some(Moto { port, server: command.spawn().unwrap() });
+    let credentials = options.dir.with_extension("s3-credentials");
+    *MOTO.lock().unwrap() = Some(Moto { port, server: command.spawn().unwrap(), credentials: credentials.clone() });
     assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
     assert!(http("PUT", "/lattice").starts_with("HTTP/1.1 200"), "the bucket is made");
-    let credentials = options.dir.with_extension("s3-credentials");
     let mut file = std::fs::File::create(&credentials).unwrap();
     std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap();
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
