@@ -1,5 +1,6 @@
 //! What every task of the agent needs to know, made once at the start.
 
+use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
@@ -50,6 +51,8 @@ pub struct Context {
     pub spools: Spools,
     /// How much room the log files of one running allocation may take.
     pub log_room: LogRoom,
+    /// How far those of a former life are taken up again.
+    pub adoption: Adoption,
     /// Growing log files.
     pub growth: Growth,
     /// The launches whose head this node is.

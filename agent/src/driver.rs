@@ -4,15 +4,19 @@
 use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
+use crate::supervisor;
 use lattice_model::{NodeReport, Revision};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
 use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Events taken into one sync of the journal.
 const BATCH: usize = 64;
+/// How long the driver waits for an event at most where nobody wants to hear of it meanwhile.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
 
 /// What others may know of the node's state.
 #[derive(Clone, Debug, Default)]
@@ -53,13 +57,27 @@ pub fn run(
     journal.append(&records)?;
     journal.resumed()?;
     failpoint::pass(Point::ResumedWritten);
+    context.adoption.begin(brain.locals().map(|l| l.share.allocation));
     for action in actions.drain(..) {
         act(action, context);
     }
     failpoint::pass(Point::ResumedTold);
     // The view comes after the actions: who waits for it finds every allocation's task begun.
     publish(&brain, outputs, true);
-    while let Some(Some(first)) = runtime.block_on(stop.run_until_cancelled(events.recv())) {
+    let pulse = supervisor::pulse();
+    let mut said = Instant::now();
+    loop {
+        if pulse.is_some_and(|pulse| said.elapsed() >= pulse) {
+            supervisor::alive();
+            said = Instant::now();
+        }
+        // The runtime's own workers end the pause: where they hang, this loop is as silent as if it hung itself.
+        let next = async { tokio::time::timeout(pulse.unwrap_or(IDLE_MAX), events.recv()).await };
+        let first = match runtime.block_on(stop.run_until_cancelled(next)) {
+            Some(Ok(Some(first))) => first,
+            Some(Err(_idle)) => continue,
+            Some(Ok(None)) | None => break,
+        };
         records.clear();
         let mut next = Some(first);
         let mut taken = 0;

@@ -14,6 +14,7 @@
 //! Every queue is bounded; what is the latest value travels in a `watch`. Stopping, in order: the API, the roles, the
 //! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
 
+mod adoption;
 mod allocation;
 mod bounds;
 mod cluster;
@@ -41,10 +42,12 @@ pub mod recovery;
 mod service;
 mod session;
 mod spool;
+mod supervisor;
 mod sweep;
 mod terminal;
 mod tls;
 
+use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
@@ -82,6 +85,8 @@ use tokio_util::task::TaskTracker;
 const DIGESTS: usize = 4;
 /// Events waiting for the driver.
 const EVENTS: usize = 1024;
+/// How long the service manager waits for shims that do not answer before it hears that the agent is ready.
+const ADOPTION_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a newer version or of
 /// another node.
@@ -99,6 +104,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let key = gossip_key(&config)?;
     std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
     std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;
+    supervisor::status("reading the node's state");
     let boot = identity::boot_id().context("the kernel's boot id")?;
     let state = StateDir::take(&config.state_dir, &config.state_file())?;
     let opened = recovery::open(&state, &config.state_dir, &me, boot, unusable, &mut degraded)?;
@@ -158,6 +164,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         mesh: mesh.clone(),
         workers: Workers::default(),
+        adoption: Adoption::default(),
         growth: Growth::start().context("inotify")?,
         launches: Launches::default(),
         attached: Places::default(),
@@ -165,7 +172,13 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         cluster: cluster_view.clone(),
         events: events.clone(),
     });
-    sweep::strays(&context, &brain);
+    supervisor::status("taking up the node's work");
+    let sweeper = Arc::clone(&context);
+    let brain = tokio::task::spawn_blocking(move || {
+        sweep::strays(&sweeper, &brain);
+        brain
+    })
+    .await?;
     failpoint::pass(Point::StraysSwept);
 
     let registration = Registration {
@@ -209,6 +222,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
     }
+    let (ready_session, ready_view, ready_stop) = (session_view.clone(), node_view.clone(), stop.child_token());
     let api = service::Api {
         context: Arc::clone(&context),
         quorum,
@@ -227,6 +241,16 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let serving = tasks.spawn(service::serve(api, listener, stop.child_token()));
     tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
 
+    let for_ready = Arc::clone(&context);
+    tasks.spawn(async move {
+        let adopted = for_ready.adoption.over(ADOPTION_MAX).await;
+        supervisor::ready(adopted);
+        if adopted.all > 0 {
+            tracing::info!(?adopted, "the node's work is taken up again");
+        }
+        supervisor::follow(ready_session, ready_view, ready_stop).await;
+    });
+
     let driver_over = tokio::task::spawn_blocking(move || driver.join());
     tokio::pin!(driver_over);
     let early = tokio::select! {
@@ -234,6 +258,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         over = &mut driver_over => Some(over),
     };
     stop.cancel();
+    supervisor::stopping();
     let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
     tasks.close();
     let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;

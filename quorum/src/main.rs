@@ -6,6 +6,7 @@ use lattice_quorum::ca;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::identity::Role;
 use lattice_quorum::member::{Listeners, Member};
+use sd_notify::NotifyState;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -109,6 +110,7 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
     let (service, raft) = (config.service_listen, config.raft_listen);
     let listeners = Listeners::bind(&config).await?;
     let member = Member::start(config, bootstrap, listeners).await?;
+    tell(&[NotifyState::Ready, NotifyState::Status("serving; there is no leader yet")]);
     let mut ready = false;
     let ended = loop {
         tokio::select! {
@@ -116,12 +118,22 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
             _ = interrupt.recv() => break Ok(()),
             () = member.ready(), if !ready => {
                 tracing::info!(%service, %raft, "ready");
+                tell(&[NotifyState::Status("serving; there is a leader")]);
                 ready = true;
             }
             error = member.failed() => break Err(error.into()),
         }
     };
     tracing::info!("stopping");
+    tell(&[NotifyState::Stopping]);
     member.stop().await;
     ended
+}
+
+/// For the service manager, where there is one (sd_notify(3)). A member that waits for a majority is ready all the same:
+/// to start it again would not help.
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager does not hear");
+    }
 }

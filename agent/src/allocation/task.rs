@@ -183,6 +183,7 @@ impl AllocationTask {
             Err(panic) => Some(format!("preparing broke: {panic}")),
         };
         if let Some(why) = failure {
+            self.context.adoption.lost(self.share.allocation);
             self.say(&why);
             self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
         }
@@ -304,6 +305,7 @@ impl AllocationTask {
 
     /// Without a shim only the scope is left: whatever is in it goes at once.
     async fn kill_scope(&mut self) {
+        self.context.adoption.found(self.share.allocation);
         self.phase = Phase::Idle;
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
@@ -315,6 +317,7 @@ impl AllocationTask {
     }
 
     async fn undo(mut self) {
+        self.context.adoption.found(self.share.allocation);
         self.say("taking away what was made");
         self.says.standing.send_replace(Standing::Ending);
         self.context.launches.drop_of(self.share.allocation);
@@ -453,6 +456,7 @@ impl AllocationTask {
             }
         }
         failpoint::pass(Point::ShimToldAll);
+        self.context.adoption.found(self.share.allocation);
         self.synced = true;
         self.begin_launches().await;
         for terminal in self.terminals.wanted() {
@@ -558,6 +562,7 @@ impl AllocationTask {
 
     /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
     async fn shim_lost(&mut self, why: &str) {
+        self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
         let dir = self.dir.clone();
         let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;

@@ -15,6 +15,7 @@ mod mpi;
 mod outage;
 mod recovery;
 mod refusal;
+mod supervisor;
 mod survival;
 mod topology;
 mod tty;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         recovery::trials(),
+        supervisor::trials(),
         crash::trials(),
         topology::trials(),
         logs::trials(),

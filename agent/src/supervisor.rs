@@ -1,0 +1,79 @@
+//! What the service manager is told (sd_notify(3)): ready once the node's work is taken up again, how it stands, that the
+//! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
+
+use crate::adoption::Adopted;
+use crate::driver::NodeView;
+use crate::session::SessionState;
+use sd_notify::NotifyState;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Between two status lines at least.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager does not hear");
+    }
+}
+
+/// What the agent does before it is ready.
+pub fn status(text: &str) {
+    tell(&[NotifyState::Status(text)]);
+}
+
+/// The node's work is taken up again.
+pub fn ready(adopted: Adopted) {
+    let text = format!("{} allocation(s) taken up again, {} of them lost, {} not answering", adopted.all, adopted.lost, adopted.open);
+    tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
+}
+
+/// The agent ends; its work goes on.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("stopping; the node's work goes on")]);
+}
+
+/// How often the service manager wants to hear that the agent works, with room; `None`: it does not ask.
+pub fn pulse() -> Option<Duration> {
+    sd_notify::watchdog_enabled().map(|within| within / 3)
+}
+
+/// Said by the driver between two turns, and by nobody else: a driver that hangs is silent.
+pub fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// Tells how the node stands, whenever that changes.
+pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
+    let mut said = String::new();
+    loop {
+        let quorum = match &*session.borrow_and_update() {
+            SessionState::Connected { member } => format!("session with {member}"),
+            SessionState::Lost { why, .. } => format!("no session with the quorum ({why})"),
+        };
+        let text = {
+            let view = view.borrow_and_update();
+            format!("{} allocation(s) here, {} report(s) unsent; {quorum}", view.locals.len(), view.reports_pending)
+        };
+        if text != said {
+            status(&text);
+            said = text;
+        }
+        let changed = async {
+            tokio::select! {
+                changed = session.changed() => changed.is_ok(),
+                changed = view.changed() => changed.is_ok(),
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            goes_on = changed => if !goes_on { return },
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(STATUS_EVERY) => {}
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the service manager hears: ready only once the work is taken up again, alive only while the driver works.
+
+use crate::harness::{Group, World};
+use lattice_lab::lattice::text;
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+static SUPERVISOR: Group = Group::small("supervisor");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        SUPERVISOR.test("ready_comes_after_adoption_then_status_pulse_and_stopping", &[], story),
+        SUPERVISOR.test("a_shim_that_hangs_is_waited_for_and_then_not", &[], hanging),
+        SUPERVISOR.test("a_driver_that_hangs_is_silent", &[], silent_driver),
+    ]
+}
+
+/// A socket such as systemd listens on.
+struct Manager {
+    socket: UnixDatagram,
+    path: String,
+}
+
+/// One datagram, and when it came.
+struct Heard {
+    at: Instant,
+    text: String,
+}
+
+impl Manager {
+    fn new(w: &World, name: &str) -> Self {
+        let path = w.dir.join(name).to_string_lossy().into_owned();
+        let socket = UnixDatagram::bind(&path).unwrap();
+        Self { socket, path }
+    }
+
+    fn restart(&self, w: &World, node: &str) {
+        if w.cluster().node(node).unwrap().daemon.alive() {
+            faults::kill_node(&w.dir, node).unwrap();
+        }
+        // 900 ms: it is told that the agent lives three times as often.
+        let env = [("NOTIFY_SOCKET", self.path.as_str()), ("WATCHDOG_USEC", "900000")];
+        faults::begin_node(&w.dir, node, &[], &env).unwrap();
+    }
+
+    fn next(&self, within: Duration) -> Option<Heard> {
+        self.socket.set_read_timeout(Some(within)).unwrap();
+        let mut bytes = [0; 4096];
+        let n = self.socket.recv(&mut bytes).ok()?;
+        Some(Heard { at: Instant::now(), text: String::from_utf8_lossy(&bytes[..n]).into_owned() })
+    }
+
+    /// Everything until one that has this.
+    fn until(&self, piece: &str) -> Vec<Heard> {
+        let mut heard = Vec::new();
+        while !heard.last().is_some_and(|h: &Heard| h.text.contains(piece)) {
+            let next = self.next(Duration::from_secs(20));
+            heard.push(
+                next.unwrap_or_else(|| panic!("{piece} does not come; so far {:?}", heard.iter().map(|h| &h.text).collect::<Vec<_>>())),
+            );
+        }
+        heard
+    }
+}
+
+fn job(w: &World) -> (String, String) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "sleep 60"]);
+    w.running(&id);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    (id, node)
+}
+
+fn end(w: &World, id: &str, node: &str) {
+    w.ok(&["cancel", id]);
+    assert_eq!(text(&w.ended(id), "state"), "Cancelled");
+    faults::restart_node(&w.dir, node).unwrap();
+    w.assert_nothing_left();
+}
+
+fn story(w: &World) {
+    let (id, node) = job(w);
+    let manager = Manager::new(w, "notify-story");
+    manager.restart(w, &node);
+    let heard = manager.until("READY=1");
+    let texts: Vec<&str> = heard.iter().map(|h| h.text.as_str()).collect();
+    assert!(texts[0].starts_with("STATUS=reading the node's state"), "{texts:?}");
+    assert!(texts.last().unwrap().contains("STATUS=1 allocation(s) taken up again, 0 of them lost, 0 not answering"), "{texts:?}");
+    manager.until("STATUS=1 allocation(s) here, 0 report(s) unsent; session with");
+    let pulses: Vec<Instant> = (0..4).map(|_| manager.until("WATCHDOG=1").last().unwrap().at).collect();
+    assert!(pulses[3] - pulses[0] >= Duration::from_millis(600), "it is not said all the time: {:?}", pulses[3] - pulses[0]);
+    let cluster = w.cluster();
+    cluster.node(&node).unwrap().daemon.process.as_ref().unwrap().signal(Signal::SIGTERM).unwrap();
+    manager.until("STOPPING=1");
+    w.wait("it to end", || !w.cluster().node(&node).unwrap().daemon.alive());
+    faults::start_node(&w.dir, &node).unwrap();
+    end(w, &id, &node);
+}
+
+fn hanging(w: &World) {
+    let (id, node) = job(w);
+    let status = w.at(&node).json(&["node", "status"]).unwrap();
+    let shim = Pid::from_raw(i32::try_from(status["allocations"][0]["shim_pid"].as_i64().unwrap()).unwrap());
+    kill(shim, Signal::SIGSTOP).unwrap();
+    let manager = Manager::new(w, "notify-hanging");
+    manager.restart(w, &node);
+    let began = Instant::now();
+    // Nobody else waits for it: the API answers meanwhile.
+    w.wait("the agent to answer", || w.at(&node).ok(&["node", "status"]).is_ok());
+    let ready = manager.until("READY=1");
+    kill(shim, Signal::SIGCONT).unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(8), "it came after {:?}", began.elapsed());
+    assert!(ready.last().unwrap().text.contains("1 not answering"), "{}", ready.last().unwrap().text);
+    end(w, &id, &node);
+}
+
+/// One thread of a process, which stands still until this is dropped.
+struct StoppedThread(i32);
+
+impl StoppedThread {
+    fn of(pid: i32, name: &str) -> Self {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let named = |t: &std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c.trim() == name);
+        let tid: i32 = tasks.into_iter().find(named).unwrap().file_name().to_str().unwrap().parse().unwrap();
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: these requests take no memory of ours; the tracer is this thread until the drop.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, tid, none, none), 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, tid, none, none), 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL), tid);
+        }
+        Self(tid)
+    }
+}
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: as above; a thread that is gone is an error that changes nothing.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+    }
+}
+
+fn silent_driver(w: &World) {
+    let manager = Manager::new(w, "notify-silent");
+    manager.restart(w, "n3");
+    manager.until("READY=1");
+    let pid = w.cluster().node("n3").unwrap().daemon.process.as_ref().unwrap().pid;
+    let stopped = StoppedThread::of(pid, "driver");
+    while manager.next(Duration::from_millis(50)).is_some() {}
+    // All else of the agent goes on, its timers too.
+    w.at("n3").ok(&["node", "status"]).unwrap();
+    let until = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < until {
+        let heard = manager.next(Duration::from_millis(100));
+        assert!(heard.is_none_or(|h| !h.text.contains("WATCHDOG=1")), "it says that it lives");
+    }
+    drop(stopped);
+    manager.until("WATCHDOG=1");
+    faults::restart_node(&w.dir, "n3").unwrap();
+    assert!(process::until(Duration::from_secs(20), || lattice_lab::up::wait_ready(&w.cluster(), Duration::from_secs(1)).is_ok()));
+}
