@@ -1,5 +1,7 @@
 //! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
 
+mod tried;
+
 use crate::bounds;
 use crate::config::AgentConfig;
 use crate::devices::DeviceFilter;
@@ -8,15 +10,16 @@ use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
+use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
-use lattice_runtime::{identity, mounts, pty};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 /// One line of the report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was looked at.
     pub subject: &'static str,
@@ -27,7 +30,8 @@ pub struct Finding {
 }
 
 /// How good it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Health {
     Ok,
     /// Work is possible, with less.
@@ -70,23 +74,14 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     for why in missing {
         add("cgroup limits", Health::Degraded, why);
     }
-    match mount_namespace() {
-        Ok(()) => add("mount namespaces", Health::Ok, "a private one can be made".to_owned()),
-        Err(why) => add("mount namespaces", Health::Missing, format!("{why}; CAP_SYS_ADMIN is needed")),
-    }
-    let squashfs = std::fs::read_to_string("/proc/filesystems").is_ok_and(|f| f.lines().any(|l| l.trim() == "squashfs"));
-    let control = std::fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control").is_ok();
-    match (squashfs, control) {
-        (true, true) => add("uenv images", Health::Ok, "squashfs and loop devices are there".to_owned()),
-        (squashfs, _) => {
-            let lacks = if squashfs {
-                "/dev/loop-control cannot be opened (modprobe loop)"
-            } else {
-                "the kernel has no squashfs (modprobe squashfs)"
-            };
-            add("uenv images", Health::Degraded, format!("{lacks}: allocations with --uenv fail here"));
-        }
-    }
+    let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
+    look("kernel", tried::kernel());
+    look("mount namespaces", tried::mount_namespace());
+    look("other namespaces", tried::other_namespaces());
+    look("loop devices", tried::loop_device());
+    look("squashfs", tried::squashfs());
+    look("BPF", bpf(&filter));
+    look("tracefs", tried::tracefs());
     match terminal() {
         Ok(()) => add("terminals", Health::Ok, "one can be made".to_owned()),
         Err(error) => add(
@@ -128,16 +123,25 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
                     program can find there is the driver's doing";
         add("GPU memory", Health::Degraded, text.to_owned());
     }
-    match free_bytes(&config.state_dir) {
-        Ok(bytes) if bytes > 2 << 30 => add("disk", Health::Ok, format!("{} GiB free below {}", bytes >> 30, config.state_dir.display())),
-        Ok(bytes) => add("disk", Health::Degraded, format!("{} MiB free below {}: make room", bytes >> 20, config.state_dir.display())),
-        Err(why) => add("disk", Health::Missing, why),
-    }
-    match identity::boot_id() {
-        Ok(boot) => add("boot id", Health::Ok, boot.to_string()),
-        Err(error) => add("boot id", Health::Missing, format!("{error}: /proc is needed")),
+    let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
+    look("clock", tried::clock());
+    look("disk", tried::disk(config));
+    look("open files", tried::open_files());
+    look("boot id", tried::boot_id());
+    if let Some(kept) = tried::kept_aside(config) {
+        look("kept states", kept);
     }
     out
+}
+
+/// What came of loading a program and attaching it to a scope.
+fn bpf(filter: &DeviceFilter) -> tried::Look {
+    let remedy = "give the agent CAP_BPF and CAP_NET_ADMIN, and a kernel with CONFIG_CGROUP_BPF";
+    match filter {
+        DeviceFilter::Bpf => (Health::Ok, "a program was loaded and attached to a scope".to_owned()),
+        DeviceFilter::V1 => (Health::Degraded, format!("no program could be attached to a scope; {remedy}")),
+        DeviceFilter::None { why } => (Health::Degraded, format!("{why}; {remedy}")),
+    }
 }
 
 /// What is amiss with this machine's GPUs: some that cannot be used, some that are not there.
@@ -196,7 +200,6 @@ pub fn probe_slice(root: &Path) -> Result<Slice, String> {
     Ok(slice)
 }
 
-/// Tried on a thread of its own, which keeps the namespace to itself and ends.
 /// Tries the log store. On a thread of its own: who asks may be within a runtime.
 fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
     let Some(store) = config.open_log_store().map_err(|e| with_causes(&e))? else { return Ok(None) };
@@ -205,15 +208,4 @@ fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
         runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url)
     });
     probing.join().map_err(|_| "probing it broke".to_owned())?.map(Some)
-}
-
-fn mount_namespace() -> Result<(), String> {
-    let tried = std::thread::spawn(|| mounts::own_namespace().map_err(|e| e.to_string())).join();
-    tried.map_err(|_| "the attempt broke".to_owned())?
-}
-
-fn free_bytes(dir: &Path) -> Result<u64, String> {
-    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
-    let stat = nix::sys::statvfs::statvfs(there).map_err(|e| format!("{}: {e}", there.display()))?;
-    Ok(stat.blocks_available() * stat.fragment_size())
 }

@@ -22,6 +22,7 @@ pub mod config;
 mod context;
 pub mod dev;
 mod devices;
+mod disk;
 pub mod doctor;
 mod driver;
 mod environment;

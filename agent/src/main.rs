@@ -1,7 +1,7 @@
 //! `lattice-agent`: the agent of one node.
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
@@ -43,10 +43,20 @@ enum Command {
         /// The agent's configuration, for what depends on it; without one, the defaults.
         #[arg(long)]
         config: Option<PathBuf>,
+        /// How to print it.
+        #[arg(long, short, value_enum, default_value_t = Form::Table)]
+        output: Form,
     },
     /// For tests: the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
     #[command(hide = true)]
     Failpoints,
+}
+
+/// Forms of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Table,
+    Json,
 }
 
 #[derive(Args)]
@@ -61,7 +71,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, stop)),
-        Some(Command::Doctor { config }) => return report(config.as_deref()),
+        Some(Command::Doctor { config, output }) => return report(config.as_deref(), output),
         Some(Command::Failpoints) => {
             for point in Point::ALL {
                 println!("{:?}\t{:?}\t{point}", point.part(), point.work());
@@ -129,7 +139,7 @@ fn die_of_panics() {
     }));
 }
 
-fn report(config: Option<&Path>) -> ExitCode {
+fn report(config: Option<&Path>, form: Form) -> ExitCode {
     let config = match config.map(read_config) {
         None => AgentConfig::default(),
         Some(Ok(config)) => config,
@@ -139,8 +149,13 @@ fn report(config: Option<&Path>) -> ExitCode {
         }
     };
     let findings = doctor::examine(&config);
-    for finding in &findings {
-        println!("{:<9} {:<17} {}", finding.health, finding.subject, finding.text);
+    match form {
+        Form::Table => {
+            for finding in &findings {
+                println!("{:<9} {:<17} {}", finding.health, finding.subject, finding.text);
+            }
+        }
+        Form::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),
     }
     if findings.iter().any(|f| f.health == Health::Missing) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -35,9 +35,11 @@ mod typist;
 mod unbuilt;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use failure::Failure;
+use output::Format;
 use session::Session;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -45,13 +47,20 @@ fn main() -> ExitCode {
     // These two are the agent's own; it needs no connection and reads its own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec("dev", &rest.args)),
-        Command::Doctor(rest) => Err(handover::exec("doctor", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec("doctor", &with_output(&rest.args, cli.global.output))),
         _ => talk_to_agent(cli),
     };
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.tell(),
     }
+}
+
+/// `-o` is taken as everybody's before what follows is handed on.
+fn with_output(args: &[OsString], output: Option<Format>) -> Vec<OsString> {
+    let name = output.and_then(|o| o.to_possible_value()).map(|v| v.get_name().to_owned());
+    let output = name.map(|name| [OsString::from("--output"), name.into()]);
+    args.iter().cloned().chain(output.into_iter().flatten()).collect()
 }
 
 fn talk_to_agent(cli: Cli) -> Result<u8, Failure> {

@@ -96,6 +96,11 @@ pub fn mount_squashfs(image: &Path, at: &Path) -> Result<(), MountError> {
     mounted.map_err(|e| MountError::Mount { image: image.to_owned(), at: at.to_owned(), source: e.into() })
 }
 
+/// Binds a free loop device to `file` and lets it go again: whether that can be done here, for `doctor`.
+pub fn try_loop(file: &Path) -> Result<PathBuf, MountError> {
+    attach_loop(file).map(|(_, path)| path)
+}
+
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
 struct LoopInfo64 {

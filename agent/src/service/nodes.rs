@@ -3,6 +3,7 @@
 use super::Api;
 use super::allocations::ANSWER;
 use super::refusal::{status, unexpected};
+use crate::disk;
 use crate::mesh::frame::REFUSED;
 use crate::session::SessionState;
 use lattice_api::v1;
@@ -80,7 +81,7 @@ impl NodeService for Api {
             desired_revision: view.revision.0,
             reports_pending: view.reports_pending as u64,
             allocations,
-            degraded: self.degraded.iter().cloned().chain(self.context.spools.trouble()).collect(),
+            degraded: self.degraded(),
             refused: self.refused(),
             topology: serde_json::to_string(&*self.context.topology).map_err(|e| Status::internal(e.to_string()))?,
         }))
@@ -101,6 +102,12 @@ impl NodeService for Api {
 }
 
 impl Api {
+    /// What this node cannot do, and what is amiss now.
+    fn degraded(&self) -> Vec<String> {
+        let now = self.context.spools.trouble().into_iter().chain(disk::shortage(&self.context.state_dir));
+        self.degraded.iter().cloned().chain(now).collect()
+    }
+
     /// What came over the network and was not taken, where there was any.
     fn refused(&self) -> Vec<v1::Refused> {
         let counts = [

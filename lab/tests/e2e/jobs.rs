@@ -221,6 +221,6 @@ fn machine_views(w: &World) {
     let said = doctor.out() + &doctor.err();
     let lines: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
     let honest = |line: &&str| ["ok ", "degraded ", "missing "].iter().any(|health| line.starts_with(health));
-    assert!(lines.len() >= 10 && lines.iter().all(honest), "an honest line for each subject: {said}");
+    assert!(lines.len() >= 17 && lines.iter().all(honest), "an honest line for each subject: {said}");
     assert!(said.contains("log store"), "{said}");
 }

@@ -15,6 +15,7 @@ const STUBBORN: &str = "trap 'echo got TERM' TERM; echo ready; while :; do sleep
 pub fn trials() -> Vec<Trial> {
     vec![
         LIFETIME.test("ctrl_c_brings_a_launch_down_and_leaves_its_allocation", &[], interrupted_launch),
+        LIFETIME.test("a_program_that_closes_all_descriptors_ends_as_itself", &[], closes_all),
         LIFETIME.test("walltime_ends_work_politely", &[], walltime),
         LIFETIME.test("walltime_kills_what_does_not_listen", &[], walltime_stubborn),
         LIFETIME.test("cancel_ends_running_work", &[], cancel),
@@ -44,6 +45,21 @@ fn interrupted_launch(w: &World) {
     w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
     w.ok(&["cancel", &id]);
     w.ended(&id);
+    w.assert_nothing_left();
+}
+
+/// Its standard streams, and the line of the wire-up, which it has no use for.
+fn closes_all(w: &World) {
+    let close = "exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
+    let id = w.submit(&["--nodes", "2", "--tasks-per-node", "2", "--", "/bin/sh", "-c", &format!("echo up; {close}; sleep 0.5; exit 5")]);
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "5"), "{ended}");
+    assert_eq!(w.log(&id), "up\n".repeat(4));
+    w.assert_nothing_left();
+    let id = w.submit(&["--", "/bin/sh", "-c", &format!("echo up; trap '' TERM; {close}; while :; do sleep 0.1; done")]);
+    w.wait_log(&id, "up");
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     w.assert_nothing_left();
 }
 

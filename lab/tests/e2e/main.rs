@@ -5,6 +5,7 @@
 mod attach;
 mod crash;
 mod demo;
+mod full_disk;
 mod harness;
 mod identity;
 mod isolation;
@@ -20,6 +21,7 @@ mod survival;
 mod topology;
 mod tty;
 mod uenv;
+mod unprivileged;
 mod whole;
 
 use libtest_mimic::Arguments;
@@ -43,6 +45,8 @@ fn main() -> ExitCode {
         outage::trials(),
         recovery::trials(),
         supervisor::trials(),
+        full_disk::trials(),
+        unprivileged::trials(),
         crash::trials(),
         topology::trials(),
         logs::trials(),

@@ -1,0 +1,64 @@
+//! Whether there is room where the node keeps its state. A full disk ends nothing that runs, and keeps new work from starting.
+
+use nix::sys::statvfs::statvfs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Less free space than this may be too little for the next prologue, in bytes, unless it is much of a small file system.
+const LITTLE_BYTES: u64 = 64 << 20;
+
+/// Bytes free below `dir`, or below the nearest directory above it that is there.
+pub fn free_bytes(dir: &Path) -> Result<u64, String> {
+    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    let stat = statvfs(there).map_err(|e| format!("{}: {e}", there.display()))?;
+    Ok(stat.blocks_available() * stat.fragment_size())
+}
+
+/// What is amiss, for `node status`.
+pub fn shortage(dir: &Path) -> Option<String> {
+    let stat = statvfs(dir).ok()?;
+    let free = stat.blocks_available() * stat.fragment_size();
+    let no_inodes = stat.files() > 0 && stat.files_available() == 0;
+    let little = free < LITTLE_BYTES && stat.blocks_available() < stat.blocks() / 10;
+    let what = match (little, no_inodes) {
+        (true, _) => format!("{} KiB are free", free >> 10),
+        (false, true) => "no more files can be made".to_owned(),
+        (false, false) => return None,
+    };
+    Some(format!(
+        "disk: {what} below {}: what runs goes on and can be ended, new work may not start, output of work is lost once it is full; \
+         make room",
+        dir.display()
+    ))
+}
+
+/// Writes and syncs a small file in `dir`, as the journal does, and removes it: how long that took.
+pub fn try_sync(dir: &Path) -> io::Result<Duration> {
+    let path = dir.join(format!(".doctor-{}", std::process::id()));
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path)?;
+    let began = Instant::now();
+    let written = file.write_all(&[0; 4096]).and_then(|()| file.sync_data()).map(|()| began.elapsed());
+    drop::<File>(file);
+    fs::remove_file(&path)?;
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_synced_and_taken_away_again() {
+        let dir = std::env::temp_dir().join(format!("lattice-disk-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        assert!(try_sync(&dir).unwrap() > Duration::ZERO);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        assert!(free_bytes(&dir.join("not/yet")).unwrap() > 0);
+        fs::remove_dir(&dir).unwrap();
+        assert!(try_sync(&dir).is_err());
+        assert_eq!(shortage(&dir), None, "nothing can be said of what is not there");
+    }
+}

@@ -1,0 +1,130 @@
+//! The disk with the node's state is full: what runs can be ended, the agent stays, and says what is the matter.
+
+use crate::harness::{Group, JOB, World, binaries};
+use lattice_lab::lattice::text;
+use lattice_lab::{down, faults, process};
+use libtest_mimic::Trial;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+static FULL_DISK: Group = Group::small("full_disk");
+/// Its state is on a small file system of its own.
+const NODE: &str = "n3";
+
+pub fn trials() -> Vec<Trial> {
+    vec![FULL_DISK.test("kill_cancel_and_walltime_work_and_space_brings_all_back", &[], story)]
+}
+
+/// A small file system where the node's state is, which goes with this.
+struct SmallDisk<'a> {
+    w: &'a World,
+    at: PathBuf,
+}
+
+impl<'a> SmallDisk<'a> {
+    fn under(w: &'a World) -> Self {
+        let at = w.cluster().run_dir.join(NODE).join("state");
+        faults::kill_node(&w.dir, NODE).unwrap();
+        mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some("size=24m")).unwrap();
+        let disk = Self { w, at };
+        faults::start_node(&w.dir, NODE).unwrap();
+        disk
+    }
+
+    /// To the last byte.
+    fn fill(&self) {
+        let mut file = File::options().create(true).append(true).open(self.at.join("fill")).unwrap();
+        for piece in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        let free = nix::sys::statvfs::statvfs(&self.at).unwrap().blocks_available();
+        assert_eq!(free, 0);
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.at.join("fill")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = faults::kill_node(&self.w.dir, NODE);
+        process::until(JOB, || umount2(&self.at, MntFlags::MNT_DETACH).is_ok());
+        let _ = faults::start_node(&self.w.dir, NODE);
+    }
+}
+
+/// But for the file system itself.
+fn nothing_left(w: &World, disk: &SmallDisk<'_>) {
+    let cluster = w.cluster();
+    let left = || down::leftovers(&cluster).into_iter().filter(|l| *l != format!("mount {}", disk.at.display())).collect::<Vec<_>>();
+    process::until(JOB, || left().is_empty());
+    assert_eq!(left(), Vec::<String>::new());
+}
+
+fn degraded(w: &World) -> String {
+    w.at(NODE).json(&["node", "status"]).unwrap()["degraded"].to_string()
+}
+
+fn ready(w: &World) {
+    w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
+}
+
+fn story(w: &World) {
+    let disk = SmallDisk::under(w);
+    ready(w);
+    let pid = |w: &World| w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid;
+    let agent = pid(w);
+
+    let id = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", "echo up; sleep 300"]);
+    w.wait_log(&id, "up\nup\nup\n");
+    disk.fill();
+    assert!(degraded(w).contains("disk: "), "{}", degraded(w));
+    let config = w.dir.join(NODE).join("agent.yaml");
+    let doctor = process::run(Command::new(binaries().agent()).arg("doctor").arg("--config").arg(config), JOB).unwrap();
+    assert!(doctor.code() == 1 && doctor.out().contains("cannot be written and synced"), "{}", doctor.out());
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    nothing_left(w, &disk);
+
+    // New work is refused by that node, with the reason: what the last left free goes as well.
+    disk.fill();
+    let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let explain = || w.run(&["explain", &id]).out();
+    assert!(process::until(JOB, || explain().contains("No space left")), "{}", explain());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    nothing_left(w, &disk);
+
+    disk.make_room();
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    let id = w.submit(&["--nodes", "3", "--walltime", "4s", "--", "/bin/sh", "-c", stubborn]);
+    w.wait_log(&id, "up\nup\nup\n");
+    disk.fill();
+    let ended = w.ended(&id);
+    assert_eq!((text(&ended, "state").as_str(), text(&ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
+    nothing_left(w, &disk);
+    assert_eq!(pid(w), agent, "the same agent all the time");
+    assert!(w.cluster().node(NODE).unwrap().daemon.alive());
+
+    disk.make_room();
+    let id = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", "echo up; sleep 300"]);
+    w.wait_log(&id, "up\nup\nup\n");
+    disk.fill();
+    faults::kill_node(&w.dir, NODE).unwrap();
+    faults::start_node(&w.dir, NODE).unwrap();
+    assert_eq!(w.at(NODE).json(&["node", "status"]).unwrap()["allocations"][0]["phase"], "Running", "adopted on a full disk");
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    nothing_left(w, &disk);
+
+    disk.make_room();
+    assert!(!degraded(w).contains("disk: "), "{}", degraded(w));
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    drop(disk);
+    ready(w);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
