@@ -1,6 +1,7 @@
 //! `lattice-lab bench NAME`: figures against peers or floors of the same run, interleaved, because a machine's mood
 //! changes more between runs than between systems.
 
+mod adoption;
 mod figures;
 mod launch;
 mod runtime;
@@ -14,6 +15,7 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Duration;
 
+pub use adoption::adoption;
 pub use figures::{Figure, Report, Samples, Verdict};
 
 /// Runs the benchmark and prints it; whether every target was met.

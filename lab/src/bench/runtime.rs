@@ -33,6 +33,9 @@ const LINE_MS: f64 = 50.0;
 const ATTACH_MS: f64 = 30.0;
 /// What keeping output may cost its writer.
 const OUTPUT_RATIO: f64 = 1.05;
+/// Allocations that a killed agent takes up again, and how long that may take, in milliseconds.
+const ADOPTED: usize = 100;
+const ADOPTED_MS: f64 = 1000.0;
 /// An agent at rest: megabytes, and percent of one core over so long.
 const AGENT_MB: f64 = 30.0;
 const AGENT_PERCENT: f64 = 0.3;
@@ -58,12 +61,23 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let measured = measure(&cluster, &machine, options, &mut notes);
     let report = guard.down(Duration::from_secs(10))?;
     down::require_gone(&report)?;
+    let mut measured = measured?;
+    eprintln!("bench: {ADOPTED} allocations taken up again");
+    let own = std::env::temp_dir().join(format!("lattice-bench-adoption-{}", std::process::id()));
+    let adopted = super::adoption(&own, ADOPTED, options.rounds)?;
+    measured.push(Figure::new(
+        "100 allocations taken up again, from the agent's start until it is ready",
+        "ms",
+        Samples::of(adopted, 0).context("a round at least")?,
+        vec![],
+        Some(at_most(ADOPTED_MS, "the issue's own")),
+    ));
     Ok(Report {
         bench: "runtime",
         profile: binaries.profile(),
         cpu_pressure: [before, machine::cpu_pressure()],
         machine,
-        figures: measured?,
+        figures: measured,
         notes,
     })
 }
