@@ -29,6 +29,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 const VERSION: u32 = 1;
@@ -168,7 +169,7 @@ impl StateDir {
         }
         let (number, mut brain) = checkpoint.map_or_else(|| (0, Brain::new(node.clone())), |c| (c.number, c.brain));
         // The header is the later of the two: it is rewritten where a checkpoint is not.
-        let life = header.life.max(number) + 1;
+        let life = life_after(header.life.max(number));
         let mut journal = self.journal_of(file, header.boot, boot, life, number)?;
         let torn_bytes = if header.follows >= number { journal.replay(&bytes, header.follows, &mut brain)? } else { 0 };
         journal.cut()?;
@@ -189,6 +190,13 @@ impl StateDir {
         let (path, state_file) = (self.journal(), self.state_file.clone());
         Ok(Journal { held, file, path, state_file, boot, booted, life, number, end: HEADER_BYTES, checkpoint_at: CHECKPOINT_AFTER_BYTES })
     }
+}
+
+/// Higher than `before`, and than any life whose number is not known here (a state brought back from an older copy, for
+/// one): peers in gossip believe the highest.
+pub fn life_after(before: u64) -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
+    clock.max(before + 1)
 }
 
 /// Another agent in the same directory would have it locked.

@@ -12,7 +12,7 @@
 //! told at the next registration what was found, and takes everything else from this node as lost, so that nothing is
 //! begun twice. Without the quorum the found work just goes on.
 
-use crate::journal::{JournalError, Opened, Salvaged, StateDir};
+use crate::journal::{JournalError, Opened, Salvaged, StateDir, life_after};
 use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId};
 use lattice_node::{Brain, Local, Phase};
 use lattice_quorum::pack::with_causes;
@@ -21,7 +21,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// What to do with a state that this agent must not decide about alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +65,7 @@ pub fn open(
         notes.push(note);
     }
     let brain = Brain::recovered(me.clone(), salvaged.incarnation, found.locals, salvaged.outbox);
-    // Peers in gossip believe the higher life: where the last one is not known, the clock is beyond it.
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
-    let journal = dir.begin(&brain, boot, salvaged.life.max(clock) + 1)?;
+    let journal = dir.begin(&brain, boot, life_after(salvaged.life))?;
     Ok(Opened { journal, brain, same_boot: true, torn_bytes: 0 })
 }
 
