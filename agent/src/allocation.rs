@@ -15,6 +15,7 @@ mod find;
 mod link;
 mod local_launch;
 mod prepare;
+mod probing;
 mod task;
 mod terminals;
 mod undo;

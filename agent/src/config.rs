@@ -7,7 +7,7 @@ use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
 /// `/etc/lattice/agent.yaml`. Unknown keys are refused.
@@ -93,6 +93,27 @@ pub struct AgentConfig {
     pub log_flush_seconds: u64,
     /// Log streams that one user may have open at this agent; 1 to 10,000.
     pub logs_max_concurrent: usize,
+    /// The site's program before each allocation on this node, absolute; empty: none. See `docs/operator.md`.
+    pub prologue: PathBuf,
+    /// Seconds that the prologue may take; 1 to 86,400.
+    pub prologue_timeout_seconds: u64,
+    /// The site's program after each allocation on this node, absolute; empty: none.
+    pub epilogue: PathBuf,
+    /// Seconds that the epilogue may take; 1 to 86,400.
+    pub epilogue_timeout_seconds: u64,
+    /// Where allocations' scratch lies on a disk of this node, absolute; root's, writable by nobody else, and this
+    /// agent's alone: what is named like an allocation in it is removed. Empty: scratch is in memory.
+    pub scratch_dir: PathBuf,
+    /// Where scratch in memory is seen inside allocations; made where it is missing.
+    pub scratch_tmpfs_dir: PathBuf,
+    /// Bytes of memory that one allocation's scratch may have; 0: a quarter of the machine's.
+    pub scratch_tmpfs_max_bytes: u64,
+    /// The directory that is seen as a user's home, `{user}` for the account's name; empty: the machine's own home.
+    pub home_source: String,
+    /// Where `<tenant>/<project>/<allocation>` is made for each allocation, and stays; empty: nowhere.
+    pub output_dir: PathBuf,
+    /// Below which directories `--data-mount` may have its targets.
+    pub mount_roots: Vec<PathBuf>,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
 }
@@ -109,6 +130,15 @@ pub struct IoMax {
     /// Bytes written a second, likewise.
     #[serde(default)]
     pub write_bytes_per_second: Option<u64>,
+}
+
+/// What must look the same to everybody on a machine.
+const SYSTEM: [&str; 15] =
+    ["/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"];
+
+/// Whether a path is among what must look the same to everybody.
+pub fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|s| path.starts_with(s))
 }
 
 /// A role of an agent.
@@ -157,6 +187,16 @@ impl Default for AgentConfig {
             log_store_credentials: PathBuf::new(),
             log_flush_seconds: 30,
             logs_max_concurrent: 10,
+            prologue: PathBuf::new(),
+            prologue_timeout_seconds: 300,
+            epilogue: PathBuf::new(),
+            epilogue_timeout_seconds: 300,
+            scratch_dir: PathBuf::new(),
+            scratch_tmpfs_dir: "/scratch/tmp".into(),
+            scratch_tmpfs_max_bytes: 0,
+            home_source: String::new(),
+            output_dir: PathBuf::new(),
+            mount_roots: vec!["/data".into(), "/mnt".into()],
             scheduler_lease_ms: 5000,
         }
     }
@@ -173,6 +213,14 @@ pub enum AgentConfigError {
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error("{field}: {value:?} is not an IP address and port that others can reach")]
     Address { field: &'static str, value: String },
+    #[error("{field}: {} must be an absolute path without \"..\"", path.display())]
+    Path { field: &'static str, path: PathBuf },
+    #[error(
+        "mount_roots: {} cannot be one: users could hide from programs with root's rights what these rest on; choose a directory of its own \
+         such as /data",
+        path.display()
+    )]
+    MountRoot { path: PathBuf },
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -192,6 +240,9 @@ impl AgentConfig {
         within("grace_seconds", self.grace_seconds, 0, 3600)?;
         within("fence_timeout_seconds", self.fence_timeout_seconds, 1, 3600)?;
         within("attach_max_concurrent", u64::try_from(self.attach_max_concurrent).unwrap_or(u64::MAX), 1, 1000)?;
+        within("prologue_timeout_seconds", self.prologue_timeout_seconds, 1, 86_400)?;
+        within("epilogue_timeout_seconds", self.epilogue_timeout_seconds, 1, 86_400)?;
+        self.validate_paths()?;
         within("scheduler_lease_ms", self.scheduler_lease_ms, 500, 60_000)?;
         within("pids_max", self.pids_max, 64, 4_194_304)?;
         for bytes in self.io_max.iter().flat_map(|io| [io.read_bytes_per_second, io.write_bytes_per_second]).flatten() {
@@ -215,6 +266,30 @@ impl AgentConfig {
             return Err(AgentConfigError::SchedulerWithoutApi);
         }
         self.gossip.validate()?;
+        Ok(())
+    }
+
+    /// Checks what is mounted, made or run by its path.
+    fn validate_paths(&self) -> Result<(), AgentConfigError> {
+        let paths = [
+            ("prologue", self.prologue.as_path()),
+            ("epilogue", &self.epilogue),
+            ("scratch_dir", &self.scratch_dir),
+            ("scratch_tmpfs_dir", &self.scratch_tmpfs_dir),
+            ("home_source", Path::new(&self.home_source)),
+            ("output_dir", &self.output_dir),
+        ];
+        let plain = |p: &Path| p.is_absolute() && p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+        for (field, path) in paths.into_iter().filter(|(_, p)| !p.as_os_str().is_empty()) {
+            if !plain(path) || path == Path::new("/") {
+                return Err(AgentConfigError::Path { field, path: path.to_owned() });
+            }
+        }
+        for root in &self.mount_roots {
+            if !plain(root) || root == Path::new("/") || is_system(root) {
+                return Err(AgentConfigError::MountRoot { path: root.clone() });
+            }
+        }
         Ok(())
     }
 

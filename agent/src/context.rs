@@ -4,12 +4,15 @@ use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
+use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::growth::Growth;
+use crate::hooks::Hooks;
 use crate::launch::Launches;
 use crate::mesh::Mesh;
 use crate::places::Places;
 use crate::spool::Spools;
+use crate::troubles::Troubles;
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
@@ -43,6 +46,12 @@ pub struct Context {
     pub grace: Duration,
     /// How long a fence may wait while all its nodes are connected.
     pub fence_timeout: Duration,
+    /// What the site runs before and after an allocation.
+    pub hooks: Hooks,
+    /// Home, scratch, output and mounts.
+    pub data: DataPlane,
+    /// What is the matter with this node.
+    pub troubles: Troubles,
     /// The way to other agents.
     pub mesh: Mesh,
     /// The allocations on this node.

@@ -147,6 +147,7 @@ fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> anyhow::Result<AgentCon
         roles: vec![Role::Api, Role::Scheduler],
         allow_root: true,
         log_store: format!("file://{}", dir.join("objects").display()),
+        scratch_tmpfs_dir: dir.join("scratch"),
         cgroup_root: format!("lattice-dev-{}/workload.slice", nix::unistd::geteuid()).into(),
         cgroup_delegated: format!("lattice-dev-{}", nix::unistd::geteuid()).into(),
         ..AgentConfig::default()

@@ -4,8 +4,10 @@ mod tried;
 
 use crate::bounds;
 use crate::config::AgentConfig;
+use crate::data_plane::{Scratch, mount_namespace, scratch_of};
 use crate::devices::DeviceFilter;
 use crate::machine;
+use crate::memory_bytes;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::pack::with_causes;
@@ -15,6 +17,7 @@ use lattice_runtime::topology::Discovered;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -74,6 +77,11 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     for why in missing {
         add("cgroup limits", Health::Degraded, why);
     }
+    let memory_bytes = memory_bytes(config.memory_reserved_bytes).unwrap_or_default();
+    let scratch = scratch_of(config, memory_bytes, mount_namespace().err().as_deref());
+    let health = if matches!(scratch, Scratch::None(_)) { Health::Degraded } else { Health::Ok };
+    add("scratch", health, scratch.to_string());
+    hooks(config, &mut add);
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("kernel", tried::kernel());
     look("mount namespaces", tried::mount_namespace());
@@ -164,6 +172,21 @@ fn processors(topology: &NodeTopology) -> String {
     let [packages, cores, cpus, domains] =
         [packages.len(), topology.cpu.cores.len(), topology.cpu.cpus().len(), topology.memory.domains.len()];
     format!("{packages} package(s), {cores} cores, {cpus} processors; {domains} memory domain(s)")
+}
+
+/// The site's programs, where there are any.
+fn hooks(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
+    for (subject, program) in [("prologue", &config.prologue), ("epilogue", &config.epilogue)] {
+        if program.as_os_str().is_empty() {
+            continue;
+        }
+        let about = std::fs::metadata(program).map(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+        match about {
+            Ok(true) => add(subject, Health::Ok, program.display().to_string()),
+            Ok(false) => add(subject, Health::Missing, format!("{} is not an executable file: chmod 755", program.display())),
+            Err(error) => add(subject, Health::Missing, format!("{}: {error}; install it or unset `{subject}`", program.display())),
+        }
+    }
 }
 
 fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {

@@ -65,6 +65,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     }
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
+    env.extend(context.data.environment(share));
 }
 
 /// A launch's environment, the same for all its ranks.

@@ -20,6 +20,7 @@ mod bounds;
 mod cluster;
 pub mod config;
 mod context;
+mod data_plane;
 pub mod dev;
 mod devices;
 mod disk;
@@ -27,6 +28,7 @@ pub mod doctor;
 mod driver;
 mod environment;
 mod growth;
+mod hooks;
 mod journal;
 mod launch;
 pub mod limits;
@@ -47,6 +49,7 @@ mod supervisor;
 mod sweep;
 mod terminal;
 mod tls;
+mod troubles;
 
 use crate::adoption::Adoption;
 use crate::allocation::Workers;
@@ -54,9 +57,11 @@ use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
 use crate::context::Context;
+use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
 use crate::growth::Growth;
+use crate::hooks::Hooks;
 use crate::journal::{Opened, StateDir};
 use crate::launch::Launches;
 use crate::membership::{Ask, Membership};
@@ -66,6 +71,7 @@ use crate::placing::Placing;
 use crate::recovery::Unusable;
 use crate::session::{Registration, SessionState};
 use crate::spool::Spools;
+use crate::troubles::Troubles;
 use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
 use lattice_model::{NodeAddresses, NodeState};
@@ -133,6 +139,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
     degraded.extend(device_filter.shortcoming(&topology.gpu));
     let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
+    let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
     let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &tls, stop.child_token())?;
@@ -163,6 +170,9 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
         spools: spools.clone(),
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
+        hooks: Hooks::of(&config),
+        data,
+        troubles: Troubles::default(),
         mesh: mesh.clone(),
         workers: Workers::default(),
         adoption: Adoption::default(),
@@ -329,7 +339,7 @@ async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationTo
 }
 
 /// This machine's main memory, without what is kept for the system.
-fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
+pub(crate) fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
     let total = total.context("/proc/meminfo has no MemTotal")? * 1024;

@@ -1,13 +1,15 @@
-//! What a former life may have left, and the journal does not know: scopes and groups of cgroup version 1, shims and
-//! their files, mounts, loop devices.
+//! What a former life may have left, and the journal does not know: hooks that it ran, scopes and groups of cgroup
+//! version 1, shims and their files, scratch, mounts, loop devices.
 //! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
 
 use crate::context::Context;
+use crate::hooks;
 use lattice_model::{AllocationId, Epoch};
 use lattice_node::Brain;
 use lattice_quorum::pack::with_causes;
-use lattice_runtime::cgroup::Scope;
+use lattice_runtime::cgroup::{Cgroup, Scope};
 use lattice_runtime::mounts;
+use lattice_runtime::remove::remove_tree;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,9 +23,11 @@ const QUIT_WAIT: Duration = Duration::from_secs(12);
 /// Strays swept beside each other.
 const AT_ONCE: usize = 32;
 
-/// Ends and removes what no local allocation is behind. Said in the log, each by name.
+/// Ends and removes what no local allocation is behind. Said in the log, each by name. Scratch can be large: it is
+/// removed behind our back.
 pub fn strays(context: &Context, brain: &Brain) {
-    let mut work: Vec<Stray> = stray_scopes(context, brain);
+    let mut work: Vec<Stray> = context.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
+    work.extend(stray_scopes(context, brain));
     let groups = context.bounds.controllers.v1_allocations();
     work.extend(groups.into_iter().filter(|a| brain.local(*a).is_none()).map(|allocation| Stray::Version1 { allocation }));
     work.extend(stray_shims(context, brain));
@@ -37,18 +41,43 @@ pub fn strays(context: &Context, brain: &Brain) {
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
     crate::machine::sweep(&context.state_dir, known);
     mounts_and_loops(&context.state_dir, known);
+    for path in context.data.take_strays(known) {
+        tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = remove_tree(&path) {
+                tracing::warn!(path = %path.display(), %error, "stray scratch stays");
+            }
+        });
+    }
 }
 
 /// One thing that nobody knows.
 enum Stray {
-    Scope { allocation: AllocationId, scope: Scope },
-    Version1 { allocation: AllocationId },
-    Shim { dir: ShimDir },
+    /// Also where it is still needed: it is run again then.
+    Hook {
+        group: Cgroup,
+    },
+    Scope {
+        allocation: AllocationId,
+        scope: Scope,
+    },
+    Version1 {
+        allocation: AllocationId,
+    },
+    Shim {
+        dir: ShimDir,
+    },
 }
 
 impl Stray {
     fn sweep(&self, context: &Context) {
         match self {
+            Self::Hook { group } => {
+                tracing::warn!(cgroup = %group.path().display(), "a hook of a former life is ended");
+                if let Err(why) = hooks::end_group(group) {
+                    tracing::warn!(%why, "a hook of a former life could not be ended");
+                }
+            }
             Self::Scope { allocation, scope } => {
                 tracing::warn!(%allocation, "a scope that the journal does not know: its processes are ended");
                 let whole = scope.whole();

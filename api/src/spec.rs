@@ -1,9 +1,11 @@
 //! Specifications: `v1::AllocationSpec` into the model and back.
 
 mod binding;
+mod data;
 mod entrypoint;
 mod image;
 mod lifecycle;
+mod probe;
 mod share;
 mod unbuilt;
 
@@ -60,6 +62,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         requeue,
         requeues_max,
         preemption_class: lifecycle.preemption_class,
+        data: data::to_model(spec.data.as_ref())?,
+        liveness_probe: spec.liveness_probe.as_ref().map(probe::to_model).transpose()?,
     };
     model.validate()?;
     Ok(model)
@@ -83,6 +87,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         env: spec.env.clone().into_iter().collect(),
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
+        data: Some(data::from_model(&spec.data)),
+        liveness_probe: spec.liveness_probe.as_ref().map(probe::from_model),
         ..Default::default()
     }
 }

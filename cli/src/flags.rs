@@ -1,6 +1,7 @@
 //! What a submission may say: on the command line, and in a script's lines.
 
 use crate::binding::BindingFlags;
+use crate::data::DataFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_model::duration::{self, BareNumber};
@@ -71,6 +72,8 @@ pub struct SubmitFlags {
     #[command(flatten)]
     pub binding: BindingFlags,
     #[command(flatten)]
+    pub data: DataFlags,
+    #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
 
@@ -97,6 +100,7 @@ impl SubmitFlags {
             project: self.project.or(under.project),
             preemption_class: self.preemption_class.or(under.preemption_class),
             binding: self.binding.over(under.binding),
+            data: self.data.over(under.data),
             unbuilt: self.unbuilt.over(under.unbuilt),
         }
     }
@@ -117,7 +121,7 @@ impl SubmitFlags {
             ("--project", self.project.is_some()),
             ("--preemption-class", self.preemption_class.is_some()),
         ];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.unbuilt.first())
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.data.first()).or_else(|| self.unbuilt.first())
     }
 }
 

@@ -11,6 +11,7 @@
 mod args;
 mod binding;
 mod command;
+mod data;
 mod directives;
 mod failure;
 mod flags;

@@ -138,6 +138,8 @@ pub fn specification(
         binding: flags.binding.message(),
         working_dir,
         env,
+        data: Some(flags.data.data(&around.dir)),
+        liveness_probe: flags.data.liveness_probe.clone(),
         requeue: flags.requeue.map(|policy| v1::Requeue { policy: policy.name().to_owned(), max: 0 }),
         ..Default::default()
     };

@@ -21,8 +21,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     reactive: bool,
     #[arg(long, hide = true)]
-    data_mount: Vec<String>,
-    #[arg(long, hide = true)]
     network_domain: Option<String>,
     #[arg(long, hide = true)]
     expose: Vec<String>,
@@ -32,8 +30,6 @@ pub struct UnbuiltFlags {
     checkpoint: Option<String>,
     #[arg(long, hide = true)]
     telemetry: Option<String>,
-    #[arg(long, hide = true)]
-    liveness_probe: Option<String>,
     #[arg(long, hide = true)]
     on_isolation: Option<String>,
     #[arg(long, hide = true)]
@@ -53,13 +49,11 @@ impl UnbuiltFlags {
             topology: self.topology.or(under.topology),
             service: self.service || under.service,
             reactive: self.reactive || under.reactive,
-            data_mount: [under.data_mount, self.data_mount].concat(),
             network_domain: self.network_domain.or(under.network_domain),
             expose: [under.expose, self.expose].concat(),
             depends_on: [under.depends_on, self.depends_on].concat(),
             checkpoint: self.checkpoint.or(under.checkpoint),
             telemetry: self.telemetry.or(under.telemetry),
-            liveness_probe: self.liveness_probe.or(under.liveness_probe),
             on_isolation: self.on_isolation.or(under.on_isolation),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
@@ -76,13 +70,11 @@ impl UnbuiltFlags {
             ("--topology", self.topology.is_some()),
             ("--service", self.service),
             ("--reactive", self.reactive),
-            ("--data-mount", !self.data_mount.is_empty()),
             ("--network-domain", self.network_domain.is_some()),
             ("--expose", !self.expose.is_empty()),
             ("--depends-on", !self.depends_on.is_empty()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--telemetry", self.telemetry.is_some()),
-            ("--liveness-probe", self.liveness_probe.is_some()),
             ("--on-isolation", self.on_isolation.is_some()),
             ("--task-group", self.task_group.is_some()),
             ("--sensitive", self.sensitive),
@@ -105,9 +97,6 @@ impl UnbuiltFlags {
             let kind = if self.service { "unbounded" } else { "reactive" };
             spec.lifecycle.get_or_insert_default().r#type = kind.to_owned();
         }
-        if !self.data_mount.is_empty() {
-            spec.data = Some(v1::Data { mounts: self.data_mount.iter().map(|text| mount(text)).collect() });
-        }
         if self.network_domain.is_some() || !self.expose.is_empty() {
             let port = |text: &str| text.parse().unwrap_or_default();
             let expose = self.expose.iter().map(|text| halves(text, ':'));
@@ -120,8 +109,6 @@ impl UnbuiltFlags {
         spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
         spec.checkpoint = self.checkpoint.clone().map(|strategy| v1::Checkpoint { strategy, port: 0 });
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
-        spec.liveness_probe =
-            self.liveness_probe.as_ref().map(|text| v1::LivenessProbe { probe_type: halves(text, ':').0, ..Default::default() });
         spec.on_isolation = self.on_isolation.clone().unwrap_or_default();
         spec.task_group = self.task_group.as_deref().map(task_group);
         spec.sensitive = self.sensitive;
@@ -131,16 +118,6 @@ impl UnbuiltFlags {
 fn halves(text: &str, between: char) -> (String, String) {
     let (a, b) = text.split_once(between).unwrap_or((text, ""));
     (a.to_owned(), b.to_owned())
-}
-
-/// `SOURCE:TARGET[:ACCESS]`; the source may be a URL with colons of its own.
-fn mount(text: &str) -> v1::data::Mount {
-    let (rest, access) = match text.rsplit_once(':') {
-        Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
-        _ => (text, ""),
-    };
-    let (source, target) = rest.rsplit_once(':').unwrap_or((rest, ""));
-    v1::data::Mount { source: source.to_owned(), target: target.to_owned(), access: access.to_owned(), tier_hint: String::new() }
 }
 
 /// `START-END[%CONCURRENCY]`; numbers that are none count as 0, for the server to refuse.
@@ -175,13 +152,11 @@ mod tests {
             ("--topology=tight", "--topology"),
             ("--service", "--service"),
             ("--reactive", "--reactive"),
-            ("--data-mount=s3://a/b:/data:ro", "--data-mount"),
             ("--network-domain=d", "--network-domain"),
             ("--expose=metrics:9090", "--expose"),
             ("--depends-on=123:success", "--depends-on"),
             ("--checkpoint=auto", "--checkpoint"),
             ("--telemetry=debug", "--telemetry"),
-            ("--liveness-probe=tcp:80", "--liveness-probe"),
             ("--on-isolation=stop", "--on-isolation=stop"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),
@@ -199,7 +174,5 @@ mod tests {
     #[test]
     fn their_values_reach_the_specification() {
         assert_eq!(task_group("0-99%20"), v1::TaskGroup { start: 0, end: 99, concurrency: 20 });
-        let mount = mount("s3://a/b:/data:ro");
-        assert_eq!((mount.source.as_str(), mount.target.as_str(), mount.access.as_str()), ("s3://a/b", "/data", "ro"));
     }
 }

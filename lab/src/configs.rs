@@ -45,6 +45,10 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
         let _ = writeln!(text, "log_store: {:?}", format!("file://{}", cluster.dir.join("objects").display()));
     }
     text += &options.log_lines;
+    if !options.agent_lines.contains("scratch_tmpfs_dir:") {
+        let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
+    }
+    text += &options.agent_lines.replace("{dir}", &cluster.dir.to_string_lossy()).replace("{run}", &run.to_string_lossy());
     text
 }
 

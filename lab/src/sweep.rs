@@ -24,9 +24,10 @@ pub fn v1_roots(cgroup_root: &str) -> Vec<PathBuf> {
     v1.map(|mount| mount.join(cgroup_root)).filter(|p| p.is_dir()).collect()
 }
 
-/// The allocations' folders below a root.
+/// The allocations' folders below a root, and their hooks'.
 pub fn scopes_below(root: &Path) -> Vec<PathBuf> {
-    tree(root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope")).collect()
+    let hook = |p: &Path| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("hook-"));
+    tree(root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "scope") || hook(p)).collect()
 }
 
 /// Every process in the tree below `root`.

@@ -37,6 +37,10 @@ pub struct Options {
     pub simulated_gpus: u32,
     /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's folder.
     pub log_lines: String,
+    /// Further lines of every agent's configuration; `{dir}` is the cluster's folder, `{run}` the node's run folder.
+    pub agent_lines: String,
+    /// Folders made in every node's run folder before its agent is started.
+    pub node_folders: Vec<String>,
     /// How long all of it may take once built.
     pub ready_within: Duration,
 }
@@ -56,6 +60,8 @@ impl Options {
             down_after_ms: 60_000,
             simulated_gpus: 0,
             log_lines: String::new(),
+            agent_lines: String::new(),
+            node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
         }
     }
@@ -140,6 +146,9 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         make_dir(&dir)?;
         let run = cluster.run_dir.join(&id);
         make_dir(&run)?;
+        for folder in &options.node_folders {
+            make_dir(&run.join(folder))?;
+        }
         let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"));
         cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, daemon });
     }

@@ -73,6 +73,8 @@ pub enum EndReason {
     LaunchAborted { code: i32, why: String },
     /// The kernel killed its script or its launch on `node` because memory was over.
     OutOfMemory { node: NodeId, kill: MemoryKill },
+    /// Its liveness probe on `node` failed too often in a row.
+    ProbeFailed { node: NodeId, why: String },
 }
 
 impl EndReason {
@@ -86,7 +88,8 @@ impl EndReason {
             | Self::PrologueFailed { .. }
             | Self::NodeLost { .. }
             | Self::LaunchAborted { .. }
-            | Self::OutOfMemory { .. } => AllocationState::Failed,
+            | Self::OutOfMemory { .. }
+            | Self::ProbeFailed { .. } => AllocationState::Failed,
         }
     }
 
@@ -95,7 +98,11 @@ impl EndReason {
         match self {
             Self::Exited { code } | Self::LaunchAborted { code, .. } => Some(*code),
             Self::OutOfMemory { .. } => Some(MEMORY_KILL_CODE),
-            Self::WalltimeExceeded | Self::Cancelled { .. } | Self::PrologueFailed { .. } | Self::NodeLost { .. } => None,
+            Self::WalltimeExceeded
+            | Self::Cancelled { .. }
+            | Self::PrologueFailed { .. }
+            | Self::NodeLost { .. }
+            | Self::ProbeFailed { .. } => None,
         }
     }
 }
@@ -111,6 +118,7 @@ impl fmt::Display for EndReason {
             Self::NodeLost { node, why } => write!(f, "node_lost {node}: {why}"),
             Self::LaunchAborted { why, .. } => write!(f, "launch_aborted: {why}"),
             Self::OutOfMemory { node, kill } => write!(f, "out_of_memory on {node}: {kill}"),
+            Self::ProbeFailed { node, why } => write!(f, "liveness probe on {node}: {why}"),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
+use crate::data::Data;
+use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -71,6 +73,12 @@ pub struct AllocationSpec {
     /// How hard it is to preempt, 0 (first) to 10.
     #[serde(default)]
     pub preemption_class: u8,
+    /// File systems and scratch.
+    #[serde(default)]
+    pub data: Data,
+    /// How it is asked whether it still serves.
+    #[serde(default)]
+    pub liveness_probe: Option<LivenessProbe>,
 }
 
 /// What an allocation runs.
@@ -155,6 +163,8 @@ impl AllocationSpec {
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
             preemption_class: PREEMPTION_CLASS_DEFAULT,
+            data: Data::default(),
+            liveness_probe: None,
         }
     }
 
@@ -216,6 +226,10 @@ impl AllocationSpec {
         if self.preemption_class > 10 {
             return Err(invalid("preemption-class", format!("{} given; 0 to 10 are possible", self.preemption_class)));
         }
+        self.data.validate()?;
+        if let Some(probe) = &self.liveness_probe {
+            probe.validate()?;
+        }
         let bytes = self.bytes_without_script();
         if bytes > SPEC_BYTES_MAX {
             return Err(invalid(
@@ -241,7 +255,7 @@ impl AllocationSpec {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
-        env + tags + args + self.name.len() + self.working_dir.as_os_str().len() + 256
+        env + tags + args + self.data.bytes() + self.name.len() + self.working_dir.as_os_str().len() + 256
     }
 }
 

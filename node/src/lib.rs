@@ -10,9 +10,11 @@
 mod assign;
 mod brain;
 mod launch;
+mod probe;
 mod record;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, Local, Phase};
 pub use launch::{LaunchEnd, LaunchHead, PartEvent};
+pub use probe::{ProbeWatch, Verdict};
 pub use record::Record;

@@ -114,6 +114,18 @@ impl Slice {
         Ok(scopes)
     }
 
+    /// Where a site's hook for an allocation runs: beside the scopes, outside of all limits, and nobody's work.
+    pub fn hook(&self, allocation: AllocationId) -> Cgroup {
+        Cgroup { path: self.path().join(format!("hook-{allocation}")) }
+    }
+
+    /// Every hook's cgroup that lies here.
+    pub fn hooks(&self) -> Vec<Cgroup> {
+        let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
+        let is_hook = |name: &str| name.strip_prefix("hook-").is_some_and(|id| id.parse::<AllocationId>().is_ok());
+        entries.filter(|e| e.file_name().to_str().is_some_and(is_hook)).map(|e| Cgroup { path: e.path() }).collect()
+    }
+
     /// Whose work a process is: the allocation whose scope of this slice holds it. `None` for every other process that
     /// lives; an error for one that does not, which may have been anybody's.
     pub fn scope_of_pid(&self, pid: i32) -> io::Result<Option<AllocationId>> {

@@ -91,6 +91,8 @@ points! {
     RunningTold = "running-told", Start, Any;
     // The prologue.
     IdentityChecked = "identity-checked", Start, Any;
+    ScratchMade = "scratch-made", Start, Any;
+    PrologueOver = "prologue-over", Start, Any;
     ImageCopied = "image-copied", Start, Image;
     ImageAdmitted = "image-admitted", Start, Image;
     ScopeMade = "scope-made", Start, Any;
@@ -140,7 +142,9 @@ points! {
     UndoingTold = "undoing-told", End, Any;
     QuitSent = "quit-sent", End, Any;
     ShimGone = "shim-gone", End, Any;
+    EpilogueOver = "epilogue-over", End, Any;
     ScopeKilled = "scope-killed", End, Any;
+    ScratchRemoved = "scratch-removed", End, Any;
     ScopeRemoved = "scope-removed", End, Any;
     LimitsRemoved = "limits-removed", End, Any;
     SocketRemoved = "socket-removed", End, Any;

@@ -14,6 +14,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 /// The first four bytes of every SquashFS (kernel: `SQUASHFS_MAGIC`, little endian).
@@ -70,6 +71,12 @@ pub enum ImageError {
         /// The cache.
         cache: PathBuf,
     },
+    /// Nobody wants it any more.
+    #[error("image {}: its copy was cancelled", path.display())]
+    Cancelled {
+        /// The user's path.
+        path: PathBuf,
+    },
     /// Anything else.
     #[error("image {}: {doing}", path.display())]
     Io {
@@ -98,8 +105,9 @@ pub fn cached(cache: &Path, sha256: &str) -> PathBuf {
 }
 
 /// Brings `image` into `cache` (made with mode 0700 where it is missing). Blocks for the whole copy. Any number may
-/// do this at once, in any number of processes: the first copies, the others wait for it.
-pub fn admit(cache: &Path, principal: &Principal, image: &Image) -> Result<Admitted, ImageError> {
+/// do this at once, in any number of processes: the first copies, the others wait for it. Ends at the next piece of the
+/// copy once `cancelled` is set, and leaves nothing of it.
+pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
     if image.sha256.len() != 64 || !image.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(ImageError::BadDigest { given: image.sha256.chars().take(80).collect() });
     }
@@ -131,7 +139,7 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image) -> Result<Admit
         let _ = fs::remove_file(&part_path);
         return Ok(Admitted { path: place, copied: false });
     }
-    let copied = copy_verified(&mut source, &part, image).and_then(|()| {
+    let copied = copy_verified(&mut source, &part, image, cancelled).and_then(|()| {
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
         failpoint::pass(Point::ImageCopied);
@@ -154,7 +162,7 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image) -> Result<Admit
 /// SHA-256 of a user's image, read with the user's rights: 64 hexadecimal digits in lower case.
 pub fn digest_as(principal: &Principal, path: &Path) -> Result<String, ImageError> {
     let mut source = open_as(principal, path)?;
-    let digest = pour(&mut source, &mut io::sink(), path);
+    let digest = pour(&mut source, &mut io::sink(), path, &AtomicBool::new(false));
     digest.map_err(|failure| match failure {
         CopyFailure::Io(doing, source) => ImageError::Io { path: path.to_owned(), doing, source },
         CopyFailure::Refused(error) => error,
@@ -172,11 +180,11 @@ impl From<(&'static str, io::Error)> for CopyFailure {
     }
 }
 
-fn copy_verified(source: &mut File, mut part: &File, image: &Image) -> Result<(), CopyFailure> {
+fn copy_verified(source: &mut File, mut part: &File, image: &Image, cancelled: &AtomicBool) -> Result<(), CopyFailure> {
     // What a killed predecessor left.
     part.set_len(0).map_err(|e| ("emptying the copy", e))?;
     part.rewind().map_err(|e| ("emptying the copy", e))?;
-    let got = pour(source, &mut part, &image.path)?;
+    let got = pour(source, &mut part, &image.path, cancelled)?;
     if got != image.sha256 {
         let (path, want) = (image.path.clone(), image.sha256.clone());
         return Err(CopyFailure::Refused(ImageError::WrongDigest { path, want, got }));
@@ -185,7 +193,7 @@ fn copy_verified(source: &mut File, mut part: &File, image: &Image) -> Result<()
 }
 
 /// Reads `source` to its end into `sink`; its SHA-256. Refuses what does not begin as a SquashFS.
-fn pour(source: &mut File, sink: &mut dyn Write, path: &Path) -> Result<String, CopyFailure> {
+fn pour(source: &mut File, sink: &mut dyn Write, path: &Path, cancelled: &AtomicBool) -> Result<String, CopyFailure> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut magic = [0; 4];
@@ -199,6 +207,9 @@ fn pour(source: &mut File, sink: &mut dyn Write, path: &Path) -> Result<String, 
     hash.update(magic);
     sink.write_all(&magic).map_err(|e| ("copying it", e))?;
     loop {
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(CopyFailure::Refused(ImageError::Cancelled { path: path.to_owned() }));
+        }
         let n = match source.read(&mut chunk) {
             Ok(0) => break,
             Ok(n) => n,
@@ -238,7 +249,7 @@ fn open_as(principal: &Principal, path: &Path) -> Result<File, ImageError> {
 /// The raw calls act on the calling thread alone; libc's own would change every thread of the process. Only the
 /// *file system* ids change (as in a file server) and all capabilities go: with the real and effective ids as well,
 /// the user could send signals to the thread, and SIGKILL to one thread ends the whole agent.
-fn as_user<T: Send>(principal: &Principal, act: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(crate) fn as_user<T: Send>(principal: &Principal, act: impl FnOnce() -> T + Send) -> io::Result<T> {
     if !nix::unistd::geteuid().is_root() {
         if nix::unistd::geteuid().as_raw() == principal.uid {
             return Ok(act());

@@ -5,6 +5,8 @@
 //!   identity   who an account is here; boot id, start times, pidfds
 //!   image      a user's SquashFS image, opened with the user's rights, verified into the root-owned cache
 //!   mounts     loop devices and mounts in a namespace of one's own
+//!   data_mounts what an allocation sees besides the machine's own view: directories elsewhere, scratch in memory
+//!   remove     a directory that a user filled, removed whatever is in it
 //!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
 //!   binding    a process's processors and memory nodes
 //!   process    one program: born inside its cgroup, as its user, with nothing of ours
@@ -18,6 +20,7 @@
 
 pub mod binding;
 pub mod cgroup;
+pub mod data_mounts;
 pub mod exits;
 pub mod failpoint;
 pub mod identity;
@@ -25,5 +28,6 @@ pub mod image;
 pub mod mounts;
 pub mod process;
 pub mod pty;
+pub mod remove;
 pub mod shim;
 pub mod topology;

@@ -78,6 +78,11 @@ impl Child {
     pub fn into_start(self) -> Start {
         self.start
     }
+
+    /// All of it: pid, pidfd, and its own word on its start.
+    pub fn into_parts(self) -> (i32, OwnedFd, Start) {
+        (self.pid, self.pidfd, self.start)
+    }
 }
 
 /// The end of a pipe through which a child says why it could not become its program. It closes when it could.

@@ -22,6 +22,7 @@ pub use frame::{Decoder, FrameError, encode};
 pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
+use crate::data_mounts::Mount;
 use lattice_model::{
     AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome, TerminalSize,
 };
@@ -49,6 +50,9 @@ pub struct ShimConfig {
     pub owner: Principal,
     /// The image in the root-owned cache, already verified, and where it is mounted.
     pub image: Option<(PathBuf, PathBuf)>,
+    /// What else is mounted for it, in its own namespace.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
     /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
     pub scope: Option<PathBuf>,
     /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
@@ -138,6 +142,11 @@ impl ShimDir {
     /// The shim's own diagnostics.
     pub fn shim_log(&self) -> PathBuf {
         self.0.join("shim.log")
+    }
+
+    /// What the site's hooks wrote.
+    pub fn hooks_log(&self) -> PathBuf {
+        self.0.join("hooks.log")
     }
 
     /// Where the log files lie.

@@ -10,6 +10,7 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 fn main() {
@@ -20,6 +21,7 @@ fn main() {
         trial("image_is_admitted_with_the_users_rights", root, image_rights),
         trial("image_that_is_none_is_refused_and_leaves_nothing", root, image_refusals),
         trial("image_admitted_by_many_at_once_is_copied_once", root, image_many),
+        trial("image_copy_that_is_cancelled_leaves_nothing", root, image_cancelled),
         trial("image_cache_that_is_full_says_so", root, image_no_space),
         trial("program_gets_its_user_and_nothing_of_ours", root, program_nothing_of_ours),
         trial("program_that_cannot_start_says_why", None, program_failures),
@@ -65,6 +67,9 @@ impl Drop for Scratch {
     }
 }
 
+/// Nobody cancels.
+static GOING_ON: AtomicBool = AtomicBool::new(false);
+
 fn root() -> Principal {
     Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }
 }
@@ -88,25 +93,25 @@ fn image_rights() -> Result<(), Failed> {
     let mode = |mode| fs::set_permissions(&image.path, Permissions::from_mode(mode)).unwrap();
 
     mode(0o600);
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
     assert!(matches!(image::digest_as(&nobody(vec![]), &image.path), Err(ImageError::PermissionDenied { .. })));
     // By a supplementary group alone.
     mode(0o640);
     chown(&image.path, None, Some(4242))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![7]), &image), Err(ImageError::PermissionDenied { .. })));
-    let admitted = image::admit(&cache, &nobody(vec![7, 4242]), &image)?;
+    assert!(matches!(image::admit(&cache, &nobody(vec![7]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
+    let admitted = image::admit(&cache, &nobody(vec![7, 4242]), &image, &GOING_ON)?;
     assert!(admitted.copied);
     assert_eq!(admitted.path, image::cached(&cache, &image.sha256));
     let (copy, dir) = (fs::metadata(&admitted.path)?, fs::metadata(&cache)?);
     assert_eq!((copy.mode() & 0o7777, copy.uid(), dir.mode() & 0o7777), (0o400, 0, 0o700));
     assert_eq!(fs::read(&admitted.path)?, fs::read(&image.path)?);
     // What others brought is no one's who may not read it.
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
     mode(0o444);
-    assert!(!image::admit(&cache, &nobody(vec![]), &image)?.copied);
+    assert!(!image::admit(&cache, &nobody(vec![]), &image, &GOING_ON)?.copied);
     // A directory on the way that the user may not enter.
     fs::set_permissions(&scratch.0, Permissions::from_mode(0o700))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
     // None of it changed who we are.
     assert_eq!((nix::unistd::geteuid().as_raw(), nix::unistd::getgroups()?), (0, groups));
     assert!(fs::read(&admitted.path).is_ok());
@@ -118,7 +123,7 @@ fn image_refusals() -> Result<(), Failed> {
     let cache = scratch.0.join("cache");
     let good = scratch.image("good.sqfs", 100);
     let user = nobody(vec![]);
-    let admit = |path: PathBuf, sha256: &str| image::admit(&cache, &user, &Image { path, sha256: sha256.into() });
+    let admit = |path: PathBuf, sha256: &str| image::admit(&cache, &user, &Image { path, sha256: sha256.into() }, &GOING_ON);
     let at = |name: &str| scratch.0.join(name);
 
     assert!(matches!(admit(at("none"), &good.sha256), Err(ImageError::NotFound { .. })));
@@ -152,10 +157,21 @@ fn image_many() -> Result<(), Failed> {
     let cache = scratch.0.join("cache");
     let image = scratch.image("a.sqfs", 2 << 20);
     let copies: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| image::admit(&cache, &nobody(vec![]), &image).unwrap())).collect();
+        let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| image::admit(&cache, &nobody(vec![]), &image, &GOING_ON).unwrap())).collect();
         threads.into_iter().map(|t| usize::from(t.join().unwrap().copied)).sum()
     });
     assert_eq!((copies, entries(&cache).len()), (1, 1));
+    Ok(())
+}
+
+fn image_cancelled() -> Result<(), Failed> {
+    let scratch = Scratch::new("cancelled");
+    let cache = scratch.0.join("cache");
+    let image = scratch.image("a.sqfs", 100);
+    let refused = image::admit(&cache, &root(), &image, &AtomicBool::new(true));
+    assert!(matches!(refused, Err(ImageError::Cancelled { .. })), "{refused:?}");
+    assert_eq!(entries(&cache), Vec::<String>::new());
+    assert!(image::admit(&cache, &root(), &image, &GOING_ON)?.copied);
     Ok(())
 }
 
@@ -165,7 +181,7 @@ fn image_no_space() -> Result<(), Failed> {
     let cache = scratch.0.join("full");
     fs::create_dir(&cache)?;
     nix::mount::mount(Some("tmpfs"), &cache, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k"))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image), Err(ImageError::NoSpace { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::NoSpace { .. })));
     assert_eq!(entries(&cache), Vec::<String>::new());
     Ok(())
 }

@@ -23,8 +23,8 @@ mod terminal;
 mod work;
 
 use anyhow::{Context, bail, ensure};
-use lattice_runtime::mounts;
 use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
+use lattice_runtime::{data_mounts, mounts};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::Write;
@@ -70,7 +70,7 @@ fn run() -> anyhow::Result<()> {
     // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.
     nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
     let open_files = raise_open_files();
-    let failed = mount_image(&config).err().map(|error| format!("{error:#}"));
+    let failed = mount_all(&config).err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
         say(failed);
     }
@@ -98,10 +98,16 @@ fn raise_open_files() -> Option<(u64, u64)> {
     Some((soft, hard))
 }
 
-/// Without an image there is nothing to hide from anybody, and no rights are needed.
-fn mount_image(config: &ShimConfig) -> anyhow::Result<()> {
-    let Some((image, at)) = &config.image else { return Ok(()) };
+/// Where nothing is mounted there is nothing to hide from anybody, and no rights are needed.
+fn mount_all(config: &ShimConfig) -> anyhow::Result<()> {
+    if config.image.is_none() && config.mounts.is_empty() {
+        return Ok(());
+    }
     mounts::own_namespace()?;
-    mounts::ensure_mount_point(at)?;
-    Ok(mounts::mount_squashfs(image, at)?)
+    data_mounts::make(&config.mounts, &config.owner)?;
+    if let Some((image, at)) = &config.image {
+        mounts::ensure_mount_point(at)?;
+        mounts::mount_squashfs(image, at)?;
+    }
+    Ok(())
 }

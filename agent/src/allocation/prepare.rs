@@ -1,9 +1,17 @@
-//! The prologue of an allocation on this node. Blocking; may be done again over what is there.
+//! The prologue of an allocation on this node. May be done again over what is there, and given up at any moment.
+//!
+//! ```text
+//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ image ─▶ scope, shim
+//!   (blocking)                     (cancellable)     (cancellable) (blocking, short)
+//! ```
 
+use super::Detail;
 use super::find::{self, Missing};
-use crate::context::Context;
+use crate::context::{Context, Shared};
+use crate::data_plane::Planned;
 use crate::devices;
 use crate::environment::UENV_MOUNT;
+use crate::hooks::Moment;
 use crate::limits::given_open_files;
 use crate::machine;
 use crate::readiness::readable;
@@ -15,16 +23,100 @@ use lattice_runtime::{identity, image, process};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-/// Checks who it is for, brings the image, makes the scope, starts the shim. Gives the line to it, or why not.
-pub(super) fn prepare(
-    context: &Context,
-    share: &DesiredShare,
-    assignment: Option<&Assignment>,
-    dir: &ShimDir,
+/// A prologue that is being made.
+pub(super) struct Preparing {
+    cancel: CancellationToken,
+    done: JoinHandle<Result<UnixStream, String>>,
+}
+
+impl Preparing {
+    /// Begins.
+    pub(super) fn begin(
+        context: &Shared,
+        share: &Arc<DesiredShare>,
+        assignment: Option<Assignment>,
+        dir: &ShimDir,
+        detail: watch::Sender<Detail>,
+    ) -> Self {
+        let cancel = CancellationToken::new();
+        let work = prepare(Arc::clone(context), Arc::clone(share), assignment, dir.clone(), detail, cancel.clone());
+        Self { cancel, done: tokio::spawn(work) }
+    }
+
+    /// The line to the shim, or why there is none. Safe to drop while it waits.
+    pub(super) async fn ended(&mut self) -> Result<UnixStream, String> {
+        (&mut self.done).await.unwrap_or_else(|broke| Err(format!("preparing broke: {broke}")))
+    }
+
+    /// Ends it soon. The line to the shim, where it came so far.
+    pub(super) async fn give_up(mut self) -> Option<UnixStream> {
+        self.cancel.cancel();
+        self.ended().await.ok()
+    }
+}
+
+/// The pending half of a `select!`: never, where nothing is being prepared.
+pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<UnixStream, String> {
+    match preparing {
+        Some(preparing) => preparing.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Checks who it is for, makes scratch, asks the site, brings the image, makes the scope, starts the shim.
+async fn prepare(
+    context: Shared,
+    share: Arc<DesiredShare>,
+    assignment: Option<Assignment>,
+    dir: ShimDir,
+    detail: watch::Sender<Detail>,
+    cancel: CancellationToken,
 ) -> Result<UnixStream, String> {
+    let say = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
+    let going_on = || if cancel.is_cancelled() { Err("cancelled while it was prepared".to_owned()) } else { Ok(()) };
+    say("preparing: identity and scratch");
+    let begun = {
+        let (context, share, dir) = (Arc::clone(&context), Arc::clone(&share), dir.clone());
+        blocking(move || begin(&context, &share, &dir)).await?
+    };
+    let planned = match begun {
+        Begun::There(stream) => return Ok(stream),
+        Begun::Planned(planned) => planned,
+    };
+    // Nothing of it lives here yet: whoever waits for the adoption need not wait for a long prologue.
+    context.adoption.found(share.allocation);
+    going_on()?;
+    say("preparing: the site's prologue");
+    let hook = context.hooks.run(Moment::Prologue, &context, &share, &dir, &planned.env, &cancel);
+    hook.await.map_err(|failure| failure.to_string())?;
+    failpoint::pass(Point::PrologueOver);
+    going_on()?;
+    say("preparing: image");
+    let image = admit(&context, &share, &cancel).await?;
+    going_on()?;
+    say("preparing: scope and shim");
+    blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("preparing broke: {broke}")))
+}
+
+enum Begun {
+    /// A former life of the agent came to the end of it.
+    There(UnixStream),
+    Planned(Planned),
+}
+
+fn begin(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<Begun, String> {
     match find::find(context, share.allocation, dir) {
-        Ok(stream) => return Ok(stream),
+        Ok(stream) => return Ok(Begun::There(stream)),
         Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
         Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
@@ -33,14 +125,42 @@ pub(super) fn prepare(
         return Err("work as root is refused on this node (allow_root is false)".to_owned());
     }
     failpoint::pass(Point::IdentityChecked);
-    let image = match &share.spec.uenv {
-        Some(wanted) => {
-            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, wanted).map_err(|e| with_causes(&e))?;
+    let planned = context.data.plan(share)?;
+    context.data.make(&planned, &share.owner)?;
+    failpoint::pass(Point::ScratchMade);
+    Ok(Begun::Planned(planned))
+}
+
+/// The image in the cache and where it is mounted. Given up, a copy ends at its next piece, behind our back: it
+/// touches nothing but the cache.
+async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<(PathBuf, PathBuf)>, String> {
+    let Some(wanted) = share.spec.uenv.clone() else { return Ok(None) };
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let admitted = {
+        let (context, share, cancelled) = (Arc::clone(context), Arc::clone(share), Arc::clone(&cancelled));
+        blocking(move || {
+            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, &wanted, &cancelled);
             failpoint::pass(Point::ImageAdmitted);
-            Some((admitted.path, PathBuf::from(UENV_MOUNT)))
-        }
-        None => None,
+            admitted.map_err(|e| with_causes(&e))
+        })
     };
+    tokio::select! {
+        admitted = admitted => Ok(Some((admitted?.path, PathBuf::from(UENV_MOUNT)))),
+        () = cancel.cancelled() => {
+            cancelled.store(true, Ordering::Relaxed);
+            Err("cancelled while its image was copied".to_owned())
+        }
+    }
+}
+
+fn start(
+    context: &Context,
+    share: &DesiredShare,
+    assignment: Option<&Assignment>,
+    dir: &ShimDir,
+    image: Option<(PathBuf, PathBuf)>,
+    planned: &Planned,
+) -> Result<UnixStream, String> {
     let scope = match &context.slice {
         Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?),
         None => None,
@@ -61,6 +181,7 @@ pub(super) fn prepare(
         epoch: share.epoch,
         owner: share.owner.clone(),
         image,
+        mounts: planned.mounts.clone(),
         scope: scope.map(|s| s.path().to_owned()),
         v1_groups,
         placement: assignment.map(|a| machine::placement(&context.topology, a)),

@@ -3,15 +3,17 @@
 use super::find::{self, Missing};
 use super::link::Link;
 use super::local_launch::LocalLaunch;
+use super::prepare::{self, Preparing};
 use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing, launch_numbers, prepare, undo};
+use super::{Activity, Command, Detail, Standing, launch_numbers, probing, undo};
 use crate::context::Shared;
 use crate::environment;
+use crate::hooks::Moment;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
 use crate::terminal;
 use lattice_model::launch::MEMORY_KILL_CODE;
-use lattice_model::{AllocationId, Assignment, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
+use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
@@ -20,6 +22,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What background processes get between SIGTERM and SIGKILL once the entry point is over.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
@@ -52,6 +56,8 @@ pub(super) fn begin(
         share: Arc::clone(share),
         dir,
         link: None,
+        preparing: None,
+        probing: None,
         phase: Phase::Idle,
         synced: false,
         started: false,
@@ -82,6 +88,9 @@ struct AllocationTask {
     share: Arc<DesiredShare>,
     dir: ShimDir,
     link: Option<Link>,
+    preparing: Option<Preparing>,
+    /// Makes the probes, where there are any.
+    probing: Option<AbortOnDropHandle<()>>,
     phase: Phase,
     /// Whether the shim has told all that it has, on the present line.
     synced: bool,
@@ -107,6 +116,11 @@ impl AllocationTask {
                         return;
                     }
                     self.obey(command).await;
+                    continue;
+                }
+                prepared = prepare::ended(&mut self.preparing) => {
+                    self.preparing = None;
+                    self.prepared(prepared).await;
                     continue;
                 }
                 heard = hear(&mut self.link) => heard,
@@ -147,7 +161,11 @@ impl AllocationTask {
     async fn obey(&mut self, command: Command) {
         tracing::debug!(allocation = %self.share.allocation, ?command, "told");
         match command {
-            Command::Prepare { assignment } => self.prepare(assignment).await,
+            Command::Prepare { assignment } => {
+                if self.preparing.is_none() {
+                    self.preparing = Some(Preparing::begin(&self.context, &self.share, assignment, &self.dir, self.says.detail.clone()));
+                }
+            }
             Command::Adopt => {
                 if self.connect().await {
                     self.look_after_logs(true);
@@ -165,12 +183,9 @@ impl AllocationTask {
         }
     }
 
-    async fn prepare(&mut self, assignment: Option<Assignment>) {
-        self.say("preparing: identity, image, scope, shim");
-        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
-        let prepared = tokio::task::spawn_blocking(move || prepare::prepare(&context, &share, assignment.as_ref(), &dir)).await;
-        let failure = match prepared {
-            Ok(Ok(stream)) => match self.take_link(stream).await {
+    async fn prepared(&mut self, result: Result<std::os::unix::net::UnixStream, String>) {
+        let failure = match result {
+            Ok(stream) => match self.take_link(stream).await {
                 Ok(()) => {
                     self.look_after_logs(false);
                     self.phase = Phase::AwaitingReady;
@@ -179,11 +194,11 @@ impl AllocationTask {
                 }
                 Err(error) => Some(format!("the shim does not answer: {error}")),
             },
-            Ok(Err(why)) => Some(why),
-            Err(panic) => Some(format!("preparing broke: {panic}")),
+            Err(why) => Some(why),
         };
         if let Some(why) = failure {
             self.context.adoption.lost(self.share.allocation);
+            tracing::warn!(allocation = %self.share.allocation, %why, "an allocation could not be prepared");
             self.say(&why);
             self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
         }
@@ -192,6 +207,16 @@ impl AllocationTask {
     /// From here on, what is written goes on into the log store.
     fn look_after_logs(&self, adopted: bool) {
         self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone(), adopted);
+    }
+
+    /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
+    async fn give_up_preparing(&mut self) {
+        if let Some(preparing) = self.preparing.take()
+            && let Some(stream) = preparing.give_up().await
+            && let Err(error) = self.take_link(stream).await
+        {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+        }
     }
 
     async fn take_link(&mut self, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {
@@ -246,6 +271,9 @@ impl AllocationTask {
         self.send(ToShim::Go { walltime_ms }).await;
         failpoint::pass(Point::GoSent);
         self.say("running");
+        if self.probing.is_none() {
+            self.probing = probing::begin(&self.context, &self.share, self.says.detail.clone());
+        }
         if !self.is_head() {
             return;
         }
@@ -285,6 +313,13 @@ impl AllocationTask {
     }
 
     async fn stop(&mut self) {
+        self.probing = None;
+        self.give_up_preparing().await;
+        if self.phase == Phase::AwaitingReady {
+            // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.
+            self.phase = Phase::Idle;
+            return self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
+        }
         self.say("ending its processes");
         self.says.standing.send_replace(Standing::Ending);
         let grace = if self.entry_over { LEFTOVER_GRACE.min(self.context.grace) } else { self.context.grace };
@@ -318,6 +353,8 @@ impl AllocationTask {
 
     async fn undo(mut self) {
         self.context.adoption.found(self.share.allocation);
+        self.probing = None;
+        self.give_up_preparing().await;
         self.say("taking away what was made");
         self.says.standing.send_replace(Standing::Ending);
         self.context.launches.drop_of(self.share.allocation);
@@ -333,11 +370,26 @@ impl AllocationTask {
             }
         }
         failpoint::pass(Point::ShimGone);
+        let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
+        self.insist(move || undo::kill_scope(&context, allocation)).await;
+        self.epilogue().await;
+        failpoint::pass(Point::EpilogueOver);
+        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+        self.insist(move || undo::undo(&context, &share, &dir)).await;
+        failpoint::pass(Point::Undone);
+        self.context.workers.forget(&self.share);
+        // A launch that came in while this was being done has nobody to run it.
+        self.context.launches.drop_of(self.share.allocation);
+        self.tell(|allocation, epoch| Event::Undone { allocation, epoch }).await;
+    }
+
+    /// Does something until it is done.
+    async fn insist(&self, act: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+        let act = Arc::new(act);
         loop {
-            let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
-            let undone = tokio::task::spawn_blocking(move || undo::undo(&context, &share, &dir)).await;
-            match undone {
-                Ok(Ok(())) => break,
+            let act = Arc::clone(&act);
+            match tokio::task::spawn_blocking(move || act()).await {
+                Ok(Ok(())) => return,
                 Ok(Err(why)) => {
                     // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
@@ -347,11 +399,24 @@ impl AllocationTask {
             }
             tokio::time::sleep(UNDO_AGAIN).await;
         }
-        failpoint::pass(Point::Undone);
-        self.context.workers.forget(&self.share);
-        // A launch that came in while this was being done has nobody to run it.
-        self.context.launches.drop_of(self.share.allocation);
-        self.tell(|allocation, epoch| Event::Undone { allocation, epoch }).await;
+    }
+
+    /// The site's, once no process is left. A failed one is said, and keeps the node from nobody (decision 0010).
+    async fn epilogue(&self) {
+        let (context, share) = (&self.context, &self.share);
+        self.say("the site's epilogue");
+        let data = context.data.environment(share);
+        match context.hooks.run(Moment::Epilogue, context, share, &self.dir, &data, &CancellationToken::new()).await {
+            Ok(()) => {
+                context.troubles.over("epilogue");
+                self.say("taking away what was made");
+            }
+            Err(failure) => {
+                tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is given away without it");
+                context.troubles.say("epilogue", format!("after allocation {}, {failure}", share.allocation));
+                self.say(&failure.to_string());
+            }
+        }
     }
 
     async fn send(&mut self, message: ToShim) {

@@ -1,4 +1,4 @@
-//! Taking an allocation away: processes, scope, files. Its log files stay, within the spool's limit.
+//! Taking an allocation away: processes, scratch, scope, files. Its log files stay, within the spool's limit.
 
 use crate::context::Context;
 use crate::machine;
@@ -27,10 +27,12 @@ pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<
     Err(format!("killed processes are still there (in a call that cannot be interrupted?): pid {}", left.join(", ")))
 }
 
-/// Takes away scope and files. Fails while processes are left.
+/// Takes away scratch, scope and files. Fails while processes are left.
 pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<(), String> {
     kill_scope(context, share.allocation)?;
     failpoint::pass(Point::ScopeKilled);
+    context.data.remove_scratch(share.allocation)?;
+    failpoint::pass(Point::ScratchRemoved);
     if let Some(slice) = &context.slice {
         let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
         if let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == share.allocation) {
@@ -71,7 +73,7 @@ fn wrote_nothing(dir: &ShimDir) -> bool {
     let Ok(mut logs) = fs::read_dir(dir.logs()) else { return false };
     let empty =
         |path: &Path| fs::symlink_metadata(path).map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |m| m.is_file() && m.len() == 0);
-    logs.all(|e| e.is_ok_and(|e| empty(&e.path()))) && empty(&dir.shim_log())
+    logs.all(|e| e.is_ok_and(|e| empty(&e.path()))) && empty(&dir.shim_log()) && empty(&dir.hooks_log())
 }
 
 #[cfg(test)]

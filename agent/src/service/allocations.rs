@@ -204,7 +204,10 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
                 format!("{node}{}", unwell.unwrap_or_default())
             };
             let waited_for: Vec<String> = waited_for.map(tell).collect();
-            format!("its nodes {nodes} prepare image, mounts, scope and shim; not ready yet: {}", waited_for.join(", "))
+            format!(
+                "its nodes {nodes} prepare scratch, the site's prologue, image, mounts, scope and shim; not ready yet: {}",
+                waited_for.join(", ")
+            )
         }
         AllocationState::Running => format!("runs on {nodes}"),
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
@@ -214,6 +217,7 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
                 Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
+                Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
                 Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
                 Some(_) | None => "",
             };

@@ -104,7 +104,8 @@ impl NodeService for Api {
 impl Api {
     /// What this node cannot do, and what is amiss now.
     fn degraded(&self) -> Vec<String> {
-        let now = self.context.spools.trouble().into_iter().chain(disk::shortage(&self.context.state_dir));
+        let now =
+            self.context.spools.trouble().into_iter().chain(disk::shortage(&self.context.state_dir)).chain(self.context.troubles.lines());
         self.degraded.iter().cloned().chain(now).collect()
     }
 

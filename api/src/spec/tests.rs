@@ -2,6 +2,7 @@ use super::*;
 use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
+use lattice_model::{Data, DataMount, LivenessProbe, ProbeCheck};
 use proptest::prelude::*;
 
 fn minimal() -> v1::AllocationSpec {
@@ -17,24 +18,41 @@ fn minimal() -> v1::AllocationSpec {
     }
 }
 
+fn mounted(source: &str, access: &str, tier_hint: &str) -> v1::Data {
+    let (source, target) = (source.to_owned(), "/data/a".to_owned());
+    let mount = v1::data::Mount { source, target, access: access.into(), tier_hint: tier_hint.into() };
+    v1::Data { mounts: vec![mount], ..Default::default() }
+}
+
+fn probed(probe_type: &str, port: u32, path: &str) -> Option<v1::LivenessProbe> {
+    Some(v1::LivenessProbe { probe_type: probe_type.into(), port, path: path.into(), ..Default::default() })
+}
+
 #[test]
 fn defaults_are_applied() {
     let model = to_model(&minimal()).unwrap();
     assert_eq!((model.nodes, model.tasks_per_node, model.preemption_class), (2, 1, 5));
     assert_eq!((model.requeue, model.requeues_max), (RequeuePolicy::Never, 3));
+    assert_eq!((model.data, model.liveness_probe), (lattice_model::Data::default(), None));
     let mut said = minimal();
     said.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
     said.lifecycle = Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class: 0, preemption_class_set: true });
+    said.liveness_probe = probed("http", 80, "");
+    said.data = Some(v1::Data { scratch_per_node: "500GB".into(), ..Default::default() });
     said.telemetry_mode = "prod".into();
     said.on_isolation = "continue".into();
     let model = to_model(&said).unwrap();
     assert_eq!((model.requeue, model.requeues_max, model.preemption_class), (RequeuePolicy::OnNodeFailure, 3, 0));
+    let probe = model.liveness_probe.unwrap();
+    let seconds = [probe.initial_delay, probe.period, probe.timeout].map(|d| d.as_secs());
+    assert_eq!((probe.check, seconds, probe.failures_max), (ProbeCheck::Http { path: "/".into() }, [10, 30, 5], 3));
+    assert_eq!((model.data.defaults, model.data.scratch_bytes), (true, Some(500_000_000_000)));
 }
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 20] = [
+    let cases: [(&str, Change); 22] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
@@ -43,7 +61,10 @@ fn what_is_not_built_is_refused_by_name() {
         ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
         ("--service", |s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into()),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
-        ("--data-mount", |s| s.data = Some(v1::Data::default())),
+        ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
+        ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
+        ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
+        ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
         ("--network-domain", |s| {
             s.connectivity = Some(v1::Connectivity { network_domain: "d".into(), ..Default::default() });
         }),
@@ -54,7 +75,6 @@ fn what_is_not_built_is_refused_by_name() {
         ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
         ("--checkpoint", |s| s.checkpoint = Some(v1::Checkpoint::default())),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
-        ("--liveness-probe", |s| s.liveness_probe = Some(v1::LivenessProbe::default())),
         ("--on-isolation=stop", |s| s.on_isolation = "stop".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
@@ -72,7 +92,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 23] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -92,6 +112,14 @@ fn bad_values_are_refused_by_name() {
                 Some(v1::Lifecycle { walltime_seconds: 1, preemption_class: 256 + 5, preemption_class_set: true, ..Default::default() });
         }),
         ("preemption-class", |s| s.lifecycle.as_mut().unwrap().preemption_class = 7),
+        ("data-mount", |s| s.data = Some(mounted("ftp://a", "", ""))),
+        ("data-mount", |s| s.data = Some(mounted("a", "", ""))),
+        ("data-mount", |s| s.data = Some(mounted("/a", "sometimes", ""))),
+        ("scratch-per-node", |s| s.data = Some(v1::Data { scratch_per_node: "much".into(), ..Default::default() })),
+        ("liveness-probe", |s| s.liveness_probe = Some(v1::LivenessProbe::default())),
+        ("liveness-probe", |s| s.liveness_probe = probed("tcp", 65_536, "")),
+        ("liveness-probe", |s| s.liveness_probe = probed("tcp", 80, "/x")),
+        ("liveness-probe", |s| s.liveness_probe = probed("http", 0, "/x")),
         ("env", |s| drop(s.env.insert("PMI_RANK".into(), "0".into()))),
         ("uenv", |s| s.environment = Some(v1::Environment { uenv: "/a.sqfs".into(), ..Default::default() })),
     ];
@@ -155,6 +183,26 @@ fn entrypoint() -> impl Strategy<Value = Entrypoint> {
     ]
 }
 
+fn data() -> impl Strategy<Value = Data> {
+    let mount = ("/[a-zä ]{1,9}", "/[a-z]{1,9}", any::<bool>());
+    let mount = mount.prop_map(|(source, target, read_only)| DataMount { source: source.into(), target: target.into(), read_only });
+    (any::<bool>(), prop::collection::vec(mount, 0..4), prop::option::of(1..u64::MAX)).prop_map(|(defaults, mut mounts, scratch_bytes)| {
+        mounts.sort_by(|a, b| a.target.cmp(&b.target));
+        mounts.dedup_by(|a, b| a.target == b.target);
+        Data { defaults, mounts, scratch_bytes }
+    })
+}
+
+fn probe() -> impl Strategy<Value = LivenessProbe> {
+    let check = prop_oneof![Just(ProbeCheck::Tcp), "/[a-z?=&/]{0,9}".prop_map(|path| ProbeCheck::Http { path })];
+    (check, 1..=u16::MAX, 0..=86_400u64, 1..=86_400u64, 1..=300u64, 1..=1000u32).prop_map(
+        |(check, port, delay, period, timeout, failures_max)| {
+            let [initial_delay, period, timeout] = [delay, period, timeout].map(Duration::from_secs);
+            LivenessProbe { check, port, initial_delay, period, timeout, failures_max }
+        },
+    )
+}
+
 prop_compose! {
     fn binding()(
         cpu_bind in prop::sample::select(CpuBind::NAMES.to_vec()),
@@ -179,6 +227,8 @@ prop_compose! {
         requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
         requeues_max in 1..=100u32,
         preemption_class in 0..=10u8,
+        data in data(),
+        liveness_probe in prop::option::of(probe()),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
@@ -190,7 +240,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe,
         }
     }
 }

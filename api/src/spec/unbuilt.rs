@@ -21,12 +21,12 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         working_dir: _,
         env: _,
         requeue: _,
-        data,
+        data: _,
         connectivity,
         depends_on,
         checkpoint,
         telemetry_mode,
-        liveness_probe,
+        liveness_probe: _,
         on_isolation,
         task_group,
         sensitive,
@@ -57,7 +57,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     not_built("--service", kind == "unbounded")?;
     not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
-    not_built("--data-mount", data.is_some())?;
     if let Some(v1::Connectivity { network_domain, expose }) = connectivity {
         not_built("--expose", !expose.is_empty())?;
         not_built("--network-domain", !network_domain.is_empty() || expose.is_empty())?;
@@ -66,7 +65,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     not_built("--checkpoint", checkpoint.is_some())?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
-    not_built("--liveness-probe", liveness_probe.is_some())?;
     not_built("--on-isolation=stop", on_isolation == "stop")?;
     one_of("on-isolation", on_isolation, &["continue", "stop"])?;
     not_built("--task-group", task_group.is_some())?;

@@ -4,9 +4,11 @@
 
 mod attach;
 mod crash;
+mod data;
 mod demo;
 mod full_disk;
 mod harness;
+mod hooks;
 mod identity;
 mod isolation;
 mod jobs;
@@ -14,6 +16,7 @@ mod lifetime;
 mod logs;
 mod mpi;
 mod outage;
+mod probe;
 mod recovery;
 mod refusal;
 mod supervisor;
@@ -36,6 +39,9 @@ fn main() -> ExitCode {
         jobs::trials(),
         lifetime::trials(),
         uenv::trials(),
+        data::trials(),
+        hooks::trials(),
+        probe::trials(),
         refusal::trials(),
         identity::trials(),
         isolation::trials(),

@@ -123,7 +123,7 @@ fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
         EndReason::Exited { code: 0 } | EndReason::WalltimeExceeded | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } => {
             false
         }
-        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } | EndReason::OutOfMemory { .. } => {
+        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } | EndReason::OutOfMemory { .. } | EndReason::ProbeFailed { .. } => {
             allocation.spec.requeue == RequeuePolicy::Always
         }
     };

@@ -92,6 +92,7 @@ impl Ledger {
             // Any of its nodes can know these.
             EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
             EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
+            EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
             // Only where the entry point ran is it known how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }

@@ -268,6 +268,8 @@ fn requeues_follow_the_policy() {
         (RequeuePolicy::Always, EndReason::Exited { code: 0 }, false),
         (RequeuePolicy::Always, EndReason::WalltimeExceeded, false),
         (RequeuePolicy::Always, EndReason::LaunchAborted { code: 1, why: "x".into() }, true),
+        (RequeuePolicy::Always, EndReason::ProbeFailed { node: node(0), why: "x".into() }, true),
+        (RequeuePolicy::OnNodeFailure, EndReason::ProbeFailed { node: node(0), why: "x".into() }, false),
     ] {
         let mut s = Story::new(1);
         s.submit(1, 1, policy, 1);

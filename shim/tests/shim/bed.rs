@@ -2,6 +2,7 @@
 
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Placement, Principal, RankBinding, RankOutcome};
 use lattice_runtime::cgroup::{Scope, Slice};
+use lattice_runtime::data_mounts::Mount;
 use lattice_runtime::identity;
 use lattice_runtime::mounts::loops_of;
 use lattice_runtime::process;
@@ -39,6 +40,8 @@ pub struct Setting {
     pub without_scope: bool,
     /// Contents of `/hello` in an image that is mounted at `<scratch>/ue`.
     pub image: Option<&'static str>,
+    /// What else is mounted.
+    pub mounts: Vec<Mount>,
     /// The image is this file instead.
     pub image_file: Option<PathBuf>,
     /// The state directory is a file system of this many kilobytes.
@@ -78,6 +81,7 @@ impl Bed {
             epoch: Epoch(7),
             owner: nobody(),
             image: image.map(|image| (image, scratch.join("ue"))),
+            mounts: setting.mounts,
             scope: slice.as_ref().map(|s| s.create_scope(allocation).unwrap().path().to_owned()),
             v1_groups: vec![],
             placement: setting.placement,

@@ -4,6 +4,7 @@
 mod attach;
 mod bed;
 mod binding;
+mod data;
 mod mpi;
 mod survival;
 mod work;
@@ -43,6 +44,9 @@ fn main() {
         trial("attached_shell_ends_with_the_allocation", tree, attach::stop),
         trial("attached_shell_ends_with_the_allocation_without_scope", None, attach::stop_without_scope),
         trial("first_rank_of_a_launch_has_a_terminal_that_outlives_the_agent", tree, attach::launch),
+        trial("scratch_in_memory_is_limited_private_and_gone", tree, data::memory),
+        trial("directories_are_seen_elsewhere_and_leave_nothing", tree, data::directories),
+        trial("mounts_that_must_not_be_are_refused", tree, data::refused),
         trial("agent_killed_in_a_frame_is_told_everything_again", tree, survival::killed_agent),
         trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_words),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),

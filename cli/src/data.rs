@@ -1,0 +1,154 @@
+//! Options about file systems, scratch and liveness.
+
+use clap::Args;
+use lattice_api::v1;
+use lattice_model::duration::{self, BareNumber};
+use lattice_model::size;
+use std::path::Path;
+
+/// See the module.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataFlags {
+    /// A directory of the nodes, seen at TARGET too; may be given often: SOURCE:TARGET[:ro|:rw]
+    #[arg(long, value_name = "MOUNT", value_parser = mount)]
+    pub data_mount: Vec<v1::data::Mount>,
+    /// Scratch wanted on each node: 500GB, 64GiB
+    #[arg(long, value_name = "SIZE", overrides_with = "scratch_per_node", value_parser = amount)]
+    pub scratch_per_node: Option<String>,
+    /// Without the home, scratch and output directory that every allocation gets
+    #[arg(long)]
+    pub no_data_defaults: bool,
+    /// Ends it when it stops serving: tcp:PORT or http:PORT/PATH, then ,period=30s ,delay=10s ,timeout=5s ,failures=3
+    #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = probe)]
+    pub liveness_probe: Option<v1::LivenessProbe>,
+}
+
+impl DataFlags {
+    /// These, and where they say nothing, what `under` says. Mounts of both are made.
+    pub fn over(self, under: Self) -> Self {
+        Self {
+            data_mount: [under.data_mount, self.data_mount].concat(),
+            scratch_per_node: self.scratch_per_node.or(under.scratch_per_node),
+            no_data_defaults: self.no_data_defaults || under.no_data_defaults,
+            liveness_probe: self.liveness_probe.or(under.liveness_probe),
+        }
+    }
+
+    /// The first of them that was given, if one was.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--data-mount", !self.data_mount.is_empty()),
+            ("--scratch-per-node", self.scratch_per_node.is_some()),
+            ("--no-data-defaults", self.no_data_defaults),
+            ("--liveness-probe", self.liveness_probe.is_some()),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+    }
+
+    /// The mounts and scratch of a submission from `dir`, against which a relative source is meant.
+    pub fn data(&self, dir: &Path) -> v1::Data {
+        let absolute = |mount: &v1::data::Mount| {
+            let mut mount = mount.clone();
+            if !mount.source.contains("://") {
+                mount.source = dir.join(&mount.source).to_string_lossy().into_owned();
+            }
+            mount
+        };
+        v1::Data {
+            mounts: self.data_mount.iter().map(absolute).collect(),
+            defaults: Some(!self.no_data_defaults),
+            output: String::new(),
+            scratch_per_node: self.scratch_per_node.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// `SOURCE:TARGET[:ACCESS]`; the source may be a URL with colons of its own.
+fn mount(text: &str) -> Result<v1::data::Mount, String> {
+    let (rest, access) = match text.rsplit_once(':') {
+        Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
+        _ => (text, ""),
+    };
+    match rest.rsplit_once(':') {
+        Some((source, target)) if !source.is_empty() && target.starts_with('/') && !target.starts_with("//") => Ok(v1::data::Mount {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            access: access.to_owned(),
+            tier_hint: String::new(),
+        }),
+        _ => Err("write SOURCE:/TARGET, with :ro at the end for one that cannot be written to".to_owned()),
+    }
+}
+
+fn amount(text: &str) -> Result<String, String> {
+    size::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// `tcp:PORT` or `http:PORT[/PATH]`, and `,name=value` behind it.
+fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
+    let mut parts = text.split(',');
+    let usage = || "write tcp:PORT or http:PORT/PATH, and ,period=30s ,delay=10s ,timeout=5s ,failures=3 behind it".to_owned();
+    let (kind, place) = parts.next().and_then(|what| what.split_once(':')).ok_or_else(usage)?;
+    let (port, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let mut probe = v1::LivenessProbe {
+        probe_type: kind.to_owned(),
+        port: port.parse().map_err(|_| format!("{port:?} is no port"))?,
+        path: path.to_owned(),
+        ..Default::default()
+    };
+    for part in parts {
+        let (name, value) = part.split_once('=').ok_or_else(usage)?;
+        let seconds = || {
+            let time = duration::parse(value, BareNumber::Seconds).map_err(|e| e.to_string())?;
+            u32::try_from(time.as_secs()).map_err(|_| format!("{value:?} is too long"))
+        };
+        let positive = |seconds: u32| if seconds == 0 { Err(format!("{name} must be more than 0")) } else { Ok(seconds) };
+        match name {
+            "period" => probe.period_secs = positive(seconds()?)?,
+            "delay" => probe.initial_delay_secs = Some(seconds()?),
+            "timeout" => probe.timeout_secs = positive(seconds()?)?,
+            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is no number"))?)?,
+            other => return Err(format!("{other:?} is not known: {}", usage())),
+        }
+    }
+    Ok(probe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read() {
+        let read = |text: &str| mount(text).map(|m| (m.source, m.target, m.access));
+        let got = |s: &str, t: &str, a: &str| Ok((s.to_owned(), t.to_owned(), a.to_owned()));
+        assert_eq!(read("/sets/a:/data/a"), got("/sets/a", "/data/a", ""));
+        assert_eq!(read("./a:/data/a:ro"), got("./a", "/data/a", "ro"));
+        assert_eq!(read("s3://a/b:/data:ro"), got("s3://a/b", "/data", "ro"));
+        for bad in ["/a", "s3://a/b", "/a:b", ":/b", "/a:ro", ""] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        let flags = DataFlags { data_mount: vec![mount("a:/data/a").unwrap(), mount("s3://x:/data/b").unwrap()], ..Default::default() };
+        let sources: Vec<String> = flags.data(Path::new("/home/ada")).mounts.into_iter().map(|m| m.source).collect();
+        assert_eq!(sources, ["/home/ada/a", "s3://x"]);
+    }
+
+    #[test]
+    fn probes_are_read() {
+        let tcp = v1::LivenessProbe { probe_type: "tcp".into(), port: 80, ..Default::default() };
+        assert_eq!(probe("tcp:80"), Ok(tcp));
+        let http = v1::LivenessProbe {
+            probe_type: "http".into(),
+            port: 8080,
+            path: "/healthz".into(),
+            period_secs: 60,
+            initial_delay_secs: Some(0),
+            failure_threshold: 2,
+            timeout_secs: 1,
+        };
+        assert_eq!(probe("http:8080/healthz,period=1m,delay=0,failures=2,timeout=1"), Ok(http));
+        for bad in ["", "tcp", "tcp:", "tcp:x", "80", "http:80/,period", "http:80/,period=0", "http:80/,often=1", "tcp:80,failures=no"] {
+            assert!(probe(bad).is_err(), "{bad}");
+        }
+    }
+}

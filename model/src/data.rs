@@ -1,0 +1,104 @@
+//! What an allocation sees of file systems besides its node's own view, and where it may write.
+
+use crate::spec::SpecError;
+use serde::{Deserialize, Serialize};
+use std::path::{Component, Path, PathBuf};
+
+/// Mounts that one allocation may ask for.
+pub const MOUNTS_MAX: usize = 64;
+/// Bytes that a path may have.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// An allocation's data: what every one gets, and what was asked for besides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Data {
+    /// Home, scratch and output directory as the node is configured.
+    pub defaults: bool,
+    /// Directories of the node to be seen elsewhere.
+    pub mounts: Vec<DataMount>,
+    /// Scratch wanted on each node, in bytes; `None`: whatever the node gives.
+    pub scratch_bytes: Option<u64>,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self { defaults: true, mounts: Vec::new(), scratch_bytes: None }
+    }
+}
+
+/// A directory of the node, seen at another place inside the allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataMount {
+    /// On every node of the allocation, absolute; reached with the owner's rights.
+    pub source: PathBuf,
+    /// Where it is seen, absolute.
+    pub target: PathBuf,
+    /// Whether nothing can be written through it.
+    pub read_only: bool,
+}
+
+impl Data {
+    /// Checks every form that needs no knowledge of a node.
+    ///
+    /// # Errors
+    /// [`SpecError::Invalid`] with the field as the user spells it.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let invalid = |field, why| Err(SpecError::Invalid { field, why });
+        if self.mounts.len() > MOUNTS_MAX {
+            return invalid("data-mount", format!("{} mounts; at most {MOUNTS_MAX} are possible", self.mounts.len()));
+        }
+        for (index, mount) in self.mounts.iter().enumerate() {
+            plain("source", &mount.source)?;
+            plain("target", &mount.target)?;
+            if mount.target == Path::new("/") {
+                return invalid("data-mount", "the target / is the whole machine: name a directory below it".to_owned());
+            }
+            if self.mounts[..index].iter().any(|m| m.target == mount.target) {
+                return invalid("data-mount", format!("two mounts have the target {}", mount.target.display()));
+            }
+        }
+        if self.scratch_bytes == Some(0) {
+            return invalid("scratch-per-node", "more than 0 is needed".to_owned());
+        }
+        Ok(())
+    }
+
+    /// About how many bytes of strings are committed.
+    pub fn bytes(&self) -> usize {
+        self.mounts.iter().map(|m| m.source.as_os_str().len() + m.target.as_os_str().len() + 48).sum()
+    }
+}
+
+fn plain(what: &str, path: &Path) -> Result<(), SpecError> {
+    let text = path.to_string_lossy();
+    let normal = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    if path.is_absolute() && normal && !text.contains('\0') && text.len() <= PATH_BYTES_MAX {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(80).collect();
+    let why = format!("the {what} {shown:?} must be an absolute path without \"..\", of at most {PATH_BYTES_MAX} bytes");
+    Err(SpecError::Invalid { field: "data-mount", why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(mounts: &[(&str, &str)]) -> Data {
+        let mount = |(source, target): &(&str, &str)| DataMount { source: source.into(), target: target.into(), read_only: false };
+        Data { mounts: mounts.iter().map(mount).collect(), ..Data::default() }
+    }
+
+    #[test]
+    fn each_form_is_kept() {
+        assert_eq!(with(&[("/a", "/data/a"), ("/a", "/data/b")]).validate(), Ok(()));
+        for bad in [("a", "/b"), ("/a", "b"), ("/a", "/data/../etc"), ("/a/..", "/b"), ("/a", "/"), ("/a\0", "/b"), ("", "/b")] {
+            assert!(matches!(with(&[bad]).validate(), Err(SpecError::Invalid { field: "data-mount", .. })), "{bad:?}");
+        }
+        assert!(with(&[("/a", "/d"), ("/b", "/d")]).validate().is_err(), "one target twice");
+        assert!(with(&vec![("/a", "/d"); MOUNTS_MAX + 1]).validate().is_err());
+        let nothing = Data { scratch_bytes: Some(0), ..Data::default() };
+        assert!(matches!(nothing.validate(), Err(SpecError::Invalid { field: "scratch-per-node", .. })));
+    }
+}

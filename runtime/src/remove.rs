@@ -1,0 +1,125 @@
+//! Removing a directory that a user filled. Nothing in it is trusted: not its depth, not its links, not its size.
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Names held at a time.
+const NAMES_MAX: usize = 4096;
+
+/// Removes `path` with all below it; nothing to do where nothing is. Symlinks are removed, never followed. Takes a few
+/// descriptors and no stack, however deep it is: directories inside directories are moved up to the first level first.
+/// Nothing may write into it meanwhile. A mount inside it is an error, and stays.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    let top = match openat(AT_FDCWD, path, directory(), Mode::empty()) {
+        Ok(top) => top,
+        Err(Errno::ENOENT) => return Ok(()),
+        // Something else than a directory, a symlink among them.
+        Err(Errno::ENOTDIR | Errno::ELOOP) => return fs::remove_file(path),
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut moved = 0;
+    each(top.as_fd(), |name| {
+        if !unlinked(top.as_fd(), name)? {
+            let inner = openat(&top, name.as_c_str(), directory(), Mode::empty())?;
+            each(inner.as_fd(), |name| if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved) })?;
+            unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
+        }
+        Ok(())
+    })?;
+    fs::remove_dir(path)
+}
+
+fn directory() -> OFlag {
+    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
+}
+
+/// Does something with every name in a directory that takes the name out of it, until there is none.
+fn each(directory: BorrowedFd<'_>, mut take_out: impl FnMut(&CString) -> io::Result<()>) -> io::Result<()> {
+    loop {
+        let names = some_names(directory)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in &names {
+            take_out(name)?;
+        }
+    }
+}
+
+fn some_names(at: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    // Opened anew: it begins at the beginning.
+    let mut stream = Dir::from_fd(openat(at, c".", directory(), Mode::empty())?)?;
+    let mut names = Vec::new();
+    for entry in stream.iter().take(NAMES_MAX + 2) {
+        let name = entry?.file_name().to_owned();
+        if name.as_c_str() != c"." && name.as_c_str() != c".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Unlinks it unless it is a directory.
+fn unlinked(at: BorrowedFd<'_>, name: &CString) -> io::Result<bool> {
+    match unlinkat(at, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(true),
+        Err(Errno::EISDIR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
+    loop {
+        *moved += 1;
+        let new = CString::new(format!(".lattice-removing-{moved}"))?;
+        match renameat(from, name.as_c_str(), top, new.as_c_str()) {
+            Ok(()) => return Ok(()),
+            // The name is taken.
+            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_not_followed_and_no_depth_or_number_is_too_much() {
+        let base = std::env::temp_dir().join(format!("lattice-remove-{}", std::process::id()));
+        let (victim, tree) = (base.join("victim"), base.join("tree"));
+        fs::create_dir_all(&victim).unwrap();
+        fs::write(victim.join("kept"), "kept").unwrap();
+        fs::create_dir_all(tree.join("a/b/.lattice-removing-1/x")).unwrap();
+        fs::write(tree.join(".lattice-removing-2"), "").unwrap();
+        symlink(&victim, tree.join("a/link")).unwrap();
+        symlink(&victim, tree.join("link")).unwrap();
+        for n in 0..NAMES_MAX + 10 {
+            fs::write(tree.join(format!("a/b/{n}")), "").unwrap();
+        }
+        // Deeper than a path can say, and than recursion or descriptors would reach.
+        let mut at = openat(AT_FDCWD, &tree, directory(), Mode::empty()).unwrap();
+        for _ in 0..3000 {
+            nix::sys::stat::mkdirat(&at, c"d", Mode::S_IRWXU).unwrap();
+            at = openat(&at, c"d", directory(), Mode::empty()).unwrap();
+        }
+        drop(at);
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists() && victim.join("kept").exists());
+        remove_tree(&tree).unwrap();
+        symlink(&victim, &tree).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(fs::symlink_metadata(&tree).is_err() && victim.join("kept").exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}
