@@ -20,9 +20,9 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The protocol's version, in each frame and in [`ALPN`].
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The handshake's protocol name.
-pub const ALPN: &[u8] = b"lattice-mesh/1";
+pub const ALPN: &[u8] = b"lattice-mesh/2";
 /// The longest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
