@@ -3,11 +3,15 @@
 use anyhow::{Result, bail};
 use std::collections::HashSet;
 use std::net::{TcpListener, UdpSocket};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Hands out ports that nobody listens on, each once. They lie below the range from which the kernel takes ports for
+/// What this process has given out, to whichever lab: between a port's choice and its daemon's start another lab of
+/// ours must not find it free.
+static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+
+/// Hands out ports that nobody listens on, each once in a process. They lie below the range from which the kernel takes ports for
 /// outgoing connections: a daemon that was killed must find its port free when it is started again.
 pub struct Ports {
-    given: HashSet<u16>,
     next: u16,
     low: u16,
     high: u16,
@@ -23,7 +27,7 @@ impl Ports {
         let high = ephemeral_low.max(12_000);
         let low = high.saturating_sub(20_000).max(10_000);
         let next = low + u16::try_from(seed % u64::from(high - low)).unwrap_or(0);
-        Self { given: HashSet::new(), next, low, high }
+        Self { next, low, high }
     }
 
     /// One port, free for TCP and UDP on 127.0.0.1 at this moment.
@@ -31,9 +35,9 @@ impl Ports {
         for _ in self.low..self.high {
             let port = self.next;
             self.next = if port + 1 >= self.high { self.low } else { port + 1 };
-            if !self.given.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok()
-            {
-                self.given.insert(port);
+            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+            if !given.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+                given.insert(port);
                 return Ok(port);
             }
         }
