@@ -42,7 +42,7 @@ pub struct Program<'a> {
     pub inherit: &'a [BorrowedFd<'a>],
     /// The cgroup directory it is born in.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// `cgroup.procs` of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
+    /// `tasks` of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
     pub v1_groups: &'a [BorrowedFd<'a>],
     /// Soft and hard limit of open files; `None`: ours.
     pub open_files: Option<(u64, u64)>,

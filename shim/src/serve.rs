@@ -59,7 +59,7 @@ pub struct Shim {
     /// Why no process can be started, where that is so.
     failed: Option<String>,
     open_files: Option<(u64, u64)>,
-    /// `cgroup.procs` of the groups of version 1 that every process joins.
+    /// `tasks` of the groups of version 1 that every process joins.
     v1_groups: Vec<OwnedFd>,
     null: File,
     epoll: Epoll,
