@@ -151,7 +151,7 @@ impl Reader {
     }
 
     async fn read_all(&mut self, over: bool) -> Result<(), Stopped> {
-        let all = self.source.list().await.map_err(Stopped::Io)?;
+        let all = self.source.list(self.wanted.launch).await.map_err(Stopped::Io)?;
         let wanted: Vec<Seen> = all.into_iter().filter(|s| self.wanted.wants(s.stream)).collect();
         let vanished: Vec<Stream> = self.held.iter().filter(|h| !wanted.iter().any(|s| s.stream == **h)).copied().collect();
         for stream in vanished {

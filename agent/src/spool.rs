@@ -252,11 +252,11 @@ impl Spool {
         self.index().streams.iter().map(all).collect()
     }
 
-    /// Looks at all files, and takes in how they are. Blocking. One looks at a time: what was seen before something else
+    /// Looks at all files, or at those of one launch, and takes in how they are. Blocking. One looks at a time: what was seen before something else
     /// was would tell of a file that shrank.
-    pub fn look(&self) -> io::Result<Vec<Seen>> {
+    pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = list(&self.dir)?;
+        let mut all = list(&self.dir, launch)?;
         for seen in &mut all {
             let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));
             let known = self.index().stream(seen.stream).and_then(last);

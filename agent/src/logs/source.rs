@@ -38,13 +38,13 @@ impl Source {
         Self { spool, files, store }
     }
 
-    /// All streams as they are now.
-    pub async fn list(&self) -> io::Result<Vec<Seen>> {
+    /// A launch's streams as they are now. Others are not looked at: an allocation may have had thousands.
+    pub async fn list(&self, launch: u32) -> io::Result<Vec<Seen>> {
         if self.files.is_none() {
             return Ok(self.spool.as_in_store());
         }
         let spool = Arc::clone(&self.spool);
-        blocking(move || spool.look()).await
+        blocking(move || spool.look(Some(launch))).await
     }
 
     fn path(&self, stream: Stream) -> Option<PathBuf> {
@@ -67,7 +67,7 @@ impl Source {
             Piece::Data(data) if data.is_empty() => Ok(Next::End),
             Piece::Data(data) => Ok(Next::Data(data)),
             Piece::Punched => {
-                let now = self.list().await?.into_iter().find(|s| s.stream == seen.stream);
+                let now = self.list(seen.stream.launch).await?.into_iter().find(|s| s.stream == seen.stream);
                 let now = now.ok_or(io::ErrorKind::NotFound)?;
                 // Bounded by what there was: what was punched since is asked of the store.
                 Ok(Next::Changed(now))

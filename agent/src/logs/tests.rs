@@ -235,7 +235,7 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
     dir.append("1.0.out", &text);
     let (spool, store) = (dir.spool(), dir.store());
     let stream = Stream { launch: 1, rank: 0, stderr: false };
-    spool.look().unwrap();
+    spool.look(None).unwrap();
     let (place, node) = spool.place();
     assert_eq!(place, Place { tenant: String::new(), project: String::new(), allocation: allocation(), epoch: Epoch(1) });
     // The store has 0 to 10,003 and 12,000 to 20,000, neither at the end of a line; the file what is beyond 16,384.
@@ -272,13 +272,13 @@ async fn times_are_of_when_it_was_written() {
     let dir = Dir::new("times");
     let spool = dir.spool();
     dir.append("1.0.out", "early\n");
-    spool.look().unwrap();
+    spool.look(None).unwrap();
     let between = crate::spool::now_ms() + 20;
     while crate::spool::now_ms() < between + 20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     dir.append("1.0.out", "late\n");
-    spool.look().unwrap();
+    spool.look(None).unwrap();
     let since = dir.read_with(Arc::clone(&spool), None, Wanted { since_ms: Some(between), ..wanted(1) }).await;
     assert_eq!(since, [chunk(0, false, "late\n", 11), LogItem::End]);
     let until = dir.read_with(Arc::clone(&spool), None, Wanted { until_ms: Some(between), ..wanted(1) }).await;

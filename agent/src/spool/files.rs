@@ -24,12 +24,15 @@ pub enum Piece {
     Punched,
 }
 
-/// All log files of an allocation, in the order of their streams.
-pub fn list(dir: &ShimDir) -> io::Result<Vec<Seen>> {
+/// The log files of an allocation, or of one of its launches, in the order of their streams.
+pub fn list(dir: &ShimDir, launch: Option<u32>) -> io::Result<Vec<Seen>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir.logs())? {
         let entry = entry?;
         let Some(stream) = entry.file_name().to_str().and_then(parse) else { continue };
+        if launch.is_some_and(|l| l != stream.launch) {
+            continue;
+        }
         match entry.metadata().and_then(|m| seen(stream, &entry.path(), &m)) {
             Ok(seen) => found.push(seen),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -116,10 +119,11 @@ mod tests {
         for name in ["2.10.err", "0.0.out", "other", "1.2.3.out", "1.2.log"] {
             File::create(dir.logs().join(name)).unwrap().write_all(&[b'x'; 20_000]).unwrap();
         }
-        let found = |at: usize| list(&dir).unwrap()[at];
-        assert_eq!(list(&dir).unwrap().len(), 2);
+        let found = |at: usize| list(&dir, None).unwrap()[at];
+        assert_eq!(list(&dir, None).unwrap().len(), 2);
         assert_eq!((found(0).stream, found(0).bytes, found(0).data_start), (Stream { launch: 0, rank: 0, stderr: false }, 20_000, 0));
         assert_eq!(found(1).stream, Stream { launch: 2, rank: 10, stderr: true });
+        assert_eq!(list(&dir, Some(2)).unwrap(), [found(1)]);
         let log = dir.logs().join("0.0.out");
         let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
         fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, 8192).unwrap();

@@ -236,7 +236,7 @@ impl Inner {
 impl Spool {
     async fn look_around(self: &Arc<Self>) -> Result<Vec<Seen>, Halt> {
         let spool = Arc::clone(self);
-        let looked = blocking(move || spool.look()).await;
+        let looked = blocking(move || spool.look(None)).await;
         looked.map_err(|error| if error.kind() == io::ErrorKind::NotFound { Halt::Gone } else { Halt::Disk(error) })
     }
 
