@@ -154,6 +154,8 @@ impl Session {
                     let pending = Arc::clone(&self.reports.borrow_and_update());
                     let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
                     if unsent().next().is_none() {
+                        // A time that has passed and that nothing waits for would wake this loop for ever.
+                        linger = None;
                         continue;
                     }
                     if unsent().all(|r| self.may_linger(&r.item)) && Instant::now() < *linger.get_or_insert_with(|| Instant::now() + LINGER) {

@@ -11,7 +11,7 @@ mod subject;
 use crate::interrupt;
 use crate::lattice::{Lattice, text};
 use crate::process::until;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::path::Path;
 use std::time::Duration;
 
@@ -53,6 +53,13 @@ pub struct Options {
     /// Leave Slurm out (of `launch`) even where it is installed.
     #[arg(long)]
     pub no_slurm: bool,
+}
+
+impl Options {
+    fn validate(&self) -> Result<()> {
+        ensure!((3..=1000).contains(&self.rounds), "--rounds {}: 3 to 1000 are possible", self.rounds);
+        Ok(())
+    }
 }
 
 /// An allocation that is held while things are measured in it.

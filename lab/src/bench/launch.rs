@@ -10,7 +10,7 @@ use crate::lattice::Lattice;
 use crate::machine::{self, Machine};
 use crate::up::{self, Options as UpOptions};
 use crate::{binaries::Binaries, interrupt};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const WHOLE_JOB_MS: f64 = 30.0;
 
 /// Starts what is needed, measures, and takes it away again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
-    ensure!((3..=1000).contains(&options.rounds), "--rounds {}: 3 to 1000 are possible", options.rounds);
+    options.validate()?;
     let machine = Machine::look();
     let binaries = Binaries::beside_lab()?;
     if !options.no_build {
