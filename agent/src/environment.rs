@@ -98,12 +98,13 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
         env: of_launch(share, id, ranks, []),
         working_dir: share.spec.working_dir.clone(),
         nodes,
-        pty: None,
+        pty: share.spec.pty,
         binding: share.spec.binding,
     }
 }
 
-fn entry_launch_id(allocation: AllocationId, epoch: Epoch) -> LaunchId {
+/// Its id.
+pub fn entry_launch_id(allocation: AllocationId, epoch: Epoch) -> LaunchId {
     let hash =
         Sha256::new().chain_update(b"lattice entry launch").chain_update(allocation.0.as_bytes()).chain_update(epoch.0.to_be_bytes());
     let digest: [u8; 32] = hash.finalize().into();

@@ -6,6 +6,7 @@ mod entrypoint;
 mod image;
 mod lifecycle;
 mod probe;
+mod pty;
 mod share;
 mod unbuilt;
 
@@ -64,6 +65,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         preemption_class: lifecycle.preemption_class,
         data: data::to_model(spec.data.as_ref())?,
         liveness_probe: spec.liveness_probe.as_ref().map(probe::to_model).transpose()?,
+        pty: spec.pty.map(pty::to_model),
     };
     model.validate()?;
     Ok(model)
@@ -89,6 +91,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
         data: Some(data::from_model(&spec.data)),
         liveness_probe: spec.liveness_probe.as_ref().map(probe::from_model),
+        pty: spec.pty.map(pty::from_model),
         ..Default::default()
     }
 }

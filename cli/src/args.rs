@@ -127,6 +127,8 @@ const LAUNCH_EXAMPLES: &str = "Examples:
       from outside, in an allocation that runs
   lattice launch --alloc 1f0c9a4e --pty -n 1 python3
       the same with a terminal, which outlives a restart of the agent
+  lattice launch --pty bash
+      elsewhere: a job of its own with your terminal, once it has its node; hanging up cancels it
   lattice launch -N 2 -n 16 ./simulate
       elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
 
@@ -352,6 +354,7 @@ mod tests {
             "launch --alloc=12345 -n 4 ./my_program --its=own -n 7",
             "launch -n4 -- true",
             "launch --alloc=12345 --pty bash",
+            "launch --pty --walltime=1h bash",
             "logs 12345 --follow",
             "logs 12345 --stderr --node=x1000c0s0b0n3",
             "attach 12345",

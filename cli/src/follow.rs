@@ -2,27 +2,33 @@
 //!
 //! ```text
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
-//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, where asked for ─▶ Cancel, and follow on to the end
+//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
+//!   LaunchInput ◀── keys, while it runs and where it has a terminal
 //! ```
 
 use crate::failure::{Exit, Failure};
+use crate::interrupts::Interrupts;
 use crate::label::{Labeller, Source};
 use crate::patience::Patience;
 use crate::received::Received;
 use crate::session::{Session, answer};
 use crate::shown::short;
+use crate::typist::{Farewell, Typist};
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_api::v1::launch_input_request::Start;
 use std::cell::RefCell;
 use std::future::pending;
 use std::io::Write;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// How long a submission may wait for its nodes before the user is told that it does.
 const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
+/// What a shell says of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
 /// Between two tries to open a log stream where the user has too many.
 const PLACE_AGAIN: Duration = Duration::from_secs(2);
 
@@ -84,56 +90,105 @@ fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Presses of Ctrl-C. While one of these lives, Ctrl-C does not end this process.
-pub struct Interrupts(Signal);
-
-impl Interrupts {
-    /// Takes Ctrl-C from here on.
-    pub fn take() -> Result<Self, Failure> {
-        signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot take Ctrl-C: {error}")))
-    }
-
-    /// Waits for the next one; without `interrupts`, for ever.
-    pub async fn pressed(interrupts: &mut Option<Self>) {
-        match interrupts {
-            Some(interrupts) => drop(interrupts.0.recv().await),
-            None => pending().await,
-        }
-    }
-}
-
 /// How following ended.
 #[derive(Debug)]
 pub enum End {
     /// The allocation ended; this is its last state.
     Ended(Box<v1::Allocation>),
-    /// The user pressed Ctrl-C twice.
-    Left,
+    /// It goes on without us: what a shell says of what made us leave.
+    Left(u8),
 }
 
-/// Follows an allocation to its end and shows its output. With `interrupts`, the first Ctrl-C cancels it and a second one
-/// leaves it. Tells whether it was cancelled here.
+/// A job of the user's own that is followed: the first Ctrl-C cancels it and a second one leaves it. Its terminal, where it
+/// has one, is the user's while it runs; a signal that ends us then cancels it.
+pub struct Own {
+    interrupts: Interrupts,
+    terminal: Option<Terminal>,
+}
+
+struct Terminal {
+    /// Begins when the job first runs.
+    typist: Option<Typist>,
+    farewell: Farewell,
+}
+
+impl Own {
+    /// Takes Ctrl-C from here on, and with `pty` what else ends this process.
+    pub fn take(pty: bool) -> Result<Self, Failure> {
+        let terminal = if pty { Some(Terminal { typist: None, farewell: Farewell::take()? }) } else { None };
+        Ok(Self { interrupts: Interrupts::take()?, terminal })
+    }
+
+    /// The terminal is the user's own again.
+    fn rest(&mut self) {
+        if let Some(typist) = self.terminal.as_mut().and_then(|t| t.typist.as_mut()) {
+            typist.rest();
+        }
+    }
+}
+
+/// What came from the one before the screen.
+enum Came {
+    Interrupt,
+    /// What ends us, as a shell says it.
+    Farewell(u8),
+}
+
+/// Types at the job's terminal while it runs, and waits for what is no key. Without a job of one's own, for ever.
+async fn hands(own: &mut Option<Own>, client: &Client, start: &Start, mut runs: watch::Receiver<bool>) -> Result<Came, Failure> {
+    let Some(Own { interrupts, terminal }) = own else { return pending().await };
+    let Some(Terminal { typist, farewell }) = terminal else {
+        interrupts.pressed().await;
+        return Ok(Came::Interrupt);
+    };
+    let typing = async {
+        loop {
+            if runs.wait_for(|runs| *runs).await.is_err() {
+                return pending().await;
+            }
+            let typist = match &mut *typist {
+                Some(typist) => typist,
+                none => none.insert(Typist::begin()?),
+            };
+            typist.go_on()?;
+            let mut begun = runs.clone();
+            tokio::select! {
+                never = typist.type_on(client, start, &mut begun) => match never {},
+                _ = runs.wait_for(|runs| !*runs) => typist.rest(),
+            }
+        }
+    };
+    tokio::select! {
+        failed = typing => failed,
+        () = interrupts.pressed() => Ok(Came::Interrupt),
+        code = farewell.comes() => Ok(Came::Farewell(code)),
+    }
+}
+
+/// Follows an allocation to its end and shows its output; tells whether it was cancelled here. `own`: see [`Own`].
 pub async fn follow(
     session: &Session,
     mut client: Client,
     request: &v1::LogsRequest,
     screen: Screen,
-    mut interrupts: Option<Interrupts>,
+    mut own: Option<Own>,
 ) -> Result<(End, bool), Failure> {
     let following = Following { session, request, screen: RefCell::new(screen), patience: Patience::default() };
     let mut cancelled = false;
     loop {
-        let failure = match following.once(&client, &mut interrupts, &mut cancelled).await {
+        let once = following.once(&client, &mut own, &mut cancelled).await;
+        own.iter_mut().for_each(Own::rest);
+        let failure = match once {
             Ok(end) => {
                 following.screen.borrow_mut().finish()?;
                 return Ok((end, cancelled));
             }
             // A job of its own is under way: its output waits for its turn.
-            Err(failure) if interrupts.is_some() && failure.is_no_place() => {
+            Err(failure) if own.is_some() && failure.is_no_place() => {
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
                 tokio::select! {
                     () = sleep(PLACE_AGAIN) => {}
-                    () = Interrupts::pressed(&mut interrupts) => return Ok((End::Left, cancelled)),
+                    code = left(&mut own) => return Ok((End::Left(code), cancelled)),
                 }
                 continue;
             }
@@ -142,11 +197,26 @@ pub async fn follow(
         };
         tokio::select! {
             connected = following.patience.connect_again(session, failure) => client = connected?,
-            () = Interrupts::pressed(&mut interrupts) => {
+            code = left(&mut own) => {
                 eprintln!("lattice: no agent to tell: allocation {} goes on; `lattice cancel` ends it later", short(&request.key));
-                return Ok((End::Left, cancelled));
+                return Ok((End::Left(code), cancelled));
             }
         }
+    }
+}
+
+/// Waits for what makes us leave while nothing can be told to anybody, and gives what a shell says of it.
+async fn left(own: &mut Option<Own>) -> u8 {
+    match own {
+        None => pending().await,
+        Some(Own { interrupts, terminal: None }) => {
+            interrupts.pressed().await;
+            INTERRUPTED
+        }
+        Some(Own { interrupts, terminal: Some(terminal) }) => tokio::select! {
+            () = interrupts.pressed() => INTERRUPTED,
+            code = terminal.farewell.comes() => code,
+        },
     }
 }
 
@@ -160,34 +230,47 @@ struct Following<'a> {
 
 impl Following<'_> {
     /// Follows on one connection.
-    async fn once(&self, client: &Client, interrupts: &mut Option<Interrupts>, cancelled: &mut bool) -> Result<End, Failure> {
+    async fn once(&self, client: &Client, own: &mut Option<Own>, cancelled: &mut bool) -> Result<End, Failure> {
         let key = &self.request.key;
         let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
-        let mut waiting_told = interrupts.is_none();
-        let both = async { tokio::try_join!(self.logs(client), self.watch(client, &last)) };
+        let mut waiting_told = own.is_none();
+        let (runs, running) = watch::channel(false);
+        let start = Start { id: String::new(), allocation: key.clone() };
+        let both = async { tokio::try_join!(self.logs(client), self.watch(client, &last, &runs)) };
         tokio::pin!(both);
         let waiting = sleep(WAITING_TOLD_AFTER);
         tokio::pin!(waiting);
         loop {
-            tokio::select! {
-                done = &mut both => {
-                    done?;
-                    break;
-                }
-                () = &mut waiting, if !waiting_told => {
-                    waiting_told = true;
-                    if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
-                        self.session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
+            let came = {
+                let hands = hands(own, client, &start, running.clone());
+                tokio::pin!(hands);
+                loop {
+                    tokio::select! {
+                        done = &mut both => {
+                            done?;
+                            break None;
+                        }
+                        came = &mut hands => break Some(came?),
+                        () = &mut waiting, if !waiting_told => {
+                            waiting_told = true;
+                            if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
+                                self.session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
+                            }
+                        }
                     }
                 }
-                () = Interrupts::pressed(interrupts) => {
-                    if *cancelled {
-                        return Ok(End::Left);
-                    }
-                    eprintln!("lattice: cancelling allocation {}; Ctrl-C again leaves it to end by itself", short(key));
-                    answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
-                    *cancelled = true;
-                }
+            };
+            let Some(came) = came else { break };
+            own.iter_mut().for_each(Own::rest);
+            if let (Came::Interrupt, true) = (&came, *cancelled) {
+                return Ok(End::Left(INTERRUPTED));
+            }
+            let again = if let Came::Interrupt = came { "; Ctrl-C again leaves it to end by itself" } else { "" };
+            eprintln!("lattice: cancelling allocation {}{again}", short(key));
+            answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
+            *cancelled = true;
+            if let Came::Farewell(code) = came {
+                return Ok(End::Left(code));
             }
         }
         let seen = last.borrow_mut().take();
@@ -210,11 +293,12 @@ impl Following<'_> {
         Ok(())
     }
 
-    async fn watch(&self, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Result<(), Failure> {
+    async fn watch(&self, client: &Client, last: &RefCell<Option<v1::Allocation>>, runs: &watch::Sender<bool>) -> Result<(), Failure> {
         let request = v1::WatchAllocationRequest { key: self.request.key.clone() };
         let mut stream = client.allocations().watch(request).await?.into_inner();
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
+            runs.send_replace(allocation.state == "Running");
             last.replace(Some(allocation));
         }
         Ok(())
@@ -225,7 +309,7 @@ impl Following<'_> {
 pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
     let a = match end {
         End::Ended(allocation) => allocation,
-        End::Left => return Ok(130),
+        End::Left(code) => return Ok(*code),
     };
     if let Some(code) = a.exit_code {
         return Ok(program_code(code));
@@ -263,6 +347,6 @@ mod tests {
         assert_eq!(code(&ended("Failed", None), false), Err(125));
         assert_eq!(code(&ended("Cancelled", None), true), Ok(130));
         assert_eq!(code(&ended("Cancelled", None), false), Err(125));
-        assert_eq!(code(&End::Left, true), Ok(130));
+        assert_eq!(code(&End::Left(143), true), Ok(143));
     }
 }

@@ -17,6 +17,7 @@ mod failure;
 mod flags;
 mod follow;
 mod handover;
+mod interrupts;
 mod keyboard;
 mod label;
 mod last;

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::last;
 use crate::output::Format;
 use crate::settings::Settings;
+use crate::terminal;
 use lattice_api::client::Client;
 use lattice_model::time::Timestamp;
 use std::future::Future;
@@ -40,7 +41,7 @@ impl Session {
     /// Says something on stderr, unless `-q` was given.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            eprintln!("lattice: {text}");
+            eprint!("lattice: {text}{}", terminal::line_end());
         }
     }
 

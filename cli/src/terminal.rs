@@ -63,6 +63,11 @@ fn restore() {
     }
 }
 
+/// What ends a line on standard error: a raw terminal would begin the next one where this one ends.
+pub fn line_end() -> &'static str {
+    if BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some() { "\r\n" } else { "\n" }
+}
+
 /// Rows and columns of the terminal that we are on, if we are on one.
 pub fn size() -> Option<(u32, u32)> {
     let of = |fd: i32| {

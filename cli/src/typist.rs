@@ -1,4 +1,4 @@
-//! The user's terminal as that of a launch's first rank (`lattice launch --pty`).
+//! The user's terminal as that of a launch's first rank (`lattice launch --pty`), or of a command's that is a job of its own.
 
 use crate::failure::Failure;
 use crate::keyboard::{self, Key};
@@ -19,11 +19,11 @@ const QUEUE: usize = 16;
 /// Between two tries to reach the launch.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Keys and sizes on their way to the launch. The terminal is raw for as long as this lives.
+/// Keys and sizes on their way to the launch. The terminal is raw for as long as this lives and does not rest.
 pub struct Typist {
     keys: mpsc::Receiver<Key>,
     resized: Signal,
-    _raw: Option<Raw>,
+    raw: Option<Raw>,
 }
 
 /// What ends this process from outside; the terminal is the user's own again by then.
@@ -45,27 +45,45 @@ fn now() -> v1::TerminalSize {
     v1::TerminalSize { rows, columns }
 }
 
-/// Makes the terminal raw and begins to read it.
-pub fn begin() -> Result<(Typist, Farewell), Failure> {
-    let take = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot take signals: {error}")));
-    let farewell = Farewell { terminate: take(SignalKind::terminate())?, hangup: take(SignalKind::hangup())? };
-    let resized = take(SignalKind::window_change())?;
-    let raw = Raw::enter().map_err(|error| Failure::other(format!("this terminal cannot be made raw: {error}")))?;
-    let (to, keys) = mpsc::channel(QUEUE);
-    keyboard::read(to, |key| key);
-    Ok((Typist { keys, resized, _raw: raw }, farewell))
+fn take(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::other(format!("cannot take signals: {error}")))
+}
+
+fn raw() -> Result<Option<Raw>, Failure> {
+    Raw::enter().map_err(|error| Failure::other(format!("this terminal cannot be made raw: {error}")))
 }
 
 impl Typist {
+    /// Makes the terminal raw and begins to read it.
+    pub fn begin() -> Result<Self, Failure> {
+        let resized = take(SignalKind::window_change())?;
+        let raw = raw()?;
+        let (to, keys) = mpsc::channel(QUEUE);
+        keyboard::read(to, |key| key);
+        Ok(Self { keys, resized, raw })
+    }
+
+    /// Gives the terminal back until [`Self::go_on`]: Ctrl-C is a signal again.
+    pub fn rest(&mut self) {
+        self.raw = None;
+    }
+
+    /// Makes it raw again.
+    pub fn go_on(&mut self) -> Result<(), Failure> {
+        if self.raw.is_none() {
+            self.raw = raw()?;
+        }
+        Ok(())
+    }
+
     /// Types from the time that the launch is known to have begun, for as long as it is asked to.
-    pub async fn type_on(&mut self, client: &Client, launch: &v1::LaunchRequest, begun: &mut watch::Receiver<bool>) -> Infallible {
+    pub async fn type_on(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
         loop {
             if begun.wait_for(|begun| *begun).await.is_err() {
                 return std::future::pending().await;
             }
             let (requests, stream) = mpsc::channel(QUEUE);
-            let start = Start { id: launch.id.clone(), allocation: launch.allocation.clone() };
-            for first in [What::Start(start), What::Size(now())] {
+            for first in [What::Start(launch.clone()), What::Size(now())] {
                 let _ = requests.try_send(v1::LaunchInputRequest { what: Some(first) });
             }
             let mut service = client.allocations();
@@ -95,13 +113,25 @@ impl Typist {
 }
 
 impl Farewell {
-    /// Waits for a signal that ends us, and gives what a shell says of that; without one of these, for ever.
-    pub async fn came(farewell: &mut Option<Self>) -> u8 {
-        let Some(farewell) = farewell else { return std::future::pending().await };
+    /// From here on these signals do not end this process by themselves.
+    pub fn take() -> Result<Self, Failure> {
+        Ok(Self { terminate: take(SignalKind::terminate())?, hangup: take(SignalKind::hangup())? })
+    }
+
+    /// Waits for a signal that ends us, and gives what a shell says of that.
+    pub async fn comes(&mut self) -> u8 {
         let kind = tokio::select! {
-            _ = farewell.terminate.recv() => SignalKind::terminate(),
-            _ = farewell.hangup.recv() => SignalKind::hangup(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.hangup.recv() => SignalKind::hangup(),
         };
         128 + u8::try_from(kind.as_raw_value()).unwrap_or(0)
+    }
+
+    /// The same; without one of these, for ever.
+    pub async fn came(farewell: &mut Option<Self>) -> u8 {
+        match farewell {
+            Some(farewell) => farewell.comes().await,
+            None => std::future::pending().await,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::binding::RankBinding;
 use crate::data::Data;
+use crate::launch::TerminalSize;
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,9 @@ pub struct AllocationSpec {
     /// How it is asked whether it still serves.
     #[serde(default)]
     pub liveness_probe: Option<LivenessProbe>,
+    /// Whether a command's first rank has a terminal, and of which size at first.
+    #[serde(default)]
+    pub pty: Option<TerminalSize>,
 }
 
 /// What an allocation runs.
@@ -165,6 +169,7 @@ impl AllocationSpec {
             preemption_class: PREEMPTION_CLASS_DEFAULT,
             data: Data::default(),
             liveness_probe: None,
+            pty: None,
         }
     }
 
@@ -203,6 +208,9 @@ impl AllocationSpec {
                     return Err(invalid("script", "it must begin with an interpreter line such as #!/bin/bash"));
                 }
                 without_nul("script arguments", args)?;
+                if self.pty.is_some() {
+                    return Err(invalid("pty", "a script has no terminal, the launches in it may have: `lattice launch --pty`"));
+                }
             }
             Entrypoint::Command { argv } => {
                 if argv.first().is_none_or(String::is_empty) {
@@ -336,6 +344,13 @@ mod tests {
         refused(&|s| s.walltime = Duration::ZERO, "walltime");
         refused(&|s| s.entrypoint = Entrypoint::Command { argv: vec![] }, "command");
         refused(&|s| s.entrypoint = Entrypoint::Script { text: "echo".into(), args: vec![] }, "script");
+        refused(
+            &|s| {
+                s.entrypoint = Entrypoint::Script { text: "#!/bin/sh".into(), args: vec![] };
+                s.pty = Some(TerminalSize::default());
+            },
+            "pty",
+        );
         refused(&|s| s.working_dir = "here".into(), "working directory");
         refused(&|s| s.uenv = Some(Image { path: "/a".into(), sha256: "AB".into() }), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");

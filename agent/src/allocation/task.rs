@@ -18,7 +18,7 @@ use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -31,6 +31,8 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries to reach a shim while this agent lacks something for it (descriptors, memory).
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+/// Bytes typed that wait for launches to begin; where there are more, the oldest pieces are lost.
+const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// Between two tries to take away what cannot be taken away yet.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
 
@@ -62,6 +64,7 @@ pub(super) fn begin(
         synced: false,
         started: false,
         launches: BTreeMap::new(),
+        typed_ahead: VecDeque::new(),
         terminals: Terminals::default(),
         entry_over: false,
         walltime_over: false,
@@ -97,6 +100,8 @@ struct AllocationTask {
     /// Whether the brain said that it may run.
     started: bool,
     launches: BTreeMap<LaunchId, LocalLaunch>,
+    /// What was typed at launches that the shim does not have yet, the oldest first.
+    typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
     entry_over: bool,
     walltime_over: bool,
@@ -476,6 +481,9 @@ impl AllocationTask {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
                     self.context.launches.begin(&self.context, &self.share, launch);
                 }
+                for (launch, message) in std::mem::take(&mut self.typed_ahead) {
+                    self.typed(launch, message).await;
+                }
             }
             FromShim::RankEnded { launch, rank, outcome } => {
                 failpoint::pass(Point::RankEndHeard);
@@ -530,8 +538,16 @@ impl AllocationTask {
         self.stand();
     }
 
-    /// While there is no line to the shim, what is typed is lost: as if the program had not looked.
+    /// What is typed at a launch that does not run yet waits for it. While there is no line to the shim, what is typed is
+    /// lost: as if the program had not looked.
     async fn typed(&mut self, launch: LaunchId, message: ToTerminal) {
+        if self.launches.get(&launch).is_none_or(|l| !l.begun) {
+            self.typed_ahead.push_back((launch, message));
+            while self.typed_ahead.iter().map(|(_, message)| message.bytes()).sum::<usize>() > TYPED_AHEAD_BYTES_MAX {
+                self.typed_ahead.pop_front();
+            }
+            return;
+        }
         match message {
             ToTerminal::Input(bytes) => self.send(ToShim::Typed { launch, bytes }).await,
             ToTerminal::Size { rows, columns } => self.send(ToShim::Resized { launch, size: terminal::size(rows, columns) }).await,

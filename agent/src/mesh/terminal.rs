@@ -32,6 +32,16 @@ pub enum ToTerminal {
     EndOfInput,
 }
 
+impl ToTerminal {
+    /// About how many bytes it takes to keep.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Input(bytes) => size_of::<Self>() + bytes.len(),
+            Self::Size { .. } | Self::EndOfInput => size_of::<Self>(),
+        }
+    }
+}
+
 /// What the user sees. The last is `Ended` or `Refused`; a stream that ends without is one that broke.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FromTerminal {

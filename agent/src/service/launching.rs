@@ -7,6 +7,7 @@ use super::caller::Caller;
 use super::output::{Selection, gather, received};
 use super::{Api, attaching};
 use crate::allocation::AllocationHandle;
+use crate::environment::entry_launch_id;
 use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, Open};
 use crate::mesh::terminal::ToTerminal;
 use crate::meshd;
@@ -131,8 +132,12 @@ pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInpu
     let Some(v1::LaunchInputRequest { what: Some(What::Start(start)) }) = requests.message().await? else {
         return Err(Status::invalid_argument("the first message must be `start`"));
     };
-    let id: LaunchId = start.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+    let given: Option<LaunchId> = match start.id.as_str() {
+        "" => None,
+        id => Some(id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?),
+    };
     let target = target(api, &caller, &start.allocation).await?;
+    let id = given.unwrap_or_else(|| entry_launch_id(target.allocation, target.epoch));
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),

@@ -84,7 +84,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         stdout,
         stderr,
         follow: request.follow,
-        at_once: false,
+        at_once: request.follow && allocation.spec.pty.is_some(),
         user: caller.principal,
         received: received(&request.received, allocation.epoch),
         tail: request.tail,

@@ -1,6 +1,7 @@
 use super::*;
 use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
+use lattice_model::launch::TerminalSize;
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
 use lattice_model::{Data, DataMount, LivenessProbe, ProbeCheck};
 use proptest::prelude::*;
@@ -229,10 +230,12 @@ prop_compose! {
         preemption_class in 0..=10u8,
         data in data(),
         liveness_probe in prop::option::of(probe()),
+        pty in prop::option::of((1..=u16::MAX, 1..=u16::MAX)),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
         let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
+        let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
@@ -240,7 +243,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty,
         }
     }
 }

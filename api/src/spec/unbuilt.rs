@@ -31,6 +31,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         task_group,
         sensitive,
         binding: _,
+        pty: _,
     } = spec;
     not_built("--intent", !intent.is_empty())?;
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {

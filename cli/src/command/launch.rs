@@ -3,7 +3,8 @@
 use crate::args::Launch;
 use crate::failure::{Exit, Failure};
 use crate::flags::{Nodes, SubmitFlags};
-use crate::follow::{Interrupts, Screen, exit_of, follow, program_code};
+use crate::follow::{Own, Screen, exit_of, follow, program_code};
+use crate::interrupts::Interrupts;
 use crate::patience::Patience;
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
@@ -13,6 +14,7 @@ use crate::typist::{self, Farewell, Typist};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
+use lattice_api::v1::launch_input_request::Start;
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -34,20 +36,17 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
 }
 
 async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
-    if args.pty {
-        return Err(Failure::new(Exit::Refused, "--pty outside an allocation is not built yet").hint(
-            "submit what holds the nodes (`lattice submit -- sleep 1h`), then `lattice launch --pty --alloc ID` or `lattice attach ID`",
-        ));
-    }
+    let pty = if args.pty { Some(typist::size()?) } else { None };
     let flags = job_flags(args.flags, args.ranks)?;
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Command(args.command), &session.settings, around)?;
+    let spec = v1::AllocationSpec { pty, ..spec };
     let client = session.connect().await?;
     // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
-    let interrupts = Interrupts::take()?;
+    let own = Own::take(pty.is_some())?;
     let id = super::submit::submit(session, &client, spec).await?;
     let request = v1::LogsRequest { key: id, follow: true, ..Default::default() };
-    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Some(interrupts)).await?;
+    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Some(own)).await?;
     exit_of(&end, cancelled)
 }
 
@@ -108,12 +107,12 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 /// The first Ctrl-C brings the launch down, and its end is waited for; the second one leaves it.
 async fn follow_launch(session: &Session, mut client: Client, request: &v1::LaunchRequest, mut screen: Screen) -> Result<u8, Failure> {
     let patience = Patience::default();
-    let mut interrupts = Some(Interrupts::take()?);
+    let mut interrupts = Interrupts::take()?;
     let mut interrupted = false;
     // Raw from here on: Ctrl-C is a key like others then.
     let (mut typist, mut farewell) = if request.pty.is_some() {
-        let (typist, farewell) = typist::begin()?;
-        (Some(typist), Some(farewell))
+        let farewell = Farewell::take()?;
+        (Some(Typist::begin()?), Some(farewell))
     } else {
         (None, None)
     };
@@ -133,7 +132,7 @@ async fn follow_launch(session: &Session, mut client: Client, request: &v1::Laun
                         answer(client.allocations().abort_launch(abort)).await?;
                         return Ok(code);
                     }
-                    () = Interrupts::pressed(&mut interrupts) => {
+                    () = interrupts.pressed() => {
                         if interrupted {
                             return Ok(INTERRUPTED);
                         }
@@ -165,7 +164,10 @@ async fn type_on(
     begun: &mut watch::Receiver<bool>,
 ) -> Infallible {
     match typist {
-        Some(typist) => typist.type_on(client, request, begun).await,
+        Some(typist) => {
+            let start = Start { id: request.id.clone(), allocation: request.allocation.clone() };
+            typist.type_on(client, &start, begun).await
+        }
         None => std::future::pending().await,
     }
 }

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         ATTACH.test("a_killed_agent_hangs_up_and_the_terminal_is_restored", &[], killed),
         ATTACH.test("a_signal_from_outside_leaves_the_terminal_restored", &[], signals),
         ATTACH.test("a_launch_has_a_terminal_that_outlives_its_agent", &[], launch),
+        ATTACH.test("a_job_of_its_own_has_a_terminal", &[], job),
         ATTACH.test("the_image_is_seen_inside", &[Need::Mounts], image),
     ]
 }
@@ -309,7 +310,7 @@ fn launch(w: &World) {
     let refused = w.run(&["launch", "--pty", "--alloc", &id, "true"]);
     assert!(refused.code() == 2 && refused.err().contains("must be a terminal"), "{}", refused.err());
     let refused = w.run(&["launch", "--pty", "true"]);
-    assert!(refused.code() == 125 && refused.err().contains("lattice attach"), "{}", refused.err());
+    assert!(refused.code() == 2 && refused.err().contains("must be a terminal"), "{}", refused.err());
     let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty", "--alloc", &id], args].concat()));
     for agent in ["n1", "n2", "n3"] {
         let mut tty = begin(agent, &["-n", "1", "sh", "-c", "PS1='what? ' exec sh -i"]);
@@ -348,4 +349,70 @@ fn launch(w: &World) {
     tty.ended_with(143);
     w.wait("the launch to be brought down", || on_launch(&id, "sleep") == 2);
     cancel(w, &id);
+}
+
+/// The allocation that was submitted last by this user.
+fn last(w: &World) -> String {
+    text(&w.status("@last"), "id")
+}
+
+fn job(w: &World) {
+    let begin = |agent: &str, args: &[&str]| Tty::start(w.at(agent).command(&[&["launch", "--pty"], args].concat()));
+    for agent in ["n1", "n2"] {
+        let mut tty = begin(agent, &["sh", "-c", "PS1='what? ' exec sh -i"]);
+        // Typed before there is anything: it waits for the program.
+        tty.types("echo $((40 + 2)).$LATTICE_RANK.$LATTICE_NPROCS.$TERM.\n");
+        tty.sees("42.0.1.vt220.");
+        assert!(tty.is_raw());
+        let id = last(w);
+        tty.asks("stty size | tr ' ' x", "40x100");
+        tty.resize(50, 132);
+        tty.asks("until [ \"$(stty size)\" = '50 132' ]; do :; done; echo re''sized", "resized");
+        tty.types("sleep 601; echo not reached\n");
+        w.wait("sleep to run", || on_launch(&id, "sleep") == 1);
+        tty.types("\x03");
+        tty.asks("echo code=$?", "code=130");
+        tty.types("exit 6\n");
+        tty.ended_with(6);
+        let now = w.ended(&id);
+        assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "6"));
+        assert!(w.log(&id).contains("42.0.1.vt220."), "what was shown is its output");
+    }
+    // Four ranks: the first has the terminal, the others' output comes as ever; the launch's code is the highest.
+    let mut tty = begin("n1", &["-N", "2", "-n", "4", "sh", "-c", "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK"]);
+    tty.sees("is 0");
+    tty.types("\n");
+    tty.ended_with(3);
+    // Its head's agent dies and comes back: nothing of it is lost.
+    let mut tty = begin("n1", &["sh", "-c", "PS1='what? ' exec sh -i"]);
+    tty.sees("what? ");
+    let id = last(w);
+    let head = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    tty.asks("kept=$((6 * 7)); echo is $kept", "is 42");
+    faults::kill_node(&w.dir, &head).unwrap();
+    faults::heal(&w.dir, JOB).unwrap();
+    tty.sees_again(|tty| tty.types("echo kept $kept\n"), "kept 42");
+    tty.types("exit 7\n");
+    tty.ended_with(7);
+    // While it waits for its nodes the terminal is the user's, and Ctrl-C cancels it.
+    let all = sleeper(w, &["--nodes", "3"]);
+    let mut tty = begin("n1", &["true"]);
+    tty.sees("waiting for nodes");
+    assert!(!tty.is_raw());
+    let id = last(w);
+    tty.types("\x03");
+    tty.ended_with(130);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    cancel(w, &all);
+    // Taken from outside, it is cancelled.
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        let mut tty = begin("n1", &["sh", "-c", "echo up; exec sleep 602"]);
+        tty.sees("up");
+        w.wait("the terminal to be raw", || tty.is_raw());
+        let id = last(w);
+        kill(Pid::from_raw(tty.pid()), signal).unwrap();
+        tty.ended_with(code);
+        assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    }
+    w.assert_nothing_left();
 }

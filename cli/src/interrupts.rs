@@ -1,0 +1,19 @@
+//! Ctrl-C, where it does not simply end this process.
+
+use crate::failure::Failure;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Presses of Ctrl-C. While one of these lives, Ctrl-C does not end this process.
+pub struct Interrupts(Signal);
+
+impl Interrupts {
+    /// Takes Ctrl-C from here on.
+    pub fn take() -> Result<Self, Failure> {
+        signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot take Ctrl-C: {error}")))
+    }
+
+    /// Waits for the next one.
+    pub async fn pressed(&mut self) {
+        self.0.recv().await;
+    }
+}
