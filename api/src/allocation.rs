@@ -39,7 +39,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         tasks_per_node: spec.tasks_per_node,
         exit_code: ended.and_then(|reason| reason.exit_code()),
         requeue_count: allocation.requeue_count,
-        walltime_seconds: spec.walltime.as_secs(),
+        walltime_seconds: spec.walltime.map_or(0, |time| time.as_secs()),
         submitted_at_ms: allocation.submitted_at.0,
         claimed_at_ms: ms(allocation.claimed_at),
         started_at_ms: ms(allocation.started_at),

@@ -34,7 +34,7 @@ const TASKS_PER_NODE_DEFAULT: u32 = 1;
 pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> {
     unbuilt::refuse(spec)?;
     let lifecycle = lifecycle::to_model(spec.lifecycle.as_ref())?;
-    let (requeue, requeues_max) = lifecycle::requeue_to_model(spec.requeue.as_ref())?;
+    let (requeue, requeues_max) = lifecycle::requeue_to_model(spec.requeue.as_ref(), lifecycle.walltime.is_none())?;
     if let Some(name) = spec.env.keys().filter(|name| is_wireup_variable(name)).min() {
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
         return Err(SpecError::Invalid { field: "env", why });

@@ -35,6 +35,9 @@ pub struct SubmitFlags {
     /// How long it may run: 90s, 30m, 24h, 1h30m, HH:MM:SS [default: 1h]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
     pub walltime: Option<Duration>,
+    /// A service: without a walltime it runs until it ends, is cancelled, or its liveness probe fails
+    #[arg(long)]
+    pub service: bool,
     /// A SquashFS file to run in, seen at /user-environment: PATH[@sha256:DIGEST]
     #[arg(long, value_name = "PATH", overrides_with = "uenv")]
     pub uenv: Option<String>,
@@ -47,7 +50,7 @@ pub struct SubmitFlags {
     /// A name for people [default: the script's or the program's]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
-    /// Put it back into the queue instead of failing it [plain --requeue: on_node_failure; default: never]
+    /// Put it back into the queue instead of failing it [plain --requeue: on_node_failure; default: never, of a --service always]
     #[arg(
         long,
         value_name = "WHEN",
@@ -89,7 +92,9 @@ impl SubmitFlags {
             gpus: self.gpus.or(under.gpus),
             shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
-            walltime: self.walltime.or(under.walltime),
+            // One way to say how long, as the one on top says it.
+            walltime: self.walltime.or(if self.service { None } else { under.walltime }),
+            service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
             env: [under.env, self.env].concat(),
             export: self.export.or(under.export),
@@ -113,6 +118,7 @@ impl SubmitFlags {
             ("--gpus", self.gpus.is_some()),
             ("--shared", self.shared),
             ("--walltime", self.walltime.is_some()),
+            ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
             ("--requeue", self.requeue.is_some()),
@@ -228,6 +234,9 @@ mod tests {
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.of_an_allocation(), Some("--name"));
+        let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
+        assert_eq!(of(flags("--service").over(flags("--walltime=60"))), (true, None));
+        assert_eq!(of(flags("--walltime=60").over(flags("--service"))), (false, Some(60)));
     }
 
     #[test]

@@ -129,8 +129,8 @@ pub fn specification(
             ..Default::default()
         }),
         lifecycle: Some(v1::Lifecycle {
-            r#type: "bounded".to_owned(),
-            walltime_seconds: flags.walltime.map_or(WALLTIME_SECONDS_DEFAULT, |time| time.as_secs()),
+            r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
+            walltime_seconds: flags.walltime.map_or(if flags.service { 0 } else { WALLTIME_SECONDS_DEFAULT }, |time| time.as_secs()),
             preemption_class: flags.preemption_class.unwrap_or_default(),
             preemption_class_set: flags.preemption_class.is_some(),
         }),
@@ -175,7 +175,10 @@ mod tests {
         let spec = specified(&SubmitFlags::default(), Program::Command(vec!["/bin/hostname".into(), "-f".into()]));
         assert_eq!((spec.name.as_str(), spec.tenant.as_str(), spec.vcluster.as_str()), ("hostname", "t", "v"));
         let model = lattice_api::spec::to_model(&spec).unwrap();
-        assert_eq!((model.nodes, model.tasks_per_node, model.walltime.as_secs(), model.preemption_class), (1, 1, 3600, 5));
+        assert_eq!(
+            (model.nodes, model.tasks_per_node, model.walltime.map(|time| time.as_secs()), model.preemption_class),
+            (1, 1, Some(3600), 5)
+        );
         assert_eq!(model.working_dir, Path::new("/project"));
     }
 

@@ -23,7 +23,8 @@ pub struct AllocationJson<'a> {
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
-    walltime_seconds: u64,
+    /// `None`: a service, without any.
+    walltime_seconds: Option<u64>,
     submitted_at: Option<String>,
     claimed_at: Option<String>,
     started_at: Option<String>,
@@ -63,7 +64,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
-            walltime_seconds: a.walltime_seconds,
+            walltime_seconds: (a.walltime_seconds > 0).then_some(a.walltime_seconds),
             submitted_at: time(a.submitted_at_ms),
             claimed_at: time(a.claimed_at_ms),
             started_at: time(a.started_at_ms),
@@ -130,7 +131,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
             if owners { a.owner.clone() } else { String::new() },
             a.state.clone(),
             a.nodes_wanted.to_string(),
-            clock(a.walltime_seconds),
+            walltime(a),
             elapsed(a, now).unwrap_or_default(),
             queue(&a.vcluster).to_owned(),
             reason(a),
@@ -154,7 +155,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
-        ("Walltime", clock(a.walltime_seconds)),
+        ("Walltime", walltime(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
         ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
@@ -219,6 +220,11 @@ fn queue(vcluster: &str) -> &str {
 
 fn clock(seconds: u64) -> String {
     clock_text(Duration::from_secs(seconds))
+}
+
+/// How long it may run; a service has no end set.
+fn walltime(a: &v1::Allocation) -> String {
+    if a.walltime_seconds == 0 { "service".to_owned() } else { clock(a.walltime_seconds) }
 }
 
 fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {

@@ -17,8 +17,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     topology: Option<String>,
     #[arg(long, hide = true)]
-    service: bool,
-    #[arg(long, hide = true)]
     reactive: bool,
     #[arg(long, hide = true)]
     network_domain: Option<String>,
@@ -47,7 +45,6 @@ impl UnbuiltFlags {
             image: self.image.or(under.image),
             constraint: [under.constraint, self.constraint].concat(),
             topology: self.topology.or(under.topology),
-            service: self.service || under.service,
             reactive: self.reactive || under.reactive,
             network_domain: self.network_domain.or(under.network_domain),
             expose: [under.expose, self.expose].concat(),
@@ -68,7 +65,6 @@ impl UnbuiltFlags {
             ("--image", self.image.is_some()),
             ("--constraint", !self.constraint.is_empty()),
             ("--topology", self.topology.is_some()),
-            ("--service", self.service),
             ("--reactive", self.reactive),
             ("--network-domain", self.network_domain.is_some()),
             ("--expose", !self.expose.is_empty()),
@@ -93,9 +89,8 @@ impl UnbuiltFlags {
         let resources = spec.resources.get_or_insert_default();
         resources.constraints = self.constraint.iter().map(|text| halves(text, ':')).collect();
         resources.topology = self.topology.clone().unwrap_or_default();
-        if self.service || self.reactive {
-            let kind = if self.service { "unbounded" } else { "reactive" };
-            spec.lifecycle.get_or_insert_default().r#type = kind.to_owned();
+        if self.reactive {
+            spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
         if self.network_domain.is_some() || !self.expose.is_empty() {
             let port = |text: &str| text.parse().unwrap_or_default();
@@ -150,7 +145,6 @@ mod tests {
             ("--constraint=gpu_type:GH200", "--constraint"),
             ("-Cgpu", "--constraint"),
             ("--topology=tight", "--topology"),
-            ("--service", "--service"),
             ("--reactive", "--reactive"),
             ("--network-domain=d", "--network-domain"),
             ("--expose=metrics:9090", "--expose"),

@@ -283,7 +283,7 @@ fn a_submission_is_sent_remembered_and_found_again() {
         let sent = scene.submitted.lock().unwrap().pop().unwrap();
         assert_eq!(stdout, format!("{}\n", sent.id));
         let spec = lattice_api::spec::to_model(&sent.spec.unwrap()).unwrap();
-        assert_eq!((spec.nodes, spec.name.as_str(), spec.walltime.as_secs()), (2, "fromscript", 7200));
+        assert_eq!((spec.nodes, spec.name.as_str(), spec.walltime.map(|time| time.as_secs())), (2, "fromscript", Some(7200)));
         assert_eq!(spec.entrypoint, lattice_model::spec::Entrypoint::Script { text: script.into(), args: vec!["a".into(), "-b".into()] });
         assert_eq!(spec.env.keys().collect::<Vec<_>>(), ["HOME", "KEPT", "PATH"]);
         assert_eq!(spec.working_dir, dir.canonicalize().unwrap());

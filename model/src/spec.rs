@@ -53,8 +53,8 @@ pub struct AllocationSpec {
     /// How its ranks are bound, where a launch does not say otherwise.
     #[serde(default)]
     pub binding: RankBinding,
-    /// How long it may run once every prologue is done.
-    pub walltime: Duration,
+    /// How long it may run once every prologue is done. `None`: a service, which ends by itself, by its probe, or by a cancel.
+    pub walltime: Option<Duration>,
     /// What runs.
     pub entrypoint: Entrypoint,
     /// The software environment it runs in.
@@ -159,7 +159,7 @@ impl AllocationSpec {
             share: None,
             tasks_per_node: 1,
             binding: RankBinding::default(),
-            walltime: Duration::from_secs(60),
+            walltime: Some(Duration::from_secs(60)),
             entrypoint,
             uenv: None,
             working_dir: working_dir.to_owned(),
@@ -196,7 +196,7 @@ impl AllocationSpec {
         if let Some(share) = self.share.filter(|s| s.gpus < gpus) {
             return Err(invalid("gpus-per-task", format!("its tasks want {gpus} GPUs of each node, and --gpus asks for {}", share.gpus)));
         }
-        if self.walltime.is_zero() || self.walltime > WALLTIME_MAX {
+        if self.walltime.is_some_and(|time| time.is_zero() || time > WALLTIME_MAX) {
             return Err(invalid("walltime", "more than 0 and at most 365 days"));
         }
         match &self.entrypoint {
@@ -341,7 +341,7 @@ mod tests {
         refused(&|s| s.nodes = 0, "nodes");
         refused(&|s| s.tasks_per_node = 0, "tasks-per-node");
         refused(&|s| s.share = Some(Resources::default()), "shared");
-        refused(&|s| s.walltime = Duration::ZERO, "walltime");
+        refused(&|s| s.walltime = Some(Duration::ZERO), "walltime");
         refused(&|s| s.entrypoint = Entrypoint::Command { argv: vec![] }, "command");
         refused(&|s| s.entrypoint = Entrypoint::Script { text: "echo".into(), args: vec![] }, "script");
         refused(

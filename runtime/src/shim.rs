@@ -200,7 +200,8 @@ impl LogStream {
 pub enum ToShim {
     /// Opens the connection. A newer connection replaces an older one.
     Hello { protocol: u32 },
-    /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME.
+    /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME. `u64::MAX`: without
+    /// end, a service.
     Go { walltime_ms: u64 },
     /// Starts the allocation's script (launch 0, rank 0), unless that was done. Answered by [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },

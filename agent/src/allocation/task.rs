@@ -272,7 +272,7 @@ impl AllocationTask {
         if !self.connect().await {
             return;
         }
-        let walltime_ms = u64::try_from(share.spec.walltime.as_millis()).unwrap_or(u64::MAX);
+        let walltime_ms = share.spec.walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.send(ToShim::Go { walltime_ms }).await;
         failpoint::pass(Point::GoSent);
         self.say("running");

@@ -6,16 +6,19 @@ use lattice_model::spec::{PREEMPTION_CLASS_DEFAULT, RequeuePolicy, SpecError};
 
 /// Requeues when a message says 0.
 const REQUEUES_DEFAULT: u32 = 3;
+const BOUNDED: &str = "bounded";
+const UNBOUNDED: &str = "unbounded";
 
 pub(super) struct Lifecycle {
-    pub walltime: Duration,
+    /// `None`: a service.
+    pub walltime: Option<Duration>,
     pub preemption_class: u8,
 }
 
-/// `type` was looked at by [`super::unbuilt::refuse`]. A missing walltime is left 0, which validation refuses by name.
+/// [`super::unbuilt::refuse`] has looked at `type`. A missing walltime is left 0, which validation refuses by name.
 pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, SpecError> {
     let Some(lifecycle) = lifecycle else {
-        return Ok(Lifecycle { walltime: Duration::ZERO, preemption_class: PREEMPTION_CLASS_DEFAULT });
+        return Ok(Lifecycle { walltime: Some(Duration::ZERO), preemption_class: PREEMPTION_CLASS_DEFAULT });
     };
     let preemption_class = if lifecycle.preemption_class_set {
         u8::try_from(lifecycle.preemption_class).map_err(|_| SpecError::Invalid {
@@ -28,21 +31,32 @@ pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, S
         let why = "a class without preemption_class_set is ambiguous; set both".to_owned();
         return Err(SpecError::Invalid { field: "preemption-class", why });
     };
-    Ok(Lifecycle { walltime: Duration::from_secs(lifecycle.walltime_seconds), preemption_class })
+    let walltime = match (lifecycle.r#type.as_str(), lifecycle.walltime_seconds) {
+        (UNBOUNDED, 0) => None,
+        (UNBOUNDED, _) => {
+            let why = "a service has none, it runs until it ends or is cancelled: leave out --walltime or --service".to_owned();
+            return Err(SpecError::Invalid { field: "walltime", why });
+        }
+        (_, seconds) => Some(Duration::from_secs(seconds)),
+    };
+    Ok(Lifecycle { walltime, preemption_class })
 }
 
-pub(super) fn from_model(walltime: Duration, preemption_class: u8) -> v1::Lifecycle {
+pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1::Lifecycle {
     v1::Lifecycle {
-        r#type: "bounded".to_owned(),
-        walltime_seconds: walltime.as_secs(),
+        r#type: if walltime.is_some() { BOUNDED } else { UNBOUNDED }.to_owned(),
+        walltime_seconds: walltime.map_or(0, |time| time.as_secs()),
         preemption_class: preemption_class.into(),
         preemption_class_set: true,
     }
 }
 
-pub(super) fn requeue_to_model(requeue: Option<&v1::Requeue>) -> Result<(RequeuePolicy, u32), SpecError> {
-    let Some(requeue) = requeue else { return Ok((RequeuePolicy::Never, REQUEUES_DEFAULT)) };
+/// Where nothing is said, a service is begun again after any failure, and other work never.
+pub(super) fn requeue_to_model(requeue: Option<&v1::Requeue>, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
+    let unsaid = v1::Requeue::default();
+    let requeue = requeue.unwrap_or(&unsaid);
     let policy = match requeue.policy.as_str() {
+        "" if service => RequeuePolicy::Always,
         "" | "never" => RequeuePolicy::Never,
         "on_node_failure" => RequeuePolicy::OnNodeFailure,
         "always" => RequeuePolicy::Always,

@@ -48,19 +48,23 @@ fn defaults_are_applied() {
     let seconds = [probe.initial_delay, probe.period, probe.timeout].map(|d| d.as_secs());
     assert_eq!((probe.check, seconds, probe.failures_max), (ProbeCheck::Http { path: "/".into() }, [10, 30, 5], 3));
     assert_eq!((model.data.defaults, model.data.scratch_bytes), (true, Some(500_000_000_000)));
+    said.lifecycle = Some(v1::Lifecycle { r#type: "unbounded".into(), ..Default::default() });
+    assert_eq!(to_model(&said).map(|model| (model.walltime, model.requeue)), Ok((None, RequeuePolicy::OnNodeFailure)));
+    said.requeue = None;
+    let service = to_model(&said).unwrap();
+    assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "what serves is begun again");
 }
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 21] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
         ("--nodes=MIN-MAX", |s| s.resources.as_mut().unwrap().nodes_max = 4),
         ("--constraint", |s| drop(s.resources.as_mut().unwrap().constraints.insert("gpu_type".into(), "GH200".into()))),
         ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
-        ("--service", |s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into()),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
@@ -93,7 +97,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 23] = [
+    let cases: [(&str, Change); 24] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -102,6 +106,7 @@ fn bad_values_are_refused_by_name() {
             (resources.memory_gb, resources.memory_bytes) = (1, 1 << 30);
         }),
         ("walltime", |s| s.lifecycle = None),
+        ("walltime", |s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into()),
         ("entrypoint", |s| s.entrypoint = None),
         ("entrypoint", |s| s.entrypoint = Some(v1::Entrypoint::default())),
         ("lifecycle", |s| s.lifecycle.as_mut().unwrap().r#type = "endless".into()),
@@ -220,7 +225,7 @@ prop_compose! {
         labels in ("[a-zä]{1,20}", text(), text(), text()),
         tags in env(),
         share in prop::option::of((0..512u32, 0..=u64::MAX, 0..8u32)),
-        (nodes, tasks_per_node, seconds, binding) in (1..=100_000u32, 1..=4096u32, 1..=31_536_000u64, binding()),
+        (nodes, tasks_per_node, seconds, binding) in (1..=100_000u32, 1..=4096u32, prop::option::of(1..=31_536_000u64), binding()),
         entrypoint in entrypoint(),
         uenv in prop::option::of(("/[a-z@:]{0,20}", "[0-9a-f]{64}")),
         dir in "/[a-zä ]{0,20}",
@@ -239,7 +244,7 @@ prop_compose! {
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
-            walltime: Duration::from_secs(seconds),
+            walltime: seconds.map(Duration::from_secs),
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),

@@ -55,7 +55,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         not_built("--topology", !topology.is_empty())?;
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
-    not_built("--service", kind == "unbounded")?;
     not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
     if let Some(v1::Connectivity { network_domain, expose }) = connectivity {

@@ -379,7 +379,8 @@ fn job(w: &World) {
         assert!(w.log(&id).contains("42.0.1.vt220."), "what was shown is its output");
     }
     // Four ranks: the first has the terminal, the others' output comes as ever; the launch's code is the highest.
-    let mut tty = begin("n1", &["-N", "2", "-n", "4", "sh", "-c", "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK"]);
+    let mut tty =
+        begin("n1", &["-N", "2", "-n", "4", "sh", "-c", "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK"]);
     tty.sees("is 0");
     tty.types("\n");
     tty.ended_with(3);

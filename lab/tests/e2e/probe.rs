@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         PROBE.test("an_answer_that_does_not_come_is_a_failure", &[], silent),
         PROBE.test("probes_go_on_after_the_agent_was_killed", &[], killed),
         PROBE.test("a_dead_service_goes_back_into_the_queue_on_request", &[], requeued),
+        PROBE.test("a_service_has_no_walltime_and_ends_by_its_probe_its_program_or_a_cancel", &[], services),
         PROBE.test("what_cannot_be_a_probe_is_refused", &[], nonsense),
     ]
 }
@@ -125,6 +126,46 @@ fn requeued(w: &World) {
     assert!(reason(w, &id).contains("connection refused"));
     assert_eq!(text(&w.status(&id), "requeue_count"), "3");
     w.assert_nothing_left();
+}
+
+fn services(w: &World) {
+    let server = Server::start(200);
+    let probe = format!("http:{},period=1s,delay=0,failures=2", server.port);
+    let script =
+        w.script("serve.sh", &format!("#!/bin/sh\n#LATTICE service\n#LATTICE liveness-probe={probe} requeue=never\nexec sleep 600\n"));
+    let id = w.submit(&[&script]);
+    w.running(&id);
+    let now = w.status(&id);
+    assert!(now["walltime_seconds"].is_null(), "{now}");
+    assert!(w.ok(&["status", &id]).contains("service") && w.ok(&["status"]).contains("service"));
+    // It goes on over its agent's restart, with its probe.
+    let node = now["nodes"][0].as_str().unwrap().to_owned();
+    faults::kill_node(&w.dir, &node).unwrap();
+    let before = server.asked();
+    faults::start_node(&w.dir, &node).unwrap();
+    w.wait("probes by the next agent", || server.asked() >= before + 2);
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    server.status.store(500, Ordering::SeqCst);
+    assert!(reason(w, &id).ends_with("failed 2 times: status 500"), "{}", w.status(&id));
+    // What serves is begun again after any failure, three times at most, where nothing else is said.
+    let id = w.submit(&["--service", "--", "/bin/sh", "-c", "exit 3"]);
+    let ended = w.ended(&id);
+    assert_eq!(
+        (text(&ended, "state").as_str(), text(&ended, "exit_code").as_str(), text(&ended, "requeue_count").as_str()),
+        ("Failed", "3", "3")
+    );
+    // Its program's good end is its end; so is a cancel.
+    let id = w.submit(&["--service", "--", "/bin/true"]);
+    assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
+    let id = w.submit(&["--service", "--", "/bin/sleep", "600"]);
+    w.running(&id);
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    w.assert_nothing_left();
+    let done = w.run(&["submit", "--service", "--walltime", "1h", "--", "/bin/true"]);
+    assert!(done.code() == 2 && done.err().contains("--walltime"), "{}", done.err());
+    let done = w.run(&["submit", "--reactive", "--", "/bin/true"]);
+    assert!(done.code() == 4 && done.err().contains("--reactive"), "{}", done.err());
 }
 
 fn nonsense(w: &World) {
