@@ -5,7 +5,7 @@
 //!                             ▲            ▲           │  ▲
 //!                 changes ────┘        leader's        │  └── network ──▶ the other members
 //!                    ▲                 clocks          ▼
-//!                    └───────────── store::machine: ledger::apply (pure) + audit file + snapshots
+//!                    └───────────── store::machine: ledger::apply (pure) + audit chain + snapshots
 //! ```
 //!
 //! | task | owns | talks by |
@@ -35,6 +35,7 @@ pub mod store;
 pub mod tls;
 pub mod wire;
 
+mod chain;
 mod hearts;
 mod network;
 mod proposer;

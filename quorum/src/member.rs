@@ -9,6 +9,7 @@
 //! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
 //! folder is free.
 
+use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::hearts::Hearts;
@@ -105,6 +106,7 @@ pub(crate) struct Core {
     pub proposer: Proposer,
     pub reads: ReadGate,
     pub peers: Peers,
+    pub chain: Arc<ChainFetch>,
     pub hearts: Hearts,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
@@ -152,6 +154,7 @@ impl Member {
             return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
         }
         let agreed = machine.agreed();
+        chain::complete(&agreed, &peers).await?;
         let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), peers.clone(), log, machine).await?;
         if bootstrap {
             initialise(&raft, &config).await?;
@@ -164,7 +167,8 @@ impl Member {
         let (proposer, proposing) = Proposer::start(raft.clone(), stop.clone());
         let (reads, reading) = ReadGate::start(raft.clone(), held, stop.clone());
         let (led_tx, led) = watch::channel(true);
-        let core = Arc::new(Core { config, raft, agreed, proposer, reads, peers, hearts: Hearts::default(), led, stop });
+        let chain = Arc::new(ChainFetch::new(Arc::clone(&agreed), peers.clone(), stop.clone()));
+        let core = Arc::new(Core { config, raft, agreed, proposer, reads, peers, chain, hearts: Hearts::default(), led, stop });
         let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
         let duties = tokio::spawn(duties(Arc::clone(&core)));
         let (servers, failures) = service::serve(&core, &tls, listeners)?;

@@ -5,7 +5,7 @@ use crate::identity::member_name;
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::tls::{ClientTls, TlsError};
-use crate::wire::{HeartbeatSummary, MESSAGE_BYTES_MAX};
+use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
+/// How long a member may take for a page of its audit chain.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an unreachable member is left alone.
 const BACKOFF: Duration = Duration::from_millis(100);
 
@@ -88,11 +90,40 @@ impl Peers {
         Some(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
+    /// The other members.
+    pub fn ids(&self) -> Vec<u64> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Audit records of this member behind `after`, as many as one message takes. With `u64::MAX` the page's head alone
+    /// comes: the member has its state and its audit chain up to there, and a learner may vote.
+    pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoPage> {
+        let link = self.0.get(&member).ok_or_else(|| NoPage::Unanswered("it is not in this member's configuration".to_owned()))?;
+        let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage::Unanswered(with_causes(&e)))?;
+        match tokio::time::timeout(PAGE_TIMEOUT, raft_client(link).audit(body)).await {
+            Ok(Ok(page)) => unpack(page.get_ref()).map_err(|e| NoPage::Unanswered(with_causes(&e))),
+            Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => Err(NoPage::Unknown),
+            Ok(Err(status)) => {
+                Err(NoPage::Unanswered(std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes)))
+            }
+            Err(_) => Err(NoPage::Unanswered("no answer in time".to_owned())),
+        }
+    }
+
     /// Tells the leader what this member heard. True when it took it.
     pub async fn heartbeats(&self, leader: u64, summary: &HeartbeatSummary, limit: Duration) -> bool {
         let (Some(link), Ok(body)) = (self.0.get(&leader), pack(summary)) else { return false };
         matches!(tokio::time::timeout(limit, raft_client(link).heartbeats(body)).await, Ok(Ok(_)))
     }
+}
+
+/// Why a member gave no page of its audit chain.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPage {
+    #[error("it is of a version that sends no audit records by themselves")]
+    Unknown,
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 fn raft_client(link: &Link) -> RaftClient<Channel> {

@@ -6,22 +6,23 @@
 //!   DIR/vote                 the last vote, replaced whole
 //!   DIR/purged               up to where the log was cut off behind a snapshot, replaced whole
 //!   DIR/log/FIRST.log        the log, in segments named by their first index
-//!   DIR/audit.log            the audit chain, append-only
-//!   DIR/INDEX.snapshot       the ledger and the audit chain as of a log index
+//!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
+//!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head
 //! ```
 //!
 //! Every record has its length and checksum. What was being written at a crash (a torn tail) is cut off with a line in
-//! the log; damage anywhere else refuses to start and names file and offset. The audit file is *derived*: records of
+//! the log; damage anywhere else refuses to start and names file and offset. The audit chain is *derived*: records of
 //! entries behind the last snapshot are made again by applying the log, so it is synced with the snapshot and not with
 //! every entry.
 //!
-//! A snapshot carries the audit records up to its head, so that a member that installs it has the whole chain. That
-//! costs a copy of the chain for each snapshot; issue 4 replaces it by segments that are fetched on their own.
+//! A snapshot has the audit chain's head and nothing else of it: a member fetches the records that it lacks from the one
+//! that sends the snapshot before it takes it, and checks them against the head.
 
-pub mod audit_file;
+pub mod audit;
 pub mod directory;
 pub mod log;
 pub mod machine;
+pub mod previous;
 pub mod record;
 pub mod segments;
 pub mod snapshot_file;
@@ -53,6 +54,10 @@ pub enum StoreError {
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: String },
+    #[error(
+        "audit records {first} to {last} are missing here and no other member could send them ({why}). Start a member that has them; where none has, restore from a backup"
+    )]
+    AuditMissing { first: u64, last: u64, why: String },
     #[error("a log entry cannot be encoded")]
     Encode(#[source] PackError),
     #[error("the log stopped after an earlier failure to write")]

@@ -1,6 +1,7 @@
 //! What agents and members say to each other. MessagePack with field names inside gRPC: additive, and one
 //! vocabulary (the model's) on both ends.
 
+use crate::ledger::AuditHead;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation, Incarnation,
     MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
@@ -211,6 +212,22 @@ pub struct HeartbeatSummary {
     pub from: MemberId,
     /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
+}
+
+/// From a member to another one: send the audit records behind this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPageRequest {
+    /// The last record that is known.
+    pub after: u64,
+}
+
+/// Some audit records, in order, and how far the sender's state goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPage {
+    /// The last record of the sender's state.
+    pub head: AuditHead,
+    /// Records behind the one that was named; none where there are no more.
+    pub records: Vec<AuditRecord>,
 }
 
 /// How the members stand, as one of them sees it.

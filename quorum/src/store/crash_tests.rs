@@ -1,12 +1,12 @@
 //! Crashes at every byte, and damage.
 
-use super::audit_file::AuditFile;
+use super::audit::{AuditChain, SEGMENT_RECORDS};
 use super::directory::Directory;
 use super::log::Log;
 use super::machine::Machine;
 use super::segments::{SEGMENT_HEADER, Segments};
 use super::{StoreError, snapshot_file};
-use crate::ledger::{Action, AuditHead, Command};
+use crate::ledger::{Action, Command};
 use crate::raft::{Entry, LogId, Proposal, Vote};
 use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
@@ -183,44 +183,130 @@ async fn entries_that_left_the_memory_are_read_from_disk() {
     close(&scratch, log, directory).await;
 }
 
-fn record(head: &mut AuditHead) -> AuditRecord {
-    head.link(Revision(1), Timestamp(1), "u", AuditAction::LeaseGranted, None, None, "x".into())
+/// Records that follow each other; what their hashes are of is checked elsewhere.
+fn chained(count: u64) -> Vec<AuditRecord> {
+    let hash = |seq: u64| format!("{seq:064x}");
+    let record = |seq| AuditRecord {
+        seq,
+        revision: Revision(seq),
+        at: Timestamp(seq),
+        actor: "u".into(),
+        action: AuditAction::LeaseGranted,
+        allocation: None,
+        node: None,
+        detail: "x".into(),
+        previous: hash(seq - 1),
+        hash: hash(seq),
+    };
+    (1..=count).map(record).collect()
+}
+
+fn seqs(chain: &AuditChain, after: u64, upto: u64) -> Vec<u64> {
+    chain.records(after, upto).map(|r| r.unwrap().seq).collect()
+}
+
+fn checkpoint(chain: &mut AuditChain) {
+    let checked = chain.checkpoint().unwrap().run().unwrap();
+    chain.checked(checked);
+}
+
+fn segment(dir: &Path, first: u64) -> PathBuf {
+    dir.join(format!("{first:020}.audit"))
 }
 
 #[test]
-fn an_audit_file_torn_at_any_byte_is_written_again_by_the_replay() {
+fn an_audit_segment_torn_at_any_byte_is_written_again_by_the_replay() {
     let scratch = Scratch::new();
-    let path = scratch.0.join("audit.log");
-    let mut head = AuditHead::default();
-    let records: Vec<AuditRecord> = (0..3).map(|_| record(&mut head)).collect();
-    AuditFile::open(&path).unwrap().append(&records).unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    for torn in 16..bytes.len() {
-        std::fs::write(&path, &bytes[..torn]).unwrap();
-        let mut file = AuditFile::open(&path).unwrap();
-        assert!(file.head().seq < 3);
-        file.append(&records).unwrap();
-        assert_eq!(file.head(), &head);
-        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    let records = chained(3);
+    AuditChain::open(&scratch.0).unwrap().append(&records).unwrap();
+    let file = segment(&scratch.0, 1);
+    let bytes = std::fs::read(&file).unwrap();
+    for torn in 0..bytes.len() {
+        std::fs::write(&file, &bytes[..torn]).unwrap();
+        let mut chain = AuditChain::open(&scratch.0).unwrap();
+        assert!(chain.head().seq < 3, "torn at {torn}");
+        chain.append(&records).unwrap();
+        drop(chain);
+        assert_eq!(seqs(&AuditChain::open(&scratch.0).unwrap(), 0, 9), [1, 2, 3], "torn at {torn}");
     }
-    // What does not follow is not appended.
-    let mut other = AuditHead { seq: 3, hash: "0".repeat(64) };
-    let stranger = record(&mut other);
-    assert!(AuditFile::open(&path).unwrap().append(&[stranger]).is_err());
+    // What does not follow, or is another one, is not appended.
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    let stranger = AuditRecord { previous: "0".repeat(64), ..chained(4).pop().unwrap() };
+    assert!(chain.append(&[stranger]).is_err());
+    let other = AuditRecord { hash: "0".repeat(64), ..chained(3).pop().unwrap() };
+    assert!(chain.append(&[other]).is_err());
+    assert_eq!(chain.head().seq, 3);
 }
 
 #[test]
-fn audit_records_are_found_behind_any_place() {
+fn a_synced_audit_record_that_is_damaged_refuses_to_start_and_names_the_place() {
     let scratch = Scratch::new();
-    let mut file = AuditFile::open(&scratch.0.join("audit.log")).unwrap();
-    let mut head = AuditHead::default();
-    let records: Vec<AuditRecord> = (0..3000).map(|_| record(&mut head)).collect();
-    file.append(&records).unwrap();
-    for after in [0, 1, 1023, 1024, 1025, 2048, 2999, 3000, 9999] {
-        let found: Vec<u64> = file.records(after, 3000).unwrap().map(|r| r.unwrap().seq).take(3).collect();
-        let want: Vec<u64> = (after + 1..=3000).take(3).collect();
+    let records = chained(3);
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&records[..2]).unwrap();
+    checkpoint(&mut chain);
+    chain.append(&records[2..]).unwrap();
+    drop(chain);
+    let file = segment(&scratch.0, 1);
+    let bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - (bytes.len() - 16) / 3;
+    for at in (16..last).step_by(7) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 4;
+        std::fs::write(&file, &flipped).unwrap();
+        match AuditChain::open(&scratch.0) {
+            Err(StoreError::Corrupt { path, offset, .. }) => assert!(path == file && offset <= at as u64, "byte {at}, named {offset}"),
+            other => panic!("byte {at}: {other:?}"),
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), flipped, "nothing is changed");
+    }
+}
+
+#[test]
+fn a_full_segment_is_sealed_and_never_changes_again() {
+    let scratch = Scratch::new();
+    let records = chained(2 * SEGMENT_RECORDS + 5);
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&records[..records.len() - 5]).unwrap();
+    assert!(chain.sealed().is_empty(), "sealing waits for the checkpoint: it reads and syncs");
+    chain.append(&records).unwrap();
+    // A crash before the first is sealed, at some of its bytes: what follows it goes too, and all comes again.
+    let first = segment(&scratch.0, 1);
+    let whole = std::fs::read(&first).unwrap();
+    drop(chain);
+    for torn in [0, 9, 16, 17, 500, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&first, &whole[..torn]).unwrap();
+        let mut chain = AuditChain::open(&scratch.0).unwrap();
+        assert!(chain.head().seq < SEGMENT_RECORDS && !segment(&scratch.0, 1 + SEGMENT_RECORDS).exists(), "torn at {torn}");
+        chain.append(&records).unwrap();
+    }
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    assert_eq!(
+        chain.sealed().iter().map(|s| (s.first, s.last.seq)).collect::<Vec<_>>(),
+        [(1, SEGMENT_RECORDS), (SEGMENT_RECORDS + 1, 2 * SEGMENT_RECORDS)]
+    );
+    let sealed = std::fs::read(&first).unwrap();
+    chain.append(&chained(2 * SEGMENT_RECORDS + 9)[records.len()..]).unwrap();
+    checkpoint(&mut chain);
+    assert_eq!(std::fs::read(&first).unwrap(), sealed);
+    for after in [0, 1, 1023, 1024, 1025, SEGMENT_RECORDS - 1, SEGMENT_RECORDS, SEGMENT_RECORDS + 1, 2 * SEGMENT_RECORDS + 4, 99_999] {
+        let want: Vec<u64> = (after + 1..=2 * SEGMENT_RECORDS + 9).take(3).collect();
+        let found: Vec<u64> = chain.records(after, u64::MAX).map(|r| r.unwrap().seq).take(3).collect();
         assert_eq!(found, want, "behind {after}");
     }
+    assert_eq!(seqs(&chain, SEGMENT_RECORDS - 1, SEGMENT_RECORDS + 1), [SEGMENT_RECORDS, SEGMENT_RECORDS + 1]);
+    drop(chain);
+    for at in [16, 100, 4096, sealed.len() / 2, sealed.len() - 300, sealed.len() - 20, sealed.len() - 12] {
+        let mut flipped = sealed.clone();
+        flipped[at] ^= 1;
+        std::fs::remove_file(&first).unwrap();
+        std::fs::write(&first, &flipped).unwrap();
+        assert!(matches!(AuditChain::open(&scratch.0), Err(StoreError::Corrupt { path, .. }) if path == first), "byte {at}");
+    }
+    // One that is gone is missed by name.
+    std::fs::remove_file(&first).unwrap();
+    let missed = AuditChain::open(&scratch.0).unwrap_err().to_string();
+    assert!(missed.contains("record 1 should follow"), "{missed}");
 }
 
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
@@ -232,22 +318,38 @@ async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_restores_ledger_and_audit_file_and_a_damaged_one_refuses() {
+async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damaged_one_refuses() {
     let scratch = Scratch::new();
     let (mut machine, directory) = machine_with(&scratch, 30).await;
     let snapshot = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
     let want = machine.agreed().ledger().clone();
     drop((machine, directory, snapshot));
-    // Without its audit file, and with one that is torn.
-    let audit = scratch.0.join("audit.log");
-    for left in [0, 500] {
-        let whole = std::fs::read(&audit).unwrap();
-        std::fs::write(&audit, &whole[..left]).unwrap();
+    let open = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        let mut machine = Machine::open(&directory).unwrap();
+        Machine::open(&directory).map(|machine| (machine, directory))
+    };
+    {
+        let (mut machine, _directory) = open().unwrap();
         assert_eq!(*machine.agreed().ledger(), want);
         assert_eq!(machine.agreed().verify_audit().unwrap(), *want.audit_head());
         assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
+    }
+    // A chain that lacks what the snapshot relies on is fetched before the member starts.
+    let audit = segment(&scratch.0.join("audit"), 1);
+    let whole = std::fs::read(&audit).unwrap();
+    let records: Vec<AuditRecord> = AuditChain::open(&scratch.0.join("audit")).unwrap().records(0, 99).map(|r| r.unwrap()).collect();
+    for left in [0, whole.len() / 2] {
+        std::fs::write(&audit, &whole[..left]).unwrap();
+        let (machine, _directory) = open().unwrap();
+        let agreed = machine.agreed();
+        let (have, lacks) = agreed.lacks_audit().unwrap();
+        assert!(have.seq < 30 && lacks == *want.audit_head());
+        let mut foreign = records[usize::try_from(have.seq).unwrap()].clone();
+        foreign.detail.push('!');
+        assert!(agreed.take_audit(&[foreign]).is_err(), "what is not the next link is not taken");
+        agreed.take_audit(&records).unwrap();
+        assert!(agreed.lacks_audit().is_none() && agreed.has_audit(&lacks));
+        agreed.verify_audit().unwrap();
     }
     let path = snapshot_file::path_of(&scratch.0, 30);
     let whole = std::fs::read(&path).unwrap();
@@ -255,8 +357,7 @@ async fn a_snapshot_restores_ledger_and_audit_file_and_a_damaged_one_refuses() {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x40;
         std::fs::write(&path, &flipped).unwrap();
-        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        match Machine::open(&directory) {
+        match open() {
             Err(StoreError::Corrupt { path: named, .. }) => assert_eq!(named, path),
             other => panic!("byte {at}: {:?}", other.is_ok()),
         }
@@ -269,7 +370,7 @@ async fn a_changed_audit_record_is_found() {
     let (machine, _directory) = machine_with(&scratch, 5).await;
     let agreed = machine.agreed();
     agreed.verify_audit().unwrap();
-    let path = scratch.0.join("audit.log");
+    let path = segment(&scratch.0.join("audit"), 1);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(9).position(|w| w == b"node:n1\xa6" || w.starts_with(b"node:n1")).unwrap();
     bytes[at + 6] = b'2';

@@ -109,6 +109,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 
 /// Makes the names in the folder of `path` durable.
 pub fn sync_parent(path: &Path) -> Result<(), StoreError> {
-    let parent = path.parent().unwrap_or(path);
-    File::open(parent).and_then(|d| d.sync_all()).map_err(StoreError::io(parent, "the folder cannot be synced"))
+    sync_folder(path.parent().unwrap_or(path))
+}
+
+/// Makes the names in a folder durable.
+pub fn sync_folder(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|d| d.sync_all()).map_err(StoreError::io(path, "the folder cannot be synced"))
 }

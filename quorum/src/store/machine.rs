@@ -1,13 +1,13 @@
-//! The state machine: the ledger, its audit file and its snapshots.
+//! The state machine: the ledger, its audit chain and its snapshots.
 //!
 //! The ledger lives in memory behind a lock that is held for one entry at a time. Entries are shared (`Arc`), so a
 //! snapshot begins with a cheap copy and is written while further entries are applied.
 
 #![expect(clippy::result_large_err, reason = "the error is openraft's")]
 
-use super::audit_file::AuditFile;
+use super::audit::{AuditChain, Checkpoint, Records, Sealed};
 use super::directory::Directory;
-use super::{StoreError, snapshot_file};
+use super::{StoreError, previous, snapshot_file};
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
 use crate::pack;
@@ -15,17 +15,15 @@ use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, S
 use lattice_model::{AuditRecord, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use thiserror::Error;
 
 /// The agreed state of this member, for readers.
 #[derive(Debug)]
 pub struct Agreed {
     ledger: RwLock<Ledger>,
-    audit: Mutex<AuditFile>,
-    audit_path: PathBuf,
+    audit: Mutex<AuditChain>,
     /// Who hears of changes.
     pub changes: Changes,
 }
@@ -51,10 +49,63 @@ impl Agreed {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn audit(&self) -> MutexGuard<'_, AuditChain> {
+        self.audit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last audit record on this member's disk. A member that is about to install a snapshot has fetched more than it
+    /// has applied.
+    pub fn audit_on_disk(&self) -> AuditHead {
+        self.audit().head().clone()
+    }
+
+    /// The audit segments on this member's disk that do not change any more. Each is sealed with the snapshot after it.
+    pub fn audit_segments(&self) -> Vec<Sealed> {
+        self.audit().sealed().to_vec()
+    }
+
+    /// Audit records behind `after`, up to `upto`, one by one from the disk.
+    pub fn audit_reader(&self, after: u64, upto: u64) -> Records {
+        self.audit().records(after, upto)
+    }
+
+    /// Puts records that another member sent behind those that are here, durably: each must follow from the one before
+    /// it. Touches the disk: call it where blocking is allowed.
+    pub fn take_audit(&self, records: &[AuditRecord]) -> Result<(), AuditError> {
+        let checkpoint = {
+            let mut audit = self.audit();
+            let mut head = audit.head().clone();
+            for record in records.iter().filter(|r| r.seq > audit.head().seq) {
+                head.follow(record)?;
+            }
+            audit.append(records)?;
+            audit.checkpoint()?
+        };
+        let checked = checkpoint.run()?;
+        self.audit().checked(checked);
+        Ok(())
+    }
+
+    /// Whether this record is on disk, with this hash.
+    pub fn has_audit(&self, head: &AuditHead) -> bool {
+        head.seq == 0 || self.audit_reader(head.seq - 1, head.seq).next().is_some_and(|r| r.is_ok_and(|r| r.hash == head.hash))
+    }
+
+    /// Drops records that turned out not to be those of this cluster.
+    pub(crate) fn cut_audit_back(&self, head: &AuditHead) -> Result<(), StoreError> {
+        self.audit().cut_back(head)
+    }
+
+    /// Where the audit chain on disk lacks records that the ledger's snapshot relies on: what is there, what is wanted.
+    pub fn lacks_audit(&self) -> Option<(AuditHead, AuditHead)> {
+        let (have, want) = (self.audit_on_disk(), self.ledger().audit_head().clone());
+        (have.seq < want.seq).then_some((have, want))
+    }
+
     /// Audit records behind `after`, at most `limit`. Reads the disk: call it where blocking is allowed.
     pub fn audit_records(&self, after: u64, limit: usize) -> Result<Vec<AuditRecord>, AuditError> {
         let upto = self.ledger().audit_head().seq;
-        let records = self.audit.lock().unwrap_or_else(PoisonError::into_inner).records(after, upto)?;
+        let records = self.audit_reader(after, upto);
         let numbered = (after + 1..).zip(records.take(limit));
         numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source })).collect()
     }
@@ -62,7 +113,7 @@ impl Agreed {
     /// Checks every link of the chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
     pub fn verify_audit(&self) -> Result<AuditHead, AuditError> {
         let want = self.ledger().audit_head().clone();
-        let records = self.audit.lock().unwrap_or_else(PoisonError::into_inner).records(0, want.seq)?;
+        let records = self.audit_reader(0, want.seq);
         let mut head = AuditHead::default();
         for record in records {
             let record = record.map_err(|source| AuditError::Read { seq: head.seq + 1, source })?;
@@ -97,25 +148,28 @@ struct Snapshots {
 }
 
 impl Machine {
-    /// Opens the newest snapshot, or begins with nothing, and the audit file.
+    /// Opens the newest snapshot, or begins with nothing, and the audit chain. The chain may lack what a snapshot from
+    /// elsewhere relies on: see [`Agreed::lacks_audit`].
     pub fn open(directory: &Directory) -> Result<Self, StoreError> {
         let dir = directory.path();
-        let audit_path = dir.join("audit.log");
         remove_leftovers(dir)?;
         let newest = snapshot_file::list(dir)?.into_iter().next();
         let loaded = newest.map(|(_, path)| snapshot_file::load(&path)).transpose()?;
-        let mut audit = AuditFile::open(&audit_path)?;
-        if let Some(loaded) = &loaded
-            && audit.head().seq < loaded.ledger.audit_head().seq
-        {
-            tracing::warn!(file = %audit_path.display(), "the audit file is restored from the snapshot");
-            audit = loaded.restore_audit(&audit_path)?;
+        let mut audit = AuditChain::open(&dir.join("audit"))?;
+        previous::take_over_file(dir, &mut audit)?;
+        if let Some(loaded) = &loaded {
+            if let Some(section) = loaded.audit.filter(|_| audit.head().seq < loaded.ledger.audit_head().seq) {
+                previous::take_over_section(&loaded.path, section, &mut audit)?;
+            }
+            if audit.head().seq == loaded.ledger.audit_head().seq && audit.head() != loaded.ledger.audit_head() {
+                return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
+            }
         }
         let (ledger, meta) = match loaded {
             Some(loaded) => (loaded.ledger, Some(loaded.meta)),
             None => (Ledger::default(), None),
         };
-        let agreed = Agreed { ledger: RwLock::new(ledger), audit: Mutex::new(audit), audit_path, changes: Changes::default() };
+        let agreed = Agreed { ledger: RwLock::new(ledger), audit: Mutex::new(audit), changes: Changes::default() };
         Ok(Self {
             directory: directory.clone(),
             agreed: Arc::new(agreed),
@@ -148,9 +202,7 @@ impl Machine {
             records.extend(applied.audit);
             changed.merge(applied.changed);
         }
-        let mut audit = self.agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
-        audit.append(&records).map_err(|e| apply_failed(log_id, &e))?;
-        drop(audit);
+        self.agreed.audit().append(&records).map_err(|e| apply_failed(log_id, &e))?;
         self.agreed.changes.tell(&ledger, changed);
         Ok(Replies(replies))
     }
@@ -205,10 +257,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             agreed: Arc::clone(&self.agreed),
             snapshots: Arc::clone(&self.snapshots),
             ledger: self.agreed.ledger().clone(),
-            extent: {
-                let audit = self.agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
-                audit.extent()
-            },
+            checkpoint: self.agreed.audit().checkpoint(),
             applied: self.applied,
             membership: self.membership.clone(),
         }
@@ -255,11 +304,18 @@ fn open_snapshot(directory: &Directory, meta: SnapshotMeta) -> Result<Snapshot<T
 fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, meta: &SnapshotMeta) -> Result<(), StoreError> {
     let dir = directory.path();
     let index = meta.last_log_id.map_or(0, |id| id.index);
-    let loaded = snapshot_file::take_over(dir, index, received)?;
-    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
-    let mut audit = agreed.audit.lock().unwrap_or_else(PoisonError::into_inner);
-    *audit = loaded.restore_audit(&agreed.audit_path)?;
-    *ledger = loaded.ledger;
+    let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
+        let want = loaded.ledger.audit_head();
+        if let Some(section) = loaded.audit {
+            previous::take_over_section(&loaded.path, section, &mut agreed.audit())?;
+        }
+        // The chain must be here before a state that relies on it counts.
+        if agreed.has_audit(want) {
+            return Ok(());
+        }
+        Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
+    })?;
+    *agreed.ledger.write().unwrap_or_else(PoisonError::into_inner) = loaded.ledger;
     snapshot_file::remove_older(dir, index)
 }
 
@@ -270,7 +326,7 @@ pub struct Builder {
     agreed: Arc<Agreed>,
     snapshots: Arc<Snapshots>,
     ledger: Ledger,
-    extent: Result<super::audit_file::AuditExtent, StoreError>,
+    checkpoint: Result<Checkpoint, StoreError>,
     applied: Option<LogId>,
     membership: StoredMembership,
 }
@@ -279,14 +335,14 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
         let id = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
         let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
-        let extent = std::mem::replace(&mut self.extent, Err(StoreError::Stopped));
+        let checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
         let ledger = std::mem::take(&mut self.ledger);
-        let (directory, audit_path, of) = (self.directory.clone(), self.agreed.audit_path.clone(), meta.clone());
+        let (directory, agreed, of) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let extent = extent?;
-            // Before the log behind it may go. Through a descriptor of its own, so that nobody waits for it.
-            extent.file.sync_data().map_err(StoreError::io(&audit_path, "cannot be synced"))?;
-            snapshot_file::write(directory.path(), &of, &ledger, &extent)
+            // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
+            let checked = checkpoint?.run()?;
+            agreed.audit().checked(checked);
+            snapshot_file::write(directory.path(), &of, &ledger)
         })
         .await;
         let fail = |e: &dyn std::error::Error| {

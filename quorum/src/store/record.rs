@@ -1,4 +1,4 @@
-//! One record in a segment of the log.
+//! One record in a segment of the log or of the audit chain.
 //!
 //! ```text
 //!   0        4     5      8                16           20            24
@@ -17,6 +17,10 @@ pub const PAYLOAD_MAX: usize = 64 * 1024 * 1024;
 
 /// A log entry, MessagePack.
 pub const KIND_ENTRY: u8 = 1;
+/// An audit record, MessagePack.
+pub const KIND_AUDIT: u8 = 2;
+/// What closes a segment of the audit chain, MessagePack.
+pub const KIND_AUDIT_SEAL: u8 = 3;
 
 /// A record found in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

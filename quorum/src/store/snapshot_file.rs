@@ -1,7 +1,6 @@
-//! A snapshot in one file: a header, then three sections `| length u64 | bytes | crc u32 |`: what it is of, the ledger,
-//! the audit records up to its head (as in the audit file).
+//! A snapshot in one file: a header, then two sections `| length u64 | bytes | crc u32 |`: what it is of, and the ledger.
+//! Of the audit chain it has the ledger's head alone. The version before this one put the whole chain into a third section.
 
-use super::audit_file::{self, AuditExtent, AuditFile};
 use super::directory::sync_parent;
 use super::{StoreError, segments};
 use crate::ledger::Ledger;
@@ -11,7 +10,8 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x01";
+const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x02";
+const MAGIC_BEFORE: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x01";
 const _: () = assert!(MAGIC.len() as u64 == segments::SEGMENT_HEADER);
 /// The longest ledger that is believed.
 const SECTION_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
@@ -23,9 +23,19 @@ pub struct Loaded {
     pub meta: SnapshotMeta,
     /// The ledger.
     pub ledger: Ledger,
-    audit_at: u64,
-    audit_length: u64,
-    path: PathBuf,
+    /// Where the audit chain lies in it, where the version before this one wrote it.
+    pub audit: Option<Section>,
+    /// Where it lies.
+    pub path: PathBuf,
+}
+
+/// A part of a snapshot's file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// Where its bytes begin.
+    pub at: u64,
+    /// How many they are.
+    pub length: u64,
 }
 
 /// Where the snapshot of this index lies.
@@ -48,7 +58,7 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
 }
 
 /// Writes a snapshot, durably, and removes older ones.
-pub fn write(dir: &Path, meta: &SnapshotMeta, ledger: &Ledger, audit: &AuditExtent) -> Result<PathBuf, StoreError> {
+pub fn write(dir: &Path, meta: &SnapshotMeta, ledger: &Ledger) -> Result<PathBuf, StoreError> {
     let index = meta.last_log_id.map_or(0, |id| id.index);
     let path = path_of(dir, index);
     let temporary = path.with_extension("snapshot-new");
@@ -58,11 +68,8 @@ pub fn write(dir: &Path, meta: &SnapshotMeta, ledger: &Ledger, audit: &AuditExte
     let mut out = BufWriter::new(File::create(&temporary).map_err(fail("cannot be made"))?);
     let written = (|| {
         out.write_all(MAGIC)?;
-        section(&mut out, meta.len() as u64, &mut &meta[..])?;
-        section(&mut out, ledger.len() as u64, &mut &ledger[..])?;
-        let mut from = audit.file.try_clone()?;
-        from.seek(SeekFrom::Start(0))?;
-        section(&mut out, audit.end, &mut from.take(audit.end))?;
+        section(&mut out, &meta)?;
+        section(&mut out, &ledger)?;
         out.flush()?;
         out.get_ref().sync_all()
     })();
@@ -73,8 +80,13 @@ pub fn write(dir: &Path, meta: &SnapshotMeta, ledger: &Ledger, audit: &AuditExte
     Ok(path)
 }
 
-/// Puts a received snapshot in place, durably, once every part of it is checked.
-pub fn take_over(dir: &Path, index: u64, received: &File) -> Result<Loaded, StoreError> {
+/// Puts a received snapshot in place, durably, once every part of it is checked, by `check` as well.
+pub fn take_over(
+    dir: &Path,
+    index: u64,
+    received: &File,
+    check: impl FnOnce(&Loaded) -> Result<(), StoreError>,
+) -> Result<Loaded, StoreError> {
     let path = path_of(dir, index);
     let temporary = path.with_extension("snapshot-new");
     let fail = |what| StoreError::io(&path, what);
@@ -83,6 +95,7 @@ pub fn take_over(dir: &Path, index: u64, received: &File) -> Result<Loaded, Stor
     from.seek(SeekFrom::Start(0)).map_err(fail("what was received cannot be read"))?;
     io::copy(&mut from, &mut file).and_then(|_| file.sync_all()).map_err(fail("cannot be written"))?;
     let loaded = load(&temporary)?;
+    check(&loaded)?;
     std::fs::rename(&temporary, &path).map_err(fail("cannot be put in place"))?;
     sync_parent(&path)?;
     Ok(Loaded { path, ..loaded })
@@ -98,52 +111,30 @@ pub fn remove_older(dir: &Path, index: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn section(out: &mut impl Write, length: u64, from: &mut impl Read) -> io::Result<()> {
-    out.write_all(&length.to_le_bytes())?;
-    let mut crc = crc32fast::Hasher::new();
-    let mut left = length;
-    let mut buffer = vec![0; 128 * 1024];
-    while left > 0 {
-        let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        from.read_exact(&mut buffer[..want])?;
-        crc.update(&buffer[..want]);
-        out.write_all(&buffer[..want])?;
-        left -= want as u64;
-    }
-    out.write_all(&crc.finalize().to_le_bytes())
+fn section(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    out.write_all(bytes)?;
+    out.write_all(&crc32fast::hash(bytes).to_le_bytes())
 }
 
-/// Reads a snapshot whole and checks every part of it, the audit chain included.
+/// Reads a snapshot whole and checks every part of it.
 pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     let file = File::open(path).map_err(StoreError::io(path, "cannot be opened"))?;
     let bytes = file.metadata().map_err(StoreError::io(path, "cannot be read"))?.len();
     let mut input = Sections { path, reader: BufReader::new(file), at: 0, bytes };
     let mut magic = [0; MAGIC.len()];
     input.exact(&mut magic)?;
-    if magic != *MAGIC {
-        return Err(input.corrupt("it does not begin as a snapshot of this version"));
+    if magic != *MAGIC && magic != *MAGIC_BEFORE {
+        return Err(input.corrupt("it does not begin as a snapshot of this version or the one before it"));
     }
     let meta = input.decode()?;
     let ledger: Ledger = input.decode()?;
-    let (audit_at, audit_length) = input.skip()?;
-    let loaded = Loaded { meta, ledger, audit_at, audit_length, path: path.to_owned() };
+    let audit = if magic == *MAGIC_BEFORE { Some(input.skip()?) } else { None };
+    let loaded = Loaded { meta, ledger, audit, path: path.to_owned() };
     if input.at != bytes {
         return Err(input.corrupt("something follows its end"));
     }
     Ok(loaded)
-}
-
-impl Loaded {
-    /// Puts the snapshot's audit chain in the place of the file at `path`.
-    pub fn restore_audit(&self, path: &Path) -> Result<AuditFile, StoreError> {
-        let mut file = File::open(&self.path).map_err(StoreError::io(&self.path, "cannot be opened"))?;
-        file.seek(SeekFrom::Start(self.audit_at)).map_err(StoreError::io(&self.path, "cannot be read"))?;
-        let audit = audit_file::replace_with(path, &mut file.take(self.audit_length))?;
-        if audit.head() != self.ledger.audit_head() {
-            return Err(StoreError::corrupt(&self.path, self.audit_at, "its audit chain does not end at its ledger's head"));
-        }
-        Ok(audit)
-    }
 }
 
 struct Sections<'a> {
@@ -188,8 +179,8 @@ impl Sections<'_> {
         pack::from_bytes(&bytes).map_err(|e| self.corrupt(pack::with_causes(&e)))
     }
 
-    /// Checks a section without keeping it; where it begins and how long it is.
-    fn skip(&mut self) -> Result<(u64, u64), StoreError> {
+    /// Checks a section without keeping it.
+    fn skip(&mut self) -> Result<Section, StoreError> {
         let length = self.number()?;
         let start = self.at;
         let mut crc = crc32fast::Hasher::new();
@@ -200,6 +191,6 @@ impl Sections<'_> {
             crc.update(&buffer[..want]);
         }
         self.check(crc.finalize())?;
-        Ok((start, length))
+        Ok(Section { at: start, length })
     }
 }

@@ -85,9 +85,40 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     let want = one.agreed().ledger().clone();
     eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
     assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    // Its audit segments are lost: they are fetched again, before it starts.
+    eventually("it has a snapshot", async || has_snapshot(&lab.config(3).data_dir), |there| *there).await;
+    three.stop().await;
+    std::fs::remove_dir_all(lab.config(3).data_dir.join("audit")).unwrap();
+    let three = lab.start(3, false).await;
+    assert!(three.agreed().lacks_audit().is_none());
+    eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
+    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
     for member in [one, two, three] {
         member.stop().await;
     }
+}
+
+fn has_snapshot(dir: &std::path::Path) -> bool {
+    std::fs::read_dir(dir).unwrap().any(|f| f.unwrap().file_name().to_string_lossy().ends_with(".snapshot"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_member_without_its_audit_segments_refuses_to_start_and_says_what_to_do() {
+    let mut lab = Lab::new(1, |c| c.snapshot_entries = 20);
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let client = lab.api(&[1]);
+    for _ in 0..30 {
+        submit(&client, 1).await;
+    }
+    let config = lab.config(1).clone();
+    eventually("a snapshot", async || has_snapshot(&config.data_dir), |there| *there).await;
+    member.stop().await;
+    std::fs::remove_dir_all(config.data_dir.join("audit")).unwrap();
+    let listeners = Listeners::bind(&config).await.unwrap();
+    let Err(error) = Member::start(config, false, listeners).await else { panic!("it must not start") };
+    assert!(matches!(&error, MemberError::Store(StoreError::AuditMissing { first: 1, .. })), "{error}");
+    assert!(error.to_string().contains("restore from a backup"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,165 @@
+//! Audit records that this member lacks, fetched from another one.
+//!
+//! ```text
+//!   leader ──InstallSnapshot──▶ member: lacks records? ──▶ "not yet"; a task fetches them, page by page
+//!          ──InstallSnapshot, again──▶ member: has them ──▶ Raft installs it, and the chain is checked against its head
+//! ```
+//!
+//! A snapshot has the chain's head alone. It is not taken before the records are here: a member that has a state has its
+//! history as well, and may vote.
+
+use crate::network::{NoPage, Peers};
+use crate::pack::with_causes;
+use crate::store::StoreError;
+use crate::store::machine::{Agreed, AuditError};
+use crate::wire::AuditPage;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes of records in one page, about.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long a member that starts without its records asks for them before it gives up.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Between two rounds over the members.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Why records could not be fetched.
+#[derive(Debug, Error)]
+pub(crate) enum FetchError {
+    #[error(transparent)]
+    NoPage(#[from] NoPage),
+    #[error("the records that were sent cannot be taken")]
+    Taken(#[from] AuditError),
+    #[error("the member has {theirs} records where {wanted} were to be")]
+    Short { theirs: u64, wanted: u64 },
+    #[error("the record that was sent as number {seq} is not the one that the snapshot relies on")]
+    Foreign { seq: u64 },
+    #[error("this member is stopping")]
+    Stopping,
+}
+
+/// What is being fetched for the snapshot of which id.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    Fetching {
+        snapshot: String,
+    },
+    Ready {
+        snapshot: String,
+    },
+}
+
+/// Fetches, one snapshot at a time.
+#[derive(Debug)]
+pub(crate) struct ChainFetch {
+    agreed: Arc<Agreed>,
+    peers: Peers,
+    stop: CancellationToken,
+    state: Mutex<State>,
+}
+
+impl ChainFetch {
+    pub fn new(agreed: Arc<Agreed>, peers: Peers, stop: CancellationToken) -> Self {
+        Self { agreed, peers, stop, state: Mutex::default() }
+    }
+
+    /// Whether the records that this snapshot relies on are here. Where they may not be, begins to fetch them from the
+    /// member that sends it.
+    pub fn is_ready_for(self: &Arc<Self>, snapshot: &str, sender: u64) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            State::Ready { snapshot: of } if of == snapshot => return true,
+            State::Fetching { .. } => return false,
+            State::Ready { .. } | State::Idle => {}
+        }
+        *state = State::Fetching { snapshot: snapshot.to_owned() };
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let fetched = tokio::select! {
+                () = this.stop.cancelled() => Err(FetchError::Stopping),
+                fetched = catch_up(&this.agreed, &this.peers, sender, None) => fetched,
+            };
+            let done = match fetched {
+                Ok(()) => true,
+                // A member of the version before this one: its snapshots carry the chain.
+                Err(FetchError::NoPage(NoPage::Unknown)) => true,
+                Err(FetchError::Stopping) => false,
+                Err(error) => {
+                    tracing::warn!(error = %with_causes(&error), sender, "audit records cannot be fetched; it is tried again");
+                    false
+                }
+            };
+            let mut state = this.state.lock().unwrap_or_else(PoisonError::into_inner);
+            *state = match std::mem::take(&mut *state) {
+                State::Fetching { snapshot } if done => State::Ready { snapshot },
+                State::Fetching { .. } | State::Ready { .. } | State::Idle => State::Idle,
+            };
+        });
+        false
+    }
+}
+
+/// Fetches until everything is here that the member had when it was first asked, and `upto` where that is more.
+async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, from: u64, upto: Option<u64>) -> Result<(), FetchError> {
+    let mut wanted = upto;
+    loop {
+        let after = agreed.audit_on_disk().seq;
+        if wanted.is_some_and(|wanted| after >= wanted) {
+            return Ok(());
+        }
+        let page = peers.audit_page(from, after).await?;
+        let wanted = *wanted.get_or_insert(page.head.seq);
+        if after >= wanted {
+            return Ok(());
+        }
+        if page.records.is_empty() {
+            return Err(FetchError::Short { theirs: page.head.seq, wanted });
+        }
+        let agreed = Arc::clone(agreed);
+        let taken = tokio::task::spawn_blocking(move || agreed.take_audit(&page.records)).await;
+        taken.map_err(|_| FetchError::Stopping)??;
+    }
+}
+
+/// Before a member starts: where it lacks records that its snapshot relies on, fetches them from whichever member has them.
+pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), StoreError> {
+    let Some((have, want)) = agreed.lacks_audit() else { return Ok(()) };
+    tracing::warn!(have = have.seq, want = want.seq, "audit records are missing here and are fetched from another member");
+    let end = Instant::now() + START_MAX;
+    let mut why = "there is no other member".to_owned();
+    let others = peers.ids();
+    while !others.is_empty() && Instant::now() < end {
+        for member in &others {
+            match catch_up(agreed, peers, *member, Some(want.seq)).await {
+                Ok(()) if agreed.has_audit(&want) => return Ok(()),
+                Ok(()) => {
+                    agreed.cut_audit_back(&have)?;
+                    why = FetchError::Foreign { seq: want.seq }.to_string();
+                }
+                Err(error) => why = format!("member {member}: {}", with_causes(&error)),
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(StoreError::AuditMissing { first: have.seq + 1, last: want.seq, why })
+}
+
+/// What another member asked for. Reads the disk: call it where blocking is allowed.
+pub(crate) fn page(agreed: &Agreed, after: u64) -> Result<AuditPage, AuditError> {
+    let head = agreed.ledger().audit_head().clone();
+    let mut records = Vec::new();
+    let mut bytes = 0;
+    for record in agreed.audit_reader(after, head.seq) {
+        let record = record.map_err(|source| AuditError::Read { seq: after + 1 + records.len() as u64, source })?;
+        bytes += 512 + record.detail.len() + record.actor.len();
+        records.push(record);
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(AuditPage { head, records })
+}

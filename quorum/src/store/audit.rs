@@ -1,0 +1,246 @@
+//! The audit chain on disk: append-only segments, none of which is in a snapshot.
+//!
+//! ```text
+//!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal. Never changed again
+//!   audit/00000000000000032769.audit   the active one: appended to
+//! ```
+//!
+//! The chain is *derived*: records of entries behind the last snapshot are made again by applying the log, so it is
+//! synced and sealed with each snapshot and not with every entry. A torn tail is therefore cut off and comes again; what
+//! is missing of a snapshot's chain is fetched from another member and checked against the snapshot's head. Segments
+//! end at the same numbers on every member.
+
+mod reading;
+mod segment;
+
+pub use reading::Records;
+
+use super::StoreError;
+use super::directory::{sync_folder, sync_parent};
+use crate::ledger::AuditHead;
+use lattice_model::AuditRecord;
+use segment::{Active, Found};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Records in a segment. A segment ends where the number of its last record is a multiple of this.
+pub const SEGMENT_RECORDS: u64 = 32_768;
+
+/// A segment that does not change any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The number of its first record.
+    pub first: u64,
+    /// Its last record.
+    pub last: AuditHead,
+    /// The hash of the record before its first.
+    pub previous: String,
+    /// The file's length in bytes, the seal included.
+    pub bytes: u64,
+    /// Where its records end.
+    records_end: u64,
+    /// Where some of its records begin; see [`segment::STRIDE`].
+    places: Arc<[u64]>,
+}
+
+/// The chain, appended to by one owner.
+#[derive(Debug)]
+pub struct AuditChain {
+    dir: PathBuf,
+    sealed: Vec<Sealed>,
+    /// Full, and not sealed yet.
+    full: Vec<Arc<Active>>,
+    active: Option<Active>,
+    head: AuditHead,
+}
+
+/// What is to be brought to the disk before a snapshot relies on it. Done where blocking is allowed.
+#[derive(Debug)]
+pub struct Checkpoint {
+    full: Vec<Arc<Active>>,
+    active: Option<(PathBuf, File, u64)>,
+}
+
+/// What a [`Checkpoint`] did; see [`AuditChain::checked`].
+#[derive(Debug)]
+pub struct Checked {
+    sealed: Vec<Sealed>,
+    active: Option<(PathBuf, u64)>,
+}
+
+impl AuditChain {
+    /// Opens or makes the chain in `dir`. A torn tail is cut off; damage elsewhere is refused.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
+        sync_parent(dir)?;
+        let mut this = Self { dir: dir.to_owned(), sealed: Vec::new(), full: Vec::new(), active: None, head: AuditHead::default() };
+        let mut paths = segments(dir)?.into_iter().peekable();
+        while let Some((first, path)) = paths.next() {
+            if first > this.head.seq + 1 && this.full.last().is_some() {
+                // The segment before it was full and never synced, and so was this one.
+                remove_behind_a_tear(dir, std::iter::once((first, path)).chain(paths.by_ref()))?;
+                this.active = this.full.pop().and_then(Arc::into_inner);
+                break;
+            }
+            if first != this.head.seq + 1 {
+                let what = format!(
+                    "it begins with record {first} where record {} should follow: a segment before it is missing",
+                    this.head.seq + 1
+                );
+                return Err(StoreError::corrupt(&path, 0, what));
+            }
+            match segment::open(&path, &this.head)? {
+                Found::Sealed(sealed) => {
+                    this.head = sealed.last.clone();
+                    this.sealed.push(sealed);
+                }
+                Found::Open { active, torn } => {
+                    this.head = active.last().clone();
+                    if torn && paths.peek().is_some() {
+                        remove_behind_a_tear(dir, paths.by_ref())?;
+                    }
+                    this.active = Some(active);
+                    if this.head.seq.is_multiple_of(SEGMENT_RECORDS) || paths.peek().is_some() {
+                        this.finish_active();
+                    }
+                }
+                Found::Nothing => {
+                    remove_behind_a_tear(dir, paths.by_ref())?;
+                }
+            }
+        }
+        let checked = this.checkpoint()?.run()?;
+        this.checked(checked);
+        Ok(this)
+    }
+
+    /// The last record's place and hash.
+    pub fn head(&self) -> &AuditHead {
+        &self.head
+    }
+
+    /// The segments that do not change any more, the first one first.
+    pub fn sealed(&self) -> &[Sealed] {
+        &self.sealed
+    }
+
+    /// Appends what follows; what is there already (a replay) is left as it is. Not on disk before a [`Checkpoint`].
+    pub fn append(&mut self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        let mut rest = records;
+        while let Some(next) = rest.first() {
+            if next.seq <= self.head.seq {
+                if next.seq == self.head.seq && next.hash != self.head.hash {
+                    let what = format!("record {} of the log is not the one that is there", next.seq);
+                    return Err(StoreError::corrupt(&self.dir, 0, what));
+                }
+                rest = &rest[1..];
+                continue;
+            }
+            let active = match &mut self.active {
+                Some(active) => active,
+                None => self.active.insert(Active::create(&self.dir, &self.head)?),
+            };
+            let room = usize::try_from(SEGMENT_RECORDS - self.head.seq % SEGMENT_RECORDS).unwrap_or(usize::MAX);
+            let (fits, others) = rest.split_at(room.min(rest.len()));
+            active.append(fits)?;
+            self.head = active.last().clone();
+            rest = others;
+            if self.head.seq.is_multiple_of(SEGMENT_RECORDS) {
+                self.finish_active();
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_active(&mut self) {
+        self.full.extend(self.active.take().map(Arc::new));
+    }
+
+    /// Drops every segment that has a record behind `head`: they were not what they were taken for.
+    pub fn cut_back(&mut self, head: &AuditHead) -> Result<(), StoreError> {
+        while self.head.seq > head.seq {
+            let first = self.active.as_ref().map(Active::first).or_else(|| self.full.last().map(|f| f.first()));
+            let Some(first) = first.or_else(|| self.sealed.last().map(|s| s.first)) else { break };
+            let path = segment::path(&self.dir, first);
+            fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+            if self.active.take().is_none() && self.full.pop().is_none() {
+                self.sealed.pop();
+            }
+            self.head = self.end();
+        }
+        sync_folder(&self.dir)
+    }
+
+    fn end(&self) -> AuditHead {
+        let open = self.active.as_ref().or_else(|| self.full.last().map(|f| &**f)).map(|a| a.last().clone());
+        open.or_else(|| self.sealed.last().map(|s| s.last.clone())).unwrap_or_default()
+    }
+
+    /// What must reach the disk so that everything appended so far is there.
+    pub fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
+        let active = self.active.as_ref().map(Active::to_sync).transpose()?;
+        Ok(Checkpoint { full: self.full.clone(), active })
+    }
+
+    /// Takes note of what a checkpoint did.
+    pub fn checked(&mut self, checked: Checked) {
+        for sealed in checked.sealed {
+            // Another checkpoint may have been faster, or the segment is gone.
+            if self.full.first().is_some_and(|f| f.first() == sealed.first) {
+                self.full.remove(0);
+                self.sealed.push(sealed);
+            }
+        }
+        if let (Some(active), Some((path, upto))) = (&mut self.active, checked.active) {
+            active.is_synced(&path, upto);
+        }
+    }
+
+    /// Records behind `after`, up to `upto`.
+    pub fn records(&self, after: u64, upto: u64) -> Records {
+        let open = self.full.iter().map(|f| &**f).chain(&self.active);
+        Records::new(self.sealed.iter().map(Sealed::extent).chain(open.map(Active::extent)), after, upto)
+    }
+}
+
+impl Checkpoint {
+    /// Seals and syncs.
+    pub fn run(self) -> Result<Checked, StoreError> {
+        let sealed = self.full.iter().map(|full| full.seal()).collect::<Result<_, _>>()?;
+        let active = match self.active {
+            Some((path, file, upto)) => {
+                file.sync_data().map_err(StoreError::io(&path, "cannot be synced"))?;
+                Some((path, upto))
+            }
+            None => None,
+        };
+        Ok(Checked { sealed, active })
+    }
+}
+
+/// Nothing behind a tear was ever synced: it comes again with the log. A sealed segment was: it has lost the one before it.
+fn remove_behind_a_tear(dir: &Path, paths: impl Iterator<Item = (u64, PathBuf)>) -> Result<(), StoreError> {
+    for (_, path) in paths {
+        if segment::is_sealed(&path)? {
+            return Err(StoreError::corrupt(&path, 0, "the segment before this one is not whole, and it once was"));
+        }
+        tracing::warn!(file = %path.display(), "a segment behind a torn one is removed");
+        fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+    }
+    sync_folder(dir)
+}
+
+/// All segments in `dir` by the number of their first record.
+fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+        let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
+        let first = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".audit")).and_then(|n| n.parse().ok());
+        found.extend(first.map(|first| (first, path)));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
