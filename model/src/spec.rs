@@ -8,6 +8,7 @@ use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -90,8 +91,8 @@ pub struct AllocationSpec {
 pub enum Entrypoint {
     /// A script, run on the first node; it starts ranks with `lattice launch`.
     Script {
-        /// The script itself.
-        text: String,
+        /// The script itself, shared by whoever holds the same one.
+        text: Arc<str>,
         /// Its arguments.
         args: Vec<String>,
     },

@@ -23,6 +23,7 @@ mod claims;
 mod leases;
 mod nodes;
 mod reports;
+mod scripts;
 mod views;
 
 #[cfg(test)]
@@ -59,7 +60,10 @@ pub struct Ledger {
     nodes: BTreeMap<NodeId, Arc<Node>>,
     /// What each node still carries, live or leaving. The sum never exceeds the registered size when a claim is added.
     holdings: BTreeMap<NodeId, Vec<Holding>>,
+    #[serde(with = "scripts")]
     allocations: BTreeMap<AllocationId, Arc<Allocation>>,
+    #[serde(skip)]
+    scripts: scripts::Scripts,
     /// Ended allocations, the first to end first.
     ended: VecDeque<AllocationId>,
     leases: BTreeMap<String, Lease>,
@@ -135,6 +139,7 @@ impl Default for Ledger {
             nodes: BTreeMap::new(),
             holdings: BTreeMap::new(),
             allocations: BTreeMap::new(),
+            scripts: scripts::Scripts::default(),
             ended: VecDeque::new(),
             leases: BTreeMap::new(),
             lease_token: 0,

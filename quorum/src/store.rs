@@ -4,10 +4,10 @@
 //!   DIR/lock                 held by the process that uses the folder
 //!   DIR/member.json          whose folder it is: cluster and member
 //!   DIR/vote                 the last vote, replaced whole
-//!   DIR/purged               up to where the log was cut off behind a snapshot, replaced whole
+//!   DIR/purged               up to where the log was cut off behind the snapshot before the newest, replaced whole
 //!   DIR/log/FIRST.log        the log, in segments named by their first index
 //!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
-//!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head
+//!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
 //! ```
 //!
 //! Every record has its length and checksum. What was being written at a crash (a torn tail) is cut off with a line in
@@ -15,11 +15,14 @@
 //! entries behind the last snapshot are made again by applying the log, so it is synced with the snapshot and not with
 //! every entry.
 //!
+//! A newest snapshot that is damaged is moved aside, and the one before it is taken with the log behind that.
+//!
 //! A snapshot has the audit chain's head and nothing else of it: a member fetches the records that it lacks from the one
 //! that sends the snapshot before it takes it, and checks them against the head.
 
 pub mod audit;
 pub mod directory;
+pub mod kept;
 pub mod log;
 pub mod machine;
 pub mod previous;
@@ -58,6 +61,11 @@ pub enum StoreError {
         "audit records {first} to {last} are missing here and no other member could send them ({why}). Start a member that has them; where none has, restore from a backup"
     )]
     AuditMissing { first: u64, last: u64, why: String },
+    #[error(
+        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. Restore this member's folder from a copy, or move it away and let the other members send it everything",
+        path.display()
+    )]
+    SnapshotMissing { path: PathBuf, first: u64 },
     #[error("a log entry cannot be encoded")]
     Encode(#[source] PackError),
     #[error("the log stopped after an earlier failure to write")]

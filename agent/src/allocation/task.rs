@@ -286,7 +286,7 @@ impl AllocationTask {
             Entrypoint::Script { text, args } => {
                 let env = environment::of_script(share, &self.context);
                 let working_dir = share.spec.working_dir.clone();
-                self.send(ToShim::StartScript { text: text.clone(), args: args.clone(), env, working_dir }).await;
+                self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
             }
             Entrypoint::Command { argv } => self.begin_entry_launch(environment::entry_launch(share, argv.clone())),

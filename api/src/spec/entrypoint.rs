@@ -6,7 +6,7 @@ use lattice_model::spec::{Entrypoint, SpecError};
 
 pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>) -> Result<Entrypoint, SpecError> {
     match entrypoint.and_then(|e| e.what.as_ref()) {
-        Some(What::Script(script)) => Ok(Entrypoint::Script { text: script.text.clone(), args: script.args.clone() }),
+        Some(What::Script(script)) => Ok(Entrypoint::Script { text: script.text.as_str().into(), args: script.args.clone() }),
         Some(What::Command(command)) => Ok(Entrypoint::Command { argv: command.argv.clone() }),
         None => Err(SpecError::Invalid { field: "entrypoint", why: "nothing to run: a script or a command is needed".to_owned() }),
     }
@@ -14,7 +14,7 @@ pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>) -> Result<Entrypoint
 
 pub(super) fn from_model(entrypoint: &Entrypoint) -> v1::Entrypoint {
     let what = match entrypoint {
-        Entrypoint::Script { text, args } => What::Script(v1::entrypoint::Script { text: text.clone(), args: args.clone() }),
+        Entrypoint::Script { text, args } => What::Script(v1::entrypoint::Script { text: text.to_string(), args: args.clone() }),
         Entrypoint::Command { argv } => What::Command(v1::entrypoint::Command { argv: argv.clone() }),
     };
     v1::Entrypoint { what: Some(what) }

@@ -181,7 +181,7 @@ fn env() -> impl Strategy<Value = std::collections::BTreeMap<String, String>> {
 fn entrypoint() -> impl Strategy<Value = Entrypoint> {
     prop_oneof![
         ("[a-z \n]{0,40}", prop::collection::vec(text(), 0..4))
-            .prop_map(|(body, args)| Entrypoint::Script { text: format!("#!/bin/sh\n{body}"), args }),
+            .prop_map(|(body, args)| Entrypoint::Script { text: format!("#!/bin/sh\n{body}").into(), args }),
         ("[a-z/]{1,10}", prop::collection::vec(text(), 0..4)).prop_map(|(program, mut args)| {
             args.insert(0, program);
             Entrypoint::Command { argv: args }

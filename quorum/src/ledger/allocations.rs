@@ -26,7 +26,8 @@ impl Ledger {
         if live >= LIVE_MAX {
             return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });
         }
-        let allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
+        let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
+        self.scripts.share(&mut allocation.spec.entrypoint);
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);

@@ -2,6 +2,7 @@
 
 use super::audit::{AuditChain, SEGMENT_RECORDS};
 use super::directory::Directory;
+use super::kept::Kept;
 use super::log::Log;
 use super::machine::Machine;
 use super::segments::{SEGMENT_HEADER, Segments};
@@ -119,7 +120,10 @@ fn entry(index: u64) -> Entry {
 
 async fn reopen(scratch: &Scratch) -> (Log, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    (Log::open(&directory).unwrap(), directory)
+    // As if every entry up to there were in the newest snapshot and in the one before it.
+    let kept = Kept::default();
+    kept.are(vec![100, 99]);
+    (Log::open(&directory, kept).unwrap(), directory)
 }
 
 /// Closes the log and waits until its folder is free.
@@ -311,7 +315,7 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
 
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), 0).unwrap();
     let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
     assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
     (machine, directory)
@@ -326,7 +330,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     drop((machine, directory, snapshot));
     let open = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        Machine::open(&directory).map(|machine| (machine, directory))
+        Machine::open(&directory, Kept::default(), 1).map(|machine| (machine, directory))
     };
     {
         let (mut machine, _directory) = open().unwrap();

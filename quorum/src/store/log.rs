@@ -8,6 +8,7 @@
 //! entries stay in memory, bounded by bytes; older ones are read from their segment.
 
 use super::directory::{Directory, replace};
+use super::kept::Kept;
 use super::segments::{self, Files, Place, Segments};
 use super::{StoreError, segments::Stored};
 use crate::pack;
@@ -38,6 +39,7 @@ pub struct Log {
     index: Arc<Mutex<Index>>,
     jobs: SyncSender<Job>,
     vote: Option<Vote>,
+    kept: Kept,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +70,7 @@ enum Job {
 
 impl Log {
     /// Opens the log, cutting a torn tail off, and starts its writer.
-    pub fn open(directory: &Directory) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, kept: Kept) -> Result<Self, StoreError> {
         let path = directory.path();
         let vote = read_small::<Vote>(&path.join("vote"))?;
         let purged = read_small::<LogId>(&path.join("purged"))?;
@@ -84,13 +86,18 @@ impl Log {
             .name("quorum-log".to_owned())
             .spawn(move || writer.run(&queue))
             .map_err(StoreError::io(path, "the writer thread cannot be started"))?;
-        Ok(Self { index, jobs, vote })
+        Ok(Self { index, jobs, vote, kept })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
     pub fn is_empty(&self) -> bool {
         let index = lock(&self.index);
         self.vote.is_none() && index.slots.is_empty() && index.purged.is_none()
+    }
+
+    /// The index of the first entry that is still there.
+    pub fn first_index(&self) -> u64 {
+        lock(&self.index).purged.map_or(0, |id| id.index + 1)
     }
 
     /// The index of the last entry, 0 where there is none.
@@ -400,16 +407,24 @@ impl RaftLogStorage<TypeConfig> for Log {
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), StorageError> {
-        let clear = {
+        // openraft orders this with the installation of a snapshot from elsewhere, and does not wait for that.
+        let reached = self.kept.reach(upto.index).await;
+        reached.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)))?;
+        let (clear, gone) = {
             let mut index = lock(&self.index);
+            // What joins the new log stays on disk up to the snapshot before the newest; what does not join it goes whole.
+            let id_at = |at: u64| index.at(at).map(|at| index.slots[at].id);
+            let joins = id_at(upto.index) == Some(upto);
+            let gone = if joins { self.kept.spare().and_then(|spare| id_at(spare.min(upto.index))) } else { Some(upto) };
             let keep = index.slots.partition_point(|s| s.id.index <= upto.index);
             let kept = index.slots.split_off(keep);
             let dropped = std::mem::replace(&mut index.slots, kept);
             index.drop_slots(dropped);
             index.purged = Some(upto);
             index.cached_from = index.cached_from.max(upto.index + 1);
-            index.slots.is_empty()
+            (index.slots.is_empty(), gone)
         };
+        let Some(upto) = gone else { return Ok(()) };
         self.job(|done| Job::Purge { upto, clear, done }).await.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)).into())
     }
 }

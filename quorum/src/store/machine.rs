@@ -7,17 +7,22 @@
 
 use super::audit::{AuditChain, Checkpoint, Records, Sealed};
 use super::directory::Directory;
+use super::kept::Kept;
+use super::snapshot_file::{About, Loaded};
 use super::{StoreError, previous, snapshot_file};
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
 use crate::pack;
+use crate::proposer::now;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use lattice_model::{AuditRecord, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use thiserror::Error;
+use uuid::Uuid;
 
 /// The agreed state of this member, for readers.
 #[derive(Debug)]
@@ -145,16 +150,18 @@ struct Snapshots {
     present: Mutex<Option<SnapshotMeta>>,
     /// Tells snapshots that are received apart.
     received: AtomicU64,
+    kept: Kept,
 }
 
 impl Machine {
-    /// Opens the newest snapshot, or begins with nothing, and the audit chain. The chain may lack what a snapshot from
-    /// elsewhere relies on: see [`Agreed::lacks_audit`].
-    pub fn open(directory: &Directory) -> Result<Self, StoreError> {
+    /// Opens the newest snapshot that is whole, or begins with nothing, and the audit chain. The chain may lack what a
+    /// snapshot from elsewhere relies on: see [`Agreed::lacks_audit`].
+    ///
+    /// `log_first`: the first entry that the log still has. What came before it must be in a snapshot.
+    pub fn open(directory: &Directory, kept: Kept, log_first: u64) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
-        let newest = snapshot_file::list(dir)?.into_iter().next();
-        let loaded = newest.map(|(_, path)| snapshot_file::load(&path)).transpose()?;
+        let loaded = newest_whole(dir, log_first)?;
         let mut audit = AuditChain::open(&dir.join("audit"))?;
         previous::take_over_file(dir, &mut audit)?;
         if let Some(loaded) = &loaded {
@@ -165,8 +172,9 @@ impl Machine {
                 return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
             }
         }
+        kept.are(on_disk(dir)?);
         let (ledger, meta) = match loaded {
-            Some(loaded) => (loaded.ledger, Some(loaded.meta)),
+            Some(loaded) => (loaded.ledger, Some(loaded.about.meta)),
             None => (Ledger::default(), None),
         };
         let agreed = Agreed { ledger: RwLock::new(ledger), audit: Mutex::new(audit), changes: Changes::default() };
@@ -175,7 +183,7 @@ impl Machine {
             agreed: Arc::new(agreed),
             applied: meta.as_ref().and_then(|m| m.last_log_id),
             membership: meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default(),
-            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0) }),
+            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
         })
     }
 
@@ -213,8 +221,44 @@ fn apply_failed(log_id: LogId, error: &(impl std::error::Error + 'static)) -> St
     StorageIOError::apply(log_id, AnyError::new(error)).into()
 }
 
+/// Loads the newest snapshot that is whole. A damaged one is moved aside where the one before it and the log behind that
+/// make up for it; where they do not, the member refuses to start.
+fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>, StoreError> {
+    let mut damaged: Vec<(PathBuf, StoreError)> = Vec::new();
+    let mut found = None;
+    for (index, path) in snapshot_file::list(dir)? {
+        if index + 1 < log_first {
+            break;
+        }
+        match snapshot_file::load(&path) {
+            Ok(loaded) => {
+                found = Some(loaded);
+                break;
+            }
+            Err(error @ StoreError::Corrupt { .. }) => damaged.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if found.is_none() && log_first > 0 {
+        // Nothing here makes up for what the log no longer has.
+        return match damaged.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Err(StoreError::SnapshotMissing { path: dir.to_owned(), first: log_first }),
+        };
+    }
+    for (path, error) in damaged {
+        tracing::error!(error = %pack::with_causes(&error), "a damaged snapshot is moved aside; the one before it and the log are used");
+        std::fs::rename(&path, path.with_extension("snapshot-damaged")).map_err(StoreError::io(&path, "cannot be moved aside"))?;
+    }
+    Ok(found)
+}
+
+fn on_disk(dir: &Path) -> Result<Vec<u64>, StoreError> {
+    Ok(snapshot_file::list(dir)?.into_iter().map(|(index, _)| index).collect())
+}
+
 /// What a crash in the middle of a snapshot left.
-fn remove_leftovers(dir: &std::path::Path) -> Result<(), StoreError> {
+fn remove_leftovers(dir: &Path) -> Result<(), StoreError> {
     for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
         let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
         if path.extension().is_some_and(|e| e == "snapshot-new" || e == "received") {
@@ -276,12 +320,14 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<tokio::fs::File>) -> Result<(), StorageError> {
         let file = snapshot.into_std().await;
         let (directory, agreed, meta) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone());
-        let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta).map(|()| meta)).await;
+        let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta).map(|kept| (meta, kept))).await;
         let fail = |e: &dyn std::error::Error| {
+            self.snapshots.kept.failed();
             tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be installed");
             StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
         };
-        let meta = installed.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        let (meta, kept) = installed.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        self.snapshots.kept.are(kept);
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
@@ -301,7 +347,7 @@ fn open_snapshot(directory: &Directory, meta: SnapshotMeta) -> Result<Snapshot<T
     Ok(Snapshot { meta, snapshot: Box::new(tokio::fs::File::from_std(file)) })
 }
 
-fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, meta: &SnapshotMeta) -> Result<(), StoreError> {
+fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, meta: &SnapshotMeta) -> Result<Vec<u64>, StoreError> {
     let dir = directory.path();
     let index = meta.last_log_id.map_or(0, |id| id.index);
     let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
@@ -316,7 +362,8 @@ fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, met
         Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
     })?;
     *agreed.ledger.write().unwrap_or_else(PoisonError::into_inner) = loaded.ledger;
-    snapshot_file::remove_older(dir, index)
+    snapshot_file::remove_older(dir)?;
+    on_disk(dir)
 }
 
 /// Writes a snapshot of the moment at which it was made.
@@ -333,7 +380,10 @@ pub struct Builder {
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
-        let id = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
+        // Two snapshots of one log entry, from two members or written twice, are different files: what is received of one
+        // is never continued with the other.
+        let of = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
+        let id = format!("{of}-{}", Uuid::new_v4().simple());
         let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
         let checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
         let ledger = std::mem::take(&mut self.ledger);
@@ -342,14 +392,18 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
             let checked = checkpoint?.run()?;
             agreed.audit().checked(checked);
-            snapshot_file::write(directory.path(), &of, &ledger)
+            let dir = directory.path();
+            snapshot_file::write(dir, &About::of(of, &ledger, now()), &ledger)?;
+            snapshot_file::remove_older(dir)?;
+            on_disk(dir)
         })
         .await;
         let fail = |e: &dyn std::error::Error| {
             tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be written");
             StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
         };
-        written.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        let kept = written.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        self.snapshots.kept.are(kept);
         let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
             *present = Some(meta.clone());

@@ -1,41 +1,86 @@
-//! A snapshot in one file: a header, then two sections `| length u64 | bytes | crc u32 |`: what it is of, and the ledger.
-//! Of the audit chain it has the ledger's head alone. The version before this one put the whole chain into a third section.
+//! A snapshot in one file.
+//!
+//! ```text
+//!   | "LATTICE-SNAP", version: 16 bytes | length u32 | crc u32 | what it is of, MessagePack | ledger: zstd of MessagePack … | crc u32 | "LATTICE-SNAP-END" |
+//! ```
+//!
+//! The last checksum is of everything before it. Written and read as a stream: neither takes a second copy of the ledger.
+//! Of the audit chain a snapshot has the head alone.
 
 use super::directory::sync_parent;
-use super::{StoreError, segments};
-use crate::ledger::Ledger;
+use super::{StoreError, previous};
+use crate::ledger::{AuditHead, Ledger};
 use crate::pack;
 use crate::raft::SnapshotMeta;
+use lattice_model::{Generation, Revision, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x02";
-const MAGIC_BEFORE: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x01";
-const _: () = assert!(MAGIC.len() as u64 == segments::SEGMENT_HEADER);
-/// The longest ledger that is believed.
-const SECTION_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+const END: &[u8; 16] = b"LATTICE-SNAP-END";
+/// The longest description that is believed.
+const ABOUT_BYTES_MAX: u32 = 1024 * 1024;
+/// Snapshots that stay.
+pub const KEPT: usize = 5;
+
+/// What a snapshot is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// As Raft knows it: its id, the last log entry in it, the members.
+    pub meta: SnapshotMeta,
+    /// The cluster's name.
+    pub cluster: String,
+    /// Raised by each recovery.
+    pub generation: Generation,
+    /// The last command in it.
+    pub revision: Revision,
+    /// The audit chain's head.
+    pub audit: AuditHead,
+    /// Nodes in it.
+    pub nodes: u64,
+    /// Allocations in it, those that have ended included.
+    pub allocations: u64,
+    /// When it was written, by the clock of the member that did.
+    pub written: Timestamp,
+    /// The version that wrote it.
+    pub version: String,
+}
 
 /// A snapshot that was read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What it is of.
-    pub meta: SnapshotMeta,
+    /// What it is of; of a snapshot of the version before this one as far as that said it.
+    pub about: About,
     /// The ledger.
     pub ledger: Ledger,
     /// Where the audit chain lies in it, where the version before this one wrote it.
-    pub audit: Option<Section>,
+    pub audit: Option<previous::Section>,
     /// Where it lies.
     pub path: PathBuf,
 }
 
-/// A part of a snapshot's file.
-#[derive(Clone, Copy, Debug)]
-pub struct Section {
-    /// Where its bytes begin.
-    pub at: u64,
-    /// How many they are.
-    pub length: u64,
+impl About {
+    /// Describes a ledger.
+    pub fn of(meta: SnapshotMeta, ledger: &Ledger, written: Timestamp) -> Self {
+        Self {
+            meta,
+            cluster: ledger.cluster().to_owned(),
+            generation: ledger.generation(),
+            revision: ledger.revision(),
+            audit: ledger.audit_head().clone(),
+            nodes: ledger.nodes().count() as u64,
+            allocations: ledger.allocations().count() as u64,
+            written,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// The log index of its last entry.
+    pub fn index(&self) -> u64 {
+        self.meta.last_log_id.map_or(0, |id| id.index)
+    }
 }
 
 /// Where the snapshot of this index lies.
@@ -57,27 +102,59 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     Ok(found)
 }
 
-/// Writes a snapshot, durably, and removes older ones.
-pub fn write(dir: &Path, meta: &SnapshotMeta, ledger: &Ledger) -> Result<PathBuf, StoreError> {
-    let index = meta.last_log_id.map_or(0, |id| id.index);
-    let path = path_of(dir, index);
+/// Writes a snapshot, durably.
+pub fn write(dir: &Path, about: &About, ledger: &Ledger) -> Result<PathBuf, StoreError> {
+    let path = path_of(dir, about.index());
     let temporary = path.with_extension("snapshot-new");
     let fail = |what| StoreError::io(&path, what);
-    let meta = pack::to_bytes(meta).map_err(StoreError::Encode)?;
-    let ledger = pack::to_bytes(ledger).map_err(StoreError::Encode)?;
-    let mut out = BufWriter::new(File::create(&temporary).map_err(fail("cannot be made"))?);
-    let written = (|| {
-        out.write_all(MAGIC)?;
-        section(&mut out, &meta)?;
-        section(&mut out, &ledger)?;
-        out.flush()?;
-        out.get_ref().sync_all()
-    })();
-    written.map_err(fail("cannot be written"))?;
+    let file = File::create(&temporary).map_err(fail("cannot be made"))?;
+    write_to(&file, about, ledger).map_err(fail("cannot be written"))?;
+    file.sync_all().map_err(fail("cannot be synced"))?;
     std::fs::rename(&temporary, &path).map_err(fail("cannot be put in place"))?;
     sync_parent(&path)?;
-    remove_older(dir, index)?;
     Ok(path)
+}
+
+/// Writes a snapshot into `out`, a piece at a time.
+pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
+    let about = pack::to_bytes(about).map_err(io::Error::other)?;
+    let mut out = Summed { inner: BufWriter::with_capacity(128 * 1024, out), crc: crc32fast::Hasher::new() };
+    out.write_all(MAGIC)?;
+    out.write_all(&u32::try_from(about.len()).map_err(io::Error::other)?.to_le_bytes())?;
+    out.write_all(&crc32fast::hash(&about).to_le_bytes())?;
+    out.write_all(&about)?;
+    let mut packed = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+    rmp_serde::encode::write_named(&mut packed, ledger).map_err(io::Error::other)?;
+    packed.finish()?;
+    let crc = out.crc.clone().finalize();
+    out.write_all(&crc.to_le_bytes())?;
+    out.write_all(END)?;
+    out.inner.flush()
+}
+
+struct Summed<I> {
+    inner: I,
+    crc: crc32fast::Hasher,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.crc.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<R: Read> Read for Summed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.crc.update(&buffer[..read]);
+        Ok(read)
+    }
 }
 
 /// Puts a received snapshot in place, durably, once every part of it is checked, by `check` as well.
@@ -101,96 +178,82 @@ pub fn take_over(
     Ok(Loaded { path, ..loaded })
 }
 
-/// Removes snapshots older than this one.
-pub fn remove_older(dir: &Path, index: u64) -> Result<(), StoreError> {
-    for (older, path) in list(dir)? {
-        if older < index {
-            std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
-        }
+/// Removes all but the newest [`KEPT`].
+pub fn remove_older(dir: &Path) -> Result<(), StoreError> {
+    for (_, path) in list(dir)?.into_iter().skip(KEPT) {
+        std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
     }
     Ok(())
 }
 
-fn section(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
-    out.write_all(bytes)?;
-    out.write_all(&crc32fast::hash(bytes).to_le_bytes())
-}
-
 /// Reads a snapshot whole and checks every part of it.
 pub fn load(path: &Path) -> Result<Loaded, StoreError> {
-    let file = File::open(path).map_err(StoreError::io(path, "cannot be opened"))?;
-    let bytes = file.metadata().map_err(StoreError::io(path, "cannot be read"))?.len();
-    let mut input = Sections { path, reader: BufReader::new(file), at: 0, bytes };
+    let fail = |what| StoreError::io(path, what);
+    let mut file = File::open(path).map_err(fail("cannot be opened"))?;
+    let bytes = file.metadata().map_err(fail("cannot be read"))?.len();
     let mut magic = [0; MAGIC.len()];
-    input.exact(&mut magic)?;
-    if magic != *MAGIC && magic != *MAGIC_BEFORE {
-        return Err(input.corrupt("it does not begin as a snapshot of this version or the one before it"));
+    if file.read_exact(&mut magic).is_err() || (magic != *MAGIC && magic != *previous::SNAPSHOT_MAGIC) {
+        return Err(StoreError::corrupt(path, 0, "it does not begin as a snapshot of this version or the one before it"));
     }
-    let meta = input.decode()?;
-    let ledger: Ledger = input.decode()?;
-    let audit = if magic == *MAGIC_BEFORE { Some(input.skip()?) } else { None };
-    let loaded = Loaded { meta, ledger, audit, path: path.to_owned() };
-    if input.at != bytes {
-        return Err(input.corrupt("something follows its end"));
+    if magic == *previous::SNAPSHOT_MAGIC {
+        return previous::load_snapshot(path, file, bytes);
     }
-    Ok(loaded)
+    let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))?;
+    if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
+        return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
+    }
+    Ok(Loaded { about, ledger, audit: None, path: path.to_owned() })
 }
 
-struct Sections<'a> {
-    path: &'a Path,
-    reader: BufReader<File>,
-    at: u64,
-    bytes: u64,
+/// What a snapshot says to be of. Its ledger is not looked at.
+pub fn about(path: &Path) -> Result<About, StoreError> {
+    let mut file = File::open(path).map_err(StoreError::io(path, "cannot be opened"))?;
+    let mut magic = [0; MAGIC.len()];
+    if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
+        // The version before this one said little in front.
+        return load(path).map(|loaded| loaded.about);
+    }
+    read_about(&mut file).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))
 }
 
-impl Sections<'_> {
-    fn corrupt(&self, what: impl Into<String>) -> StoreError {
-        StoreError::corrupt(self.path, self.at, what)
-    }
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
 
-    fn exact(&mut self, buffer: &mut [u8]) -> Result<(), StoreError> {
-        self.reader.read_exact(buffer).map_err(|e| self.corrupt(e.to_string()))?;
-        self.at += buffer.len() as u64;
-        Ok(())
+fn read_about(from: &mut impl Read) -> io::Result<About> {
+    let mut header = [0; 8];
+    from.read_exact(&mut header)?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    if length > ABOUT_BYTES_MAX {
+        return Err(damaged("the length of its description is damaged"));
     }
+    let mut about = vec![0; length as usize];
+    from.read_exact(&mut about)?;
+    if crc32fast::hash(&about).to_le_bytes() != header[4..] {
+        return Err(damaged("its description does not have its checksum"));
+    }
+    pack::from_bytes(&about).map_err(io::Error::other)
+}
 
-    fn number(&mut self) -> Result<u64, StoreError> {
-        let mut length = [0; 8];
-        self.exact(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        if length > SECTION_BYTES_MAX || length > self.bytes.saturating_sub(self.at) {
-            return Err(self.corrupt("a section's length is damaged"));
-        }
-        Ok(length)
+/// Everything behind the magic; nothing is believed before the checksum of all was right.
+fn read(file: &mut File, bytes: u64) -> io::Result<(About, Ledger)> {
+    let body = bytes.checked_sub((END.len() + 4) as u64).ok_or_else(|| damaged("it is cut short"))?;
+    file.seek(SeekFrom::Start(body))?;
+    let mut trailer = [0; END.len() + 4];
+    file.read_exact(&mut trailer)?;
+    if trailer[4..] != *END {
+        return Err(damaged("it is cut short"));
     }
-
-    fn check(&mut self, crc: u32) -> Result<(), StoreError> {
-        let mut stored = [0; 4];
-        self.exact(&mut stored)?;
-        if u32::from_le_bytes(stored) == crc { Ok(()) } else { Err(self.corrupt("a section does not have its checksum")) }
+    file.seek(SeekFrom::Start(0))?;
+    let mut from = Summed { inner: BufReader::with_capacity(128 * 1024, file.take(body)), crc: crc32fast::Hasher::new() };
+    io::copy(&mut from.by_ref().take(MAGIC.len() as u64), &mut io::sink())?;
+    let about = read_about(&mut from)?;
+    // Damage shows as an error of the decoder or as a wrong sum: the sum tells more.
+    let decoded =
+        (|| rmp_serde::from_read(BufReader::with_capacity(128 * 1024, zstd::Decoder::new(&mut from)?)).map_err(io::Error::other))();
+    io::copy(&mut from, &mut io::sink())?;
+    if from.crc.finalize().to_le_bytes() != trailer[..4] {
+        return Err(damaged("it does not have its checksum"));
     }
-
-    fn decode<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, StoreError> {
-        let length = usize::try_from(self.number()?).map_err(|e| self.corrupt(e.to_string()))?;
-        let mut bytes = vec![0; length];
-        self.exact(&mut bytes)?;
-        self.check(crc32fast::hash(&bytes))?;
-        pack::from_bytes(&bytes).map_err(|e| self.corrupt(pack::with_causes(&e)))
-    }
-
-    /// Checks a section without keeping it.
-    fn skip(&mut self) -> Result<Section, StoreError> {
-        let length = self.number()?;
-        let start = self.at;
-        let mut crc = crc32fast::Hasher::new();
-        let mut buffer = vec![0; 128 * 1024];
-        while self.at < start + length {
-            let want = buffer.len().min(usize::try_from(start + length - self.at).unwrap_or(usize::MAX));
-            self.exact(&mut buffer[..want])?;
-            crc.update(&buffer[..want]);
-        }
-        self.check(crc.finalize())?;
-        Ok(Section { at: start, length })
-    }
+    Ok((about, decoded?))
 }

@@ -39,6 +39,13 @@ fn still_there(was: &Value, now: &Value, at: &str) {
     }
 }
 
+fn script(allocation: &lattice_model::Allocation) -> Option<std::sync::Arc<str>> {
+    match &allocation.spec.entrypoint {
+        lattice_model::Entrypoint::Script { text, .. } => Some(text.clone()),
+        lattice_model::Entrypoint::Command { .. } => None,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_folder_of_the_version_before_is_taken_over_whole() {
     let mut lab = Lab::new(1, |_| {});
@@ -51,8 +58,12 @@ async fn the_folder_of_the_version_before_is_taken_over_whole() {
         let client = lab.api(&[1]);
         // A read waits until the log is applied.
         let Ok(Answer::Nodes(_)) = client.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes are listed") };
-        let now = serde_json::to_value(&*member.agreed().ledger()).unwrap();
+        let ledger = member.agreed().ledger().clone();
+        let mut now = serde_json::to_value(&ledger).unwrap();
+        now["allocations"] = ledger.allocations().map(|a| (a.id.to_string(), serde_json::to_value(&**a).unwrap())).collect();
         still_there(&was, &now, "ledger");
+        let scripts: Vec<_> = ledger.allocations().filter_map(|a| script(a)).collect();
+        assert!(scripts.len() == 2 && std::sync::Arc::ptr_eq(&scripts[0], &scripts[1]), "one script, kept once");
         let Ok(Answer::AuditVerified { records, head }) = client.call(&Request::VerifyAudit, PATIENCE).await else { panic!() };
         assert_eq!((records, Some(head.as_str())), (was["audit"]["seq"].as_u64().unwrap(), was["audit"]["hash"].as_str()));
         assert!(!dir.join("audit.log").exists() && dir.join("audit").is_dir());

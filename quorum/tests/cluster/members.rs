@@ -98,8 +98,54 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     }
 }
 
+fn snapshots(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let files = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path());
+    let mut found: Vec<_> = files.filter(|f| f.extension().is_some_and(|e| e == "snapshot")).collect();
+    found.sort_unstable();
+    found
+}
+
 fn has_snapshot(dir: &std::path::Path) -> bool {
-    std::fs::read_dir(dir).unwrap().any(|f| f.unwrap().file_name().to_string_lossy().ends_with(".snapshot"))
+    !snapshots(dir).is_empty()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_snapshot_falls_back_to_the_one_before_it_and_loses_nothing() {
+    let mut lab = Lab::new(1, |c| c.snapshot_entries = 10);
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let client = lab.api(&[1]);
+    let dir = lab.config(1).data_dir.clone();
+    let mut rounds = 0;
+    while snapshots(&dir).len() < 5 || rounds < 150 {
+        submit(&client, 1).await;
+        rounds += 1;
+    }
+    let want = member.agreed().ledger().clone();
+    member.stop().await;
+    assert_eq!(snapshots(&dir).len(), 5, "so many are kept");
+    let newest = snapshots(&dir).pop().unwrap();
+    let whole = std::fs::read(&newest).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    std::fs::write(&newest, &damaged).unwrap();
+    let member = lab.start(1, false).await;
+    let read = client.call(&Request::ListNodes, PATIENCE).await;
+    assert!(read.is_ok(), "{read:?}");
+    assert!(*member.agreed().ledger() == want, "nothing is lost");
+    assert_eq!(member.agreed().verify_audit().unwrap(), *want.audit_head());
+    member.stop().await;
+    assert!(newest.with_extension("snapshot-damaged").exists());
+    // Two are more than the log makes up for: it refuses, and says which file.
+    for path in snapshots(&dir) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 1);
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let config = lab.config(1).clone();
+    let listeners = Listeners::bind(&config).await.unwrap();
+    let Err(error) = Member::start(config, false, listeners).await else { panic!("it must not start") };
+    assert!(matches!(&error, MemberError::Store(StoreError::Corrupt { path, .. }) if snapshots(&dir).contains(path)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

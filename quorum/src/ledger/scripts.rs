@@ -1,0 +1,200 @@
+//! Scripts: the same text is kept once, in memory and in a snapshot, however many allocations carry it.
+//!
+//! ```text
+//!   in a snapshot: [ [text, …], { id: [number of its text or nil, allocation without text], … } ]
+//! ```
+
+use lattice_model::{Allocation, AllocationId, Entrypoint};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::ser::{SerializeMap, SerializeTuple};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+/// The texts in use, by their SHA-256. Not part of the agreed state: what is lost of it is only kept twice.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    known: BTreeMap<[u8; 32], Weak<str>>,
+    /// So many may be known before those that nobody uses any more are dropped.
+    sweep_at: usize,
+}
+
+impl Scripts {
+    /// The text of this entry point, shared with all that have the same one.
+    pub fn share(&mut self, entrypoint: &mut Entrypoint) {
+        let Entrypoint::Script { text, .. } = entrypoint else { return };
+        if self.known.len() > self.sweep_at {
+            self.known.retain(|_, text| text.strong_count() > 0);
+            self.sweep_at = 1024 + 2 * self.known.len();
+        }
+        let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+        match self.known.get(&hash).and_then(Weak::upgrade) {
+            Some(known) => *text = known,
+            None => drop(self.known.insert(hash, Arc::downgrade(text))),
+        }
+    }
+}
+
+/// A copy knows nothing yet.
+impl Clone for Scripts {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// What is known of texts makes no difference between two ledgers.
+impl PartialEq for Scripts {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Scripts {}
+
+type Allocations = BTreeMap<AllocationId, Arc<Allocation>>;
+
+/// Writes allocations with each text once.
+pub fn serialize<S: Serializer>(allocations: &Allocations, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut texts: Vec<&str> = Vec::new();
+    for text in allocations.values().filter_map(|a| text_of(a)) {
+        numbers.entry(text).or_insert_with(|| {
+            texts.push(text);
+            u32::try_from(texts.len() - 1).unwrap_or(u32::MAX)
+        });
+    }
+    let mut both = serializer.serialize_tuple(2)?;
+    both.serialize_element(&texts)?;
+    both.serialize_element(&Stored { allocations, numbers })?;
+    both.end()
+}
+
+fn text_of(allocation: &Allocation) -> Option<&str> {
+    match &allocation.spec.entrypoint {
+        Entrypoint::Script { text, .. } => Some(text),
+        Entrypoint::Command { .. } => None,
+    }
+}
+
+struct Stored<'a> {
+    allocations: &'a Allocations,
+    numbers: BTreeMap<&'a str, u32>,
+}
+
+impl Serialize for Stored<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.allocations.len()))?;
+        for (id, allocation) in self.allocations {
+            match text_of(allocation).and_then(|text| self.numbers.get(text)) {
+                None => map.serialize_entry(id, &(None::<u32>, allocation))?,
+                Some(number) => {
+                    // One at a time, so that writing takes no second copy of everything.
+                    let mut bare = Allocation::clone(allocation);
+                    if let Entrypoint::Script { text, .. } = &mut bare.spec.entrypoint {
+                        *text = "".into();
+                    }
+                    map.serialize_entry(id, &(Some(number), &bare))?;
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+/// Reads what [`serialize`] wrote, and what the version before this one did: a map with the texts in its allocations.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
+    deserializer.deserialize_any(Either)
+}
+
+struct Either;
+
+impl<'de> Visitor<'de> for Either {
+    type Value = Allocations;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("allocations")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Allocations, A::Error> {
+        let mut scripts = Scripts::default();
+        let mut allocations = Allocations::new();
+        while let Some((id, mut allocation)) = map.next_entry::<AllocationId, Allocation>()? {
+            scripts.share(&mut allocation.spec.entrypoint);
+            allocations.insert(id, Arc::new(allocation));
+        }
+        Ok(allocations)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut both: A) -> Result<Allocations, A::Error> {
+        let texts: Vec<Arc<str>> = both.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &self))?;
+        let bare: Bare = both.next_element()?.ok_or_else(|| A::Error::invalid_length(1, &self))?;
+        let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
+            if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut allocation.spec.entrypoint) {
+                let known = texts.get(number as usize).ok_or_else(|| A::Error::custom(format!("there is no script {number}")))?;
+                *text = Arc::clone(known);
+            }
+            Ok((id, Arc::new(allocation)))
+        });
+        whole.collect()
+    }
+}
+
+#[derive(Deserialize)]
+struct Bare(BTreeMap<AllocationId, (Option<u32>, Allocation)>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack;
+    use lattice_model::{AllocationSpec, Principal, Timestamp};
+    use uuid::Uuid;
+
+    fn allocation(id: u128, entrypoint: Entrypoint) -> (AllocationId, Arc<Allocation>) {
+        let owner = Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] };
+        let spec = AllocationSpec::new("a", entrypoint, std::path::Path::new("/"));
+        let id = AllocationId(Uuid::from_u128(id));
+        (id, Arc::new(Allocation::submitted(id, spec, owner, Timestamp(1))))
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Kept(#[serde(with = "super")] Allocations);
+
+    #[test]
+    fn a_script_of_many_is_in_a_snapshot_once_and_in_memory_once_afterwards() {
+        let text = "#!/bin/sh\n".to_owned() + &"echo a long one\n".repeat(1000);
+        let script = |text: &str| Entrypoint::Script { text: text.into(), args: vec!["x".into()] };
+        let mut all: Allocations = (0..50).map(|id| allocation(id, script(&text))).collect();
+        all.extend([allocation(60, script("#!/bin/sh\n")), allocation(61, Entrypoint::Command { argv: vec!["true".into()] })]);
+        let bytes = pack::to_bytes(&Kept(all.clone())).unwrap();
+        assert!(bytes.len() < 2 * text.len() + 52 * 1024, "{}", bytes.len());
+        let Kept(back) = pack::from_bytes(&bytes).unwrap();
+        assert_eq!(back, all);
+        let texts: Vec<*const u8> = back.values().filter_map(|a| text_of(a)).filter(|t| t.len() > 100).map(str::as_ptr).collect();
+        assert!(texts.len() == 50 && texts.iter().all(|t| *t == texts[0]));
+        // As the version before wrote it.
+        let Kept(back) = pack::from_bytes(&pack::to_bytes(&all).unwrap()).unwrap();
+        assert_eq!(back, all);
+        // A number that names no text.
+        let no_text: Vec<&str> = Vec::new();
+        let numbers = all.values().filter_map(|a| text_of(a)).map(|t| (t, 7)).collect();
+        let damaged = pack::to_bytes(&(no_text, Stored { allocations: &all, numbers })).unwrap();
+        assert!(pack::from_bytes::<Kept>(&damaged).is_err());
+    }
+
+    #[test]
+    fn submissions_of_one_script_share_it_until_the_last_is_gone() {
+        let mut scripts = Scripts::default();
+        let script = |text: &str| Entrypoint::Script { text: text.into(), args: vec![] };
+        let (mut one, mut two) = (script("#!a"), script("#!a"));
+        scripts.share(&mut one);
+        scripts.share(&mut two);
+        let (Entrypoint::Script { text: a, .. }, Entrypoint::Script { text: b, .. }) = (&one, &two) else { panic!() };
+        assert!(Arc::ptr_eq(a, b));
+        for number in 0..5000 {
+            scripts.share(&mut script(&format!("#!{number}")));
+        }
+        assert!(scripts.known.len() < 2100, "what nobody uses is forgotten: {}", scripts.known.len());
+    }
+}
