@@ -25,6 +25,7 @@ pub use terminals::{News, OpenTerminal};
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
+use crate::spool::launches;
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, ShimDir};
@@ -158,20 +159,13 @@ impl AllocationHandle {
 
     /// The highest number that a launch here ever had: its log files have it, and it is never used again.
     pub fn highest_launch_number(&self) -> u32 {
-        launch_numbers(&self.dir).into_iter().next_back().unwrap_or(0)
+        launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0)
     }
 
     /// Tells the task, from the driver's thread. Fails only when the task has ended.
     pub fn command(&self, command: Command) {
         let _ = self.commands.blocking_send(command);
     }
-}
-
-/// The numbers of launches that have log files; 0 is the script.
-fn launch_numbers(dir: &ShimDir) -> BTreeSet<u32> {
-    let Ok(entries) = std::fs::read_dir(dir.logs()) else { return BTreeSet::new() };
-    let number = |e: std::fs::DirEntry| e.file_name().to_str()?.split('.').next()?.parse().ok();
-    entries.flatten().filter_map(number).collect()
 }
 
 /// The allocations on this node, by id. Cloneable; all clones are one.

@@ -4,11 +4,12 @@
 //! grace period (15 ms here), which the end of every launch would pay.
 
 use crate::readiness::readable;
+use lattice_runtime::shim::ShimDir;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::watch;
 
@@ -26,8 +27,25 @@ struct Watched {
     readers: usize,
 }
 
+/// A reader's interest in a launch's log files, from before the launch has begun.
+pub struct LaunchGrowth {
+    growth: Growth,
+    all: PathBuf,
+    own: PathBuf,
+    now: Watching,
+}
+
+enum Watching {
+    /// The kernel refuses.
+    Nothing,
+    /// It has no files yet: its directory is waited for.
+    Others(Growing),
+    /// Its files. One that comes is nothing to read before it has grown.
+    Own(Growing),
+}
+
 /// One reader's interest in a directory; ends when it is dropped.
-pub struct Growing {
+struct Growing {
     inner: Arc<Inner>,
     descriptor: WatchDescriptor,
     grown: watch::Receiver<()>,
@@ -50,11 +68,17 @@ impl Growth {
         Ok(Self(inner))
     }
 
-    /// Watches the files of a directory.
-    pub fn of(&self, directory: &Path) -> io::Result<Growing> {
+    /// Begins to watch a launch's log files.
+    pub fn of_launch(&self, dir: &ShimDir, launch: u32) -> LaunchGrowth {
+        let mut watching = LaunchGrowth { growth: self.clone(), all: dir.logs(), own: dir.launch_logs(launch), now: Watching::Nothing };
+        watching.look();
+        watching
+    }
+
+    fn of(&self, directory: &Path, what: AddWatchFlags) -> io::Result<Growing> {
         let mut directories = self.0.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same directory has the same descriptor. A file that comes is nothing to read before it has grown.
-        let descriptor = self.0.inotify.add_watch(directory, AddWatchFlags::IN_MODIFY)?;
+        // The same directory has the same descriptor.
+        let descriptor = self.0.inotify.add_watch(directory, what)?;
         let watched = directories.entry(descriptor).or_insert_with(|| Watched { grown: watch::channel(()).0, readers: 0 });
         watched.readers += 1;
         Ok(Growing { inner: Arc::clone(&self.0), descriptor, grown: watched.grown.subscribe() })
@@ -75,10 +99,27 @@ impl Inner {
     }
 }
 
-impl Growing {
-    /// Waits until a file has grown since the last time. Safe to drop while it waits.
+impl LaunchGrowth {
+    /// To be called before each look at the files: what came before the watch began is then seen by that look.
+    pub fn look(&mut self) {
+        let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY).map(Watching::Own);
+        let others = || self.growth.of(&self.all, AddWatchFlags::IN_CREATE).map(Watching::Others);
+        self.now = match std::mem::replace(&mut self.now, Watching::Nothing) {
+            Watching::Own(growing) => Watching::Own(growing),
+            Watching::Others(growing) => own().unwrap_or(Watching::Others(growing)),
+            Watching::Nothing => match own().or_else(|_| others()) {
+                // It may have come between the two.
+                Ok(Watching::Others(growing)) => own().unwrap_or(Watching::Others(growing)),
+                Ok(watching) => watching,
+                Err(_) => Watching::Nothing,
+            },
+        };
+    }
+
+    /// Waits until something came since the last time. Safe to drop while it waits.
     pub async fn grown(&mut self) {
-        if self.grown.changed().await.is_err() {
+        let (Watching::Others(growing) | Watching::Own(growing)) = &mut self.now else { return std::future::pending().await };
+        if growing.grown.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }

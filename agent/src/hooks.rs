@@ -192,6 +192,7 @@ fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Re
     let child = process::spawn(&Program {
         argv: &[program.display().to_string()],
         env,
+        shared_env: None,
         working_dir: Path::new("/"),
         user: None,
         stdin: null.as_fd(),

@@ -13,7 +13,7 @@ mod lines;
 mod source;
 
 use crate::allocation::Activity;
-use crate::growth::{Growing, Growth};
+use crate::growth::{Growth, LaunchGrowth};
 use crate::log_store::LogStore;
 use crate::mesh::frame::LogItem;
 use crate::spool::Spool;
@@ -67,13 +67,16 @@ pub async fn tail(
     follow: Option<(watch::Receiver<Activity>, Growth)>,
     out: mpsc::Sender<LogItem>,
 ) {
+    let launch = wanted.launch;
     let (mut growing, mut follow) = match follow {
-        Some((activity, growth)) => (growth.of(&dir.logs()).ok(), Some(activity)),
+        Some((activity, growth)) => (Some(growth.of_launch(&dir, launch)), Some(activity)),
         None => (None, None),
     };
-    let launch = wanted.launch;
     let mut reader = Reader::new(Source::new(spool, Some(dir), store), wanted, out);
     loop {
+        if let Some(growing) = &mut growing {
+            growing.look();
+        }
         // Asked before the files are read: what is written before the end is then read after it.
         let over = match &follow {
             Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&launch),
@@ -264,7 +267,7 @@ impl Reader {
     }
 }
 
-async fn grown(growing: &mut Option<Growing>) {
+async fn grown(growing: &mut Option<LaunchGrowth>) {
     match growing {
         Some(growing) => growing.grown().await,
         None => std::future::pending().await,

@@ -17,7 +17,7 @@ mod trim;
 
 pub use trim::KEPT_AFTER_END;
 
-pub use files::{Piece, read};
+pub use files::{Piece, launches, read};
 
 use crate::allocation::Command;
 use crate::log_store::{LogStore, Place};

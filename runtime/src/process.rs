@@ -26,8 +26,10 @@ const PATH_DIRECTORIES_MAX: usize = 1024;
 pub struct Program<'a> {
     /// Program and arguments. A program without a slash is looked for in `env`'s `PATH`, with the user's rights.
     pub argv: &'a [String],
-    /// Its whole environment.
+    /// Its environment: these, and of `shared_env` those that have other names.
     pub env: &'a [(String, String)],
+    /// What many programs have alike, laid out once.
+    pub shared_env: Option<&'a Environment>,
     /// Its working directory, entered with the user's rights.
     pub working_dir: &'a Path,
     /// As whom; `None`: as we are.
@@ -39,7 +41,7 @@ pub struct Program<'a> {
     /// Its descriptor 2.
     pub stderr: BorrowedFd<'a>,
     /// Its descriptors 3, 4, … It gets no others.
-    pub inherit: &'a [BorrowedFd<'a>],
+    pub inherit: &'a [OwnedFd],
     /// The cgroup directory it is born in.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// `tasks` of the v1 groups that it joins before it drops our rights ([`crate::cgroup::controllers`]).
@@ -50,6 +52,33 @@ pub struct Program<'a> {
     pub binding: Option<&'a Binding>,
     /// Whether its descriptor 0 is a terminal that becomes its controlling one.
     pub terminal: bool,
+}
+
+/// Environment variables as a program takes them.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(Vec<CString>);
+
+impl Environment {
+    /// From names and values. Refused: a zero byte in one of them.
+    pub fn new<'e>(variables: impl IntoIterator<Item = (&'e String, &'e String)>) -> Result<Self, NotStarted> {
+        let variable = |(name, value): (&String, &String)| {
+            CString::new(format!("{name}={value}"))
+                .map_err(|_| NotStarted { code: NOT_EXECUTABLE, why: format!("{name}: a zero byte in the environment") })
+        };
+        variables.into_iter().map(variable).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Its variables that have none of these names.
+    fn without<'e>(&'e self, names: &'e [(String, String)]) -> impl Iterator<Item = &'e CString> {
+        let named = |variable: &CString, name: &str| {
+            variable.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+        };
+        self.0.iter().filter(move |variable| !names.iter().any(|(name, _)| named(variable, name)))
+    }
+
+    fn path(&self) -> Option<String> {
+        self.0.iter().rev().find_map(|v| v.as_bytes().strip_prefix(b"PATH=")).map(|path| String::from_utf8_lossy(path).into_owned())
+    }
 }
 
 /// A program that could not be started.
@@ -142,17 +171,30 @@ fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> 
 
 /// Makes the process. It does not wait for the program to be found and loaded: a file system that hangs then hangs the child alone.
 pub fn spawn(program: &Program<'_>) -> Result<Child, NotStarted> {
-    make(program, Memory::Copied)
+    let prepared = prepare(program)?;
+    let made = prepared.make(Memory::Copied)?;
+    Ok(prepared.child(made))
+}
+
+/// Makes these processes, as [`spawn`], one after the other and nothing else in between: each page of ours that is
+/// written between two of them is copied again. What could not be prepared is passed on.
+pub fn spawn_all(all: Vec<Result<Prepared<'_>, NotStarted>>) -> Vec<Result<Child, NotStarted>> {
+    let mut made = Vec::with_capacity(all.len());
+    for prepared in &all {
+        made.push(prepared.as_ref().map_err(NotStarted::clone).and_then(|prepared| prepared.make(Memory::Copied)));
+    }
+    all.into_iter().zip(made).map(|(prepared, made)| Ok(prepared?.child(made?))).collect()
 }
 
 /// Makes the process and waits until it has become its program. Its pages are not copied for it, which for a large
 /// process of ours is most of a start; not for programs on a file system that may hang. Gives pid and pidfd.
 pub fn spawn_loaded(program: &Program<'_>) -> Result<(i32, OwnedFd), NotStarted> {
-    let mut child = make(program, Memory::Lent)?;
-    match child.start.failure() {
-        None => Ok((child.pid, child.pidfd)),
+    let mut prepared = prepare(program)?;
+    let (pid, pidfd) = prepared.make(Memory::Lent)?;
+    match prepared.start.failure() {
+        None => Ok((pid, pidfd)),
         Some(failure) => {
-            let _ = waitpid(Pid::from_raw(child.pid), None);
+            let _ = waitpid(Pid::from_raw(pid), None);
             Err(failure)
         }
     }
@@ -167,90 +209,121 @@ enum Memory {
     Lent,
 }
 
-fn make(program: &Program<'_>, memory: Memory) -> Result<Child, NotStarted> {
+/// A program of which only the process is to be made.
+pub struct Prepared<'a> {
+    plan: ChildPlan<'a>,
+    start: Start,
+    cgroup: Option<BorrowedFd<'a>>,
+    /// What `plan` points to.
+    _texts: Vec<CString>,
+    _lifted: Vec<OwnedFd>,
+}
+
+/// Makes all that the child needs.
+pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let name = program.argv.first().map_or("", String::as_str);
     if name.is_empty() {
         return Err(NotStarted { code: NOT_FOUND, why: "there is no program to start".to_owned() });
     }
-    let has_nul = |_| not_executable(name, "a zero byte in its", "arguments, environment or directory");
+    let has_nul = |_| not_executable(name, "a zero byte in its", "arguments or directory");
     let text = |t: &str| CString::new(t).map_err(has_nul);
     let argv = program.argv.iter().map(|a| text(a)).collect::<Result<Vec<_>, _>>()?;
-    let env = program.env.iter().map(|(k, v)| text(&format!("{k}={v}"))).collect::<Result<Vec<_>, _>>()?;
-    let candidates = candidates(name, program.env).iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
+    let own = Environment::new(program.env.iter().map(|(k, v)| (k, v)))?;
+    let env = pointers(program.shared_env.into_iter().flat_map(|shared| shared.without(program.env)).chain(&own.0));
+    let path = own.path().or_else(|| program.shared_env.and_then(Environment::path));
+    let candidates = candidates(name, path.as_deref()).iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
     let working_dir = CString::new(program.working_dir.as_os_str().as_encoded_bytes()).map_err(has_nul)?;
 
     let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
     // Sources above all targets, so that placing one never overwrites another.
     let above = 3 + RawFd::try_from(program.inherit.len()).unwrap_or(RawFd::MAX);
-    let lift = |fd: BorrowedFd<'_>| {
-        let fd = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(above)).map_err(system("duplicating a descriptor"))?;
+    let mut lifted = Vec::new();
+    let mut lift = |fd: BorrowedFd<'_>| {
+        if fd.as_raw_fd() >= above {
+            return Ok(fd.as_raw_fd());
+        }
+        let raw = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(above)).map_err(system("duplicating a descriptor"))?;
         // SAFETY: fcntl has just made it for us.
-        Ok::<_, NotStarted>(unsafe { OwnedFd::from_raw_fd(fd) })
+        lifted.push(unsafe { OwnedFd::from_raw_fd(raw) });
+        Ok::<_, NotStarted>(raw)
     };
     let given = [program.stdin, program.stdout, program.stderr];
-    let sources = given.iter().chain(program.inherit).map(|fd| lift(*fd)).collect::<Result<Vec<_>, _>>()?;
+    let sources = given.into_iter().chain(program.inherit.iter().map(AsFd::as_fd)).map(&mut lift).collect::<Result<Vec<_>, _>>()?;
     let (report, teller) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(system("making a pipe"))?;
-    let teller = lift(teller.as_fd())?;
+    let teller_fd = lift(teller.as_fd())?;
+    lifted.push(teller);
 
     // Nothing to switch where we run as that user already and could not switch anyway.
     let us = nix::unistd::geteuid();
     let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
     let plan = ChildPlan {
         v1_groups: program.v1_groups.iter().map(AsRawFd::as_raw_fd).collect(),
-        sources: sources.iter().map(AsRawFd::as_raw_fd).collect(),
-        teller: teller.as_raw_fd(),
+        sources,
+        teller: teller_fd,
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
         open_files: program.open_files,
-        binding: program.binding,
+        binding: program.binding.cloned(),
         terminal: program.terminal,
         working_dir,
         candidates,
         argv: pointers(&argv),
-        env: pointers(&env),
+        env,
     };
-    let mut pidfd: RawFd = -1;
-    let mut flags = libc::CLONE_PIDFD.cast_unsigned().into();
-    let mut stack = Vec::<u8>::new();
-    if memory == Memory::Lent {
-        flags |= u64::from((libc::CLONE_VM | libc::CLONE_VFORK).cast_unsigned());
-        stack.reserve_exact(CHILD_STACK_BYTES);
-    }
-    let mut cgroup = 0;
-    if let Some(fd) = program.cgroup {
-        flags |= CLONE_INTO_CGROUP;
-        cgroup = u64::try_from(fd.as_raw_fd()).unwrap_or(0);
-    }
-    // SAFETY: all zeros is a valid value of this structure of integers.
-    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = flags;
-    args.pidfd = ptr::from_mut(&mut pidfd).expose_provenance() as u64;
-    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
-    args.cgroup = cgroup;
-    if memory == Memory::Lent {
-        let bottom = stack.as_mut_ptr().expose_provenance().next_multiple_of(STACK_ALIGNMENT);
-        args.stack = bottom as u64;
-        args.stack_size = (CHILD_STACK_BYTES - STACK_ALIGNMENT) as u64;
-    }
-
-    // A handler of ours must not run in the child.
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
-    // SAFETY: the child runs `become_program`, which uses only what was prepared above and calls that are
-    // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this thread,
-    // whose errno and frame it shares, waits (CLONE_VFORK) until it is gone from there.
-    let pid = unsafe { clone3(&mut args, &plan) };
-    drop(stack);
-    let _ = before.thread_set_mask();
-    let doing = if program.cgroup.is_some() { "making its process in its cgroup" } else { "making its process" };
-    let pid = i32::try_from(pid.map_err(system(doing))?).map_err(|e| not_executable(name, doing, e))?;
     let start = Start {
         report: File::from(report),
         program: name.to_owned(),
         working_dir: program.working_dir.display().to_string(),
         user: program.user.map(|u| u.name.clone()),
     };
-    // SAFETY: the kernel has just made it for us (CLONE_PIDFD).
-    Ok(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) }, start })
+    Ok(Prepared { plan, start, cgroup: program.cgroup, _texts: argv.into_iter().chain(own.0).collect(), _lifted: lifted })
+}
+
+impl Prepared<'_> {
+    fn child(self, (pid, pidfd): (i32, OwnedFd)) -> Child {
+        Child { pid, pidfd, start: self.start }
+    }
+
+    fn make(&self, memory: Memory) -> Result<(i32, OwnedFd), NotStarted> {
+        let name = &self.start.program;
+        let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
+        let mut pidfd: RawFd = -1;
+        let mut flags = libc::CLONE_PIDFD.cast_unsigned().into();
+        let mut stack = Vec::<u8>::new();
+        if memory == Memory::Lent {
+            flags |= u64::from((libc::CLONE_VM | libc::CLONE_VFORK).cast_unsigned());
+            stack.reserve_exact(CHILD_STACK_BYTES);
+        }
+        let mut cgroup = 0;
+        if let Some(fd) = self.cgroup {
+            flags |= CLONE_INTO_CGROUP;
+            cgroup = u64::try_from(fd.as_raw_fd()).unwrap_or(0);
+        }
+        // SAFETY: all zeros is a valid value of this structure of integers.
+        let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+        args.flags = flags;
+        args.pidfd = ptr::from_mut(&mut pidfd).expose_provenance() as u64;
+        args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        args.cgroup = cgroup;
+        if memory == Memory::Lent {
+            let bottom = stack.as_mut_ptr().expose_provenance().next_multiple_of(STACK_ALIGNMENT);
+            args.stack = bottom as u64;
+            args.stack_size = (CHILD_STACK_BYTES - STACK_ALIGNMENT) as u64;
+        }
+
+        // A handler of ours must not run in the child.
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
+        // SAFETY: the child runs `become_program`, which uses only what was prepared and calls that are
+        // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this thread,
+        // whose errno and frame it shares, waits (CLONE_VFORK) until it is gone from there.
+        let pid = unsafe { clone3(&mut args, &self.plan) };
+        drop(stack);
+        let _ = before.thread_set_mask();
+        let doing = if self.cgroup.is_some() { "making its process in its cgroup" } else { "making its process" };
+        let pid = i32::try_from(pid.map_err(system(doing))?).map_err(|e| not_executable(name, doing, e))?;
+        // SAFETY: the kernel has just made it for us (CLONE_PIDFD).
+        Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+    }
 }
 
 /// clone3(2), whose child runs [`become_program`] on the stack that `args` gives, or on a copy of ours where it gives
@@ -306,18 +379,18 @@ unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i6
 }
 
 /// The paths at which to try, as execvp(3) does.
-fn candidates(name: &str, env: &[(String, String)]) -> Vec<String> {
+fn candidates(name: &str, path: Option<&str>) -> Vec<String> {
     if name.contains('/') {
         return vec![name.to_owned()];
     }
-    let path = env.iter().rev().find(|(k, _)| k == "PATH").map_or(PATH_DEFAULT, |(_, v)| v);
+    let path = path.unwrap_or(PATH_DEFAULT);
     let directories = path.split(':').take(PATH_DIRECTORIES_MAX);
     directories.map(|d| if d.is_empty() { format!("./{name}") } else { format!("{d}/{name}") }).collect()
 }
 
 /// With the null pointer at the end that execve wants.
-fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
-    texts.iter().map(|t| t.as_ptr()).chain([ptr::null()]).collect()
+fn pointers<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc::c_char> {
+    texts.into_iter().map(|t| t.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// All that the child needs, made before it is.
@@ -327,7 +400,7 @@ struct ChildPlan<'a> {
     teller: RawFd,
     identity: Option<(u32, u32, &'a [u32])>,
     open_files: Option<(u64, u64)>,
-    binding: Option<&'a Binding>,
+    binding: Option<Binding>,
     terminal: bool,
     working_dir: CString,
     candidates: Vec<CString>,
@@ -376,7 +449,7 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
         libc::umask(0o022);
-        if let Some(Err(errno)) = plan.binding.map(Binding::apply) {
+        if let Some(Err(errno)) = plan.binding.as_ref().map(Binding::apply) {
             fail(STAGE_BINDING, errno);
         }
         if let Some((uid, gid, groups)) = plan.identity {
@@ -469,9 +542,21 @@ mod tests {
 
     #[test]
     fn a_program_is_looked_for_as_execvp_does() {
-        let env = |path: &str| vec![("PATH".to_owned(), path.to_owned())];
-        assert_eq!(candidates("a/b", &env("/x")), ["a/b"]);
-        assert_eq!(candidates("b", &env("/x::/y")), ["/x/b", "./b", "/y/b"]);
-        assert_eq!(candidates("b", &[]), ["/usr/local/bin/b", "/usr/bin/b", "/bin/b"]);
+        assert_eq!(candidates("a/b", Some("/x")), ["a/b"]);
+        assert_eq!(candidates("b", Some("/x::/y")), ["/x/b", "./b", "/y/b"]);
+        assert_eq!(candidates("b", None), ["/usr/local/bin/b", "/usr/bin/b", "/bin/b"]);
+    }
+
+    #[test]
+    fn what_is_its_own_replaces_what_is_shared() {
+        let pairs = |all: &[(&str, &str)]| all.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let shared = pairs(&[("A", "1"), ("AB", "2"), ("PATH", "/x")]);
+        let shared = Environment::new(shared.iter().map(|(k, v)| (k, v))).unwrap();
+        let own = pairs(&[("A", "3")]);
+        let kept: Vec<_> = shared.without(&own).map(|v| v.to_str().unwrap()).collect();
+        assert_eq!(kept, ["AB=2", "PATH=/x"]);
+        assert_eq!(shared.path().as_deref(), Some("/x"));
+        let zero = pairs(&[("A", "a\0b")]);
+        assert!(Environment::new(zero.iter().map(|(k, v)| (k, v))).is_err());
     }
 }

@@ -170,9 +170,14 @@ impl ShimDir {
         self.0.join("script")
     }
 
-    /// One log file: `<launch number>.<rank>.out` or `.err`; the script is launch 0, rank 0.
+    /// Where one launch's log files lie: an allocation may have thousands of launches, and who reads one looks at no other.
+    pub fn launch_logs(&self, launch_number: u32) -> PathBuf {
+        self.logs().join(launch_number.to_string())
+    }
+
+    /// One log file: `<launch number>/<rank>.out` or `.err`; the script is launch 0, rank 0.
     pub fn log(&self, launch_number: u32, rank: u32, stream: LogStream) -> PathBuf {
-        self.logs().join(format!("{launch_number}.{rank}.{}", stream.suffix()))
+        self.launch_logs(launch_number).join(format!("{rank}.{}", stream.suffix()))
     }
 }
 

@@ -202,12 +202,13 @@ fn run(
     let program = Program {
         argv: &argv,
         env: &env,
+        shared_env: None,
         working_dir: dir,
         user,
         stdin: null.as_fd(),
         stdout: out.as_fd(),
         stderr: out.as_fd(),
-        inherit: &[null.as_fd()],
+        inherit: &[null.try_clone().unwrap().into()],
         cgroup: None,
         v1_groups: &[],
         open_files: Some((64, 64)),
@@ -300,6 +301,7 @@ fn scope_life() -> Result<(), Failed> {
     let (pid, _pidfd) = process::spawn_loaded(&Program {
         argv: &argv,
         env: &[],
+        shared_env: None,
         working_dir: Path::new("/"),
         user: None,
         stdin: null.as_fd(),

@@ -138,6 +138,7 @@ impl Work {
         let (pid, pidfd) = process::spawn_loaded(&Program {
             argv: &argv,
             env: &env,
+            shared_env: None,
             working_dir: Path::new("/"),
             user: None,
             stdin: null.as_fd(),

@@ -7,7 +7,7 @@ use lattice_model::binding::{MemoryPolicy, RankPlace};
 use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
-use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program, Start};
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::signal::{Signal, kill};
@@ -31,6 +31,9 @@ const CHUNKS_PER_TURN: usize = 64;
 /// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
 /// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
 const EXIT_AWAITED_MS: u64 = 200;
+
+/// Ranks that are prepared before the first of them is made: while these are made, those before them run.
+const MADE_TOGETHER: usize = 8;
 
 /// What a launch's ranks brought about.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,6 +104,12 @@ struct PmiSocket {
     waits_to_write: bool,
 }
 
+impl PmiSocket {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, answers: Vec::new(), waits_to_write: false }
+    }
+}
+
 /// What came by a rank's socket.
 struct Received {
     happenings: Vec<Happening>,
@@ -128,29 +137,35 @@ impl Launch {
             count: part.count,
             mapping: process_mapping(&spec.nodes),
         };
-        let group = around.work.launch_group(spec.number).map_err(|error| {
-            let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
-            NotStarted { code: 126, why: format!("{error}{source}") }
+        let group = log_files::create_directory(around.dir, spec.number).and_then(|()| {
+            around.work.launch_group(spec.number).map_err(|error| {
+                let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+                NotStarted { code: 126, why: format!("{error}{source}") }
+            })
         });
+        let shared = group.and_then(|group| Ok((group, Environment::new(&spec.env)?)));
         let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut terminal = None;
-        for local in 0..part.count {
-            let started = match &group {
-                Ok(group) => start_rank(&spec, &job, local, group.as_ref(), around, &token),
-                Err(error) => Err(error.clone()),
-            };
-            ranks.push(match started {
-                Ok((pid, start, pmi, of_rank)) => {
-                    pids.push((local, pid));
-                    terminal = terminal.or(of_rank);
-                    Rank { state: RankState::Running { pid, start }, pmi: Some(pmi) }
-                }
-                Err(NotStarted { code, why }) => {
-                    log_files::tell(around.dir, spec.number, part.first + local, &why);
-                    failed.push(local);
-                    Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None }
-                }
-            });
+        let locals: Vec<u32> = (0..part.count).collect();
+        for some in locals.chunks(MADE_TOGETHER) {
+            let files: Vec<_> = some.iter().map(|local| RankFiles::make(&spec, &job, *local, around, &token)).collect();
+            let made = make_ranks(&files, &spec, &shared, around);
+            for ((local, files), made) in some.iter().zip(files).zip(made) {
+                let started = files.and_then(|files| Ok((files, made?)));
+                ranks.push(match started {
+                    Ok((files, child)) => {
+                        pids.push((*local, child.pid));
+                        terminal = terminal.or(files.terminal.map(|(ours, _)| ours));
+                        let state = RankState::Running { pid: child.pid, start: child.into_start() };
+                        Rank { state, pmi: Some(PmiSocket::new(files.pmi)) }
+                    }
+                    Err(NotStarted { code, why }) => {
+                        log_files::tell(around.dir, spec.number, part.first + local, &why);
+                        failed.push(*local);
+                        Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None }
+                    }
+                });
+            }
         }
         let server = Server::new(job);
         let launch = Self {
@@ -373,64 +388,94 @@ impl Launch {
     }
 }
 
-fn start_rank(
+/// What a rank is given, before there is a process.
+struct RankFiles {
+    out: File,
+    err: File,
+    pmi: UnixStream,
+    theirs: OwnedFd,
+    /// The first rank's, where one is asked for, and its other end.
+    terminal: Option<(RankTerminal, OwnedFd)>,
+    /// Its own part of the environment.
+    env: Vec<(String, String)>,
+    binding: Binding,
+}
+
+impl RankFiles {
+    fn make(spec: &LaunchSpec, job: &Job, local: u32, around: &Surroundings<'_>, token: &impl Fn(u32) -> u64) -> Result<Self, NotStarted> {
+        let rank = job.first + local;
+        let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
+        let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
+        let (ours, theirs) = UnixStream::pair().map_err(|e| system("making its PMI socket", e))?;
+        ours.set_nonblocking(true).map_err(|e| system("making its PMI socket", e))?;
+        let mut env = rank_environment(job, local, PMI_FD);
+        env.extend([
+            ("LATTICE_RANK".to_owned(), rank.to_string()),
+            ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
+            ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
+        ]);
+        let place = around.places.get(local as usize).cloned().unwrap_or_default();
+        env.extend(place.visible.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone())));
+        let binding = binding(spec.binding.memory_policy, &place);
+        around
+            .epoll
+            .add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token(local)))
+            .map_err(|e| system("watching its PMI socket", e.into()))?;
+        let terminal = match spec.pty.filter(|_| rank == 0) {
+            Some(size) => {
+                let log = out.try_clone().map_err(|e| system("its log file", e))?;
+                let made = RankTerminal::make(around.owner, size, log, around.epoll, token(TERMINAL));
+                Some(made.map_err(|e| system("making its terminal", e))?)
+            }
+            None => None,
+        };
+        Ok(Self { out, err, pmi: ours, theirs: theirs.into(), terminal, env, binding })
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        spec: &'a LaunchSpec,
+        group: Option<&'a OwnedFd>,
+        env: &'a Environment,
+        around: &'a Surroundings<'_>,
+    ) -> Result<Prepared<'a>, NotStarted> {
+        let [stdin, stdout, stderr] = match &self.terminal {
+            Some((_, slave)) => [slave.as_fd(); 3],
+            None => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
+        };
+        process::prepare(&Program {
+            argv: &spec.argv,
+            env: &self.env,
+            shared_env: Some(env),
+            working_dir: &spec.working_dir,
+            user: Some(around.owner),
+            stdin,
+            stdout,
+            stderr,
+            inherit: std::slice::from_ref(&self.theirs),
+            cgroup: group.map(AsFd::as_fd),
+            v1_groups: around.v1_groups,
+            open_files: around.open_files,
+            binding: Some(&self.binding),
+            terminal: self.terminal.is_some(),
+        })
+    }
+}
+
+/// What the ranks of a launch have alike: their cgroup and most of their environment.
+type Shared = (Option<OwnedFd>, Environment);
+
+fn make_ranks(
+    files: &[Result<RankFiles, NotStarted>],
     spec: &LaunchSpec,
-    job: &Job,
-    local: u32,
-    group: Option<&OwnedFd>,
+    shared: &Result<Shared, NotStarted>,
     around: &Surroundings<'_>,
-    token: &impl Fn(u32) -> u64,
-) -> Result<(i32, Start, PmiSocket, Option<RankTerminal>), NotStarted> {
-    let rank = job.first + local;
-    let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
-    let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
-    let (ours, theirs) = UnixStream::pair().map_err(|e| system("making its PMI socket", e))?;
-    ours.set_nonblocking(true).map_err(|e| system("making its PMI socket", e))?;
-    let mut wire_up = rank_environment(job, local, PMI_FD);
-    wire_up.extend([
-        ("LATTICE_RANK".to_owned(), rank.to_string()),
-        ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
-        ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
-    ]);
-    let place = around.places.get(local as usize).cloned().unwrap_or_default();
-    wire_up.extend(place.visible.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone())));
-    let binding = binding(spec.binding.memory_policy, &place);
-    let inherited = spec.env.iter().filter(|(name, _)| !wire_up.iter().any(|(ours, _)| &ours == name));
-    let env: Vec<(String, String)> = inherited.map(|(k, v)| (k.clone(), v.clone())).chain(wire_up.iter().cloned()).collect();
-    around.epoll.add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token(local))).map_err(|e| system("watching its PMI socket", e.into()))?;
-    let terminal = match spec.pty.filter(|_| rank == 0) {
-        Some(size) => {
-            let log = out.try_clone().map_err(|e| system("its log file", e))?;
-            let made = RankTerminal::make(around.owner, size, log, around.epoll, token(TERMINAL));
-            Some(made.map_err(|e| system("making its terminal", e))?)
-        }
-        None => None,
-    };
-    let [stdin, stdout, stderr] = match &terminal {
-        Some((_, slave)) => [slave.as_fd(); 3],
-        None => [around.null.as_fd(), out.as_fd(), err.as_fd()],
-    };
-    let child = process::spawn(&Program {
-        argv: &spec.argv,
-        env: &env,
-        working_dir: &spec.working_dir,
-        user: Some(around.owner),
-        stdin,
-        stdout,
-        stderr,
-        inherit: &[theirs.as_fd()],
-        cgroup: group.map(AsFd::as_fd),
-        v1_groups: around.v1_groups,
-        open_files: around.open_files,
-        binding: Some(&binding),
-        terminal: terminal.is_some(),
-    })?;
-    Ok((
-        child.pid,
-        child.into_start(),
-        PmiSocket { stream: ours, answers: Vec::new(), waits_to_write: false },
-        terminal.map(|(ours, _)| ours),
-    ))
+) -> Vec<Result<Child, NotStarted>> {
+    let prepared = files.iter().map(|files| {
+        let (group, env) = shared.as_ref().map_err(NotStarted::clone)?;
+        files.as_ref().map_err(NotStarted::clone)?.prepare(spec, group.as_ref(), env, around)
+    });
+    process::spawn_all(prepared.collect())
 }
 
 /// A rank's place as the kernel is told.

@@ -4,9 +4,20 @@ use lattice_model::Principal;
 use lattice_runtime::process::NotStarted;
 use lattice_runtime::shim::{LogStream, ShimDir};
 use nix::unistd::{Gid, Uid, fchown};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+/// Makes the directory of a launch's log files.
+pub fn create_directory(dir: &ShimDir, number: u32) -> Result<(), NotStarted> {
+    let path = dir.launch_logs(number);
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(NotStarted { code: 126, why: format!("log files {}: {error}", path.display()) })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
 
 /// Makes standard output and error of one rank: mode 0600, owned by the user, who can so open `/dev/stdout` again.
 pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Result<[File; 2], NotStarted> {

@@ -24,6 +24,8 @@ type Key = (u32, u32, LogStream);
 pub struct LogRing {
     room: Option<LogRoom>,
     files: BTreeMap<Key, LogFile>,
+    /// Launches of which nothing is left that could write, and whether their files were looked at since.
+    over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
 }
@@ -43,7 +45,7 @@ struct LogFile {
 impl LogRing {
     /// Nothing is known yet. `room`: how much may be kept; `None`: all.
     pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
-        Self { room, files: BTreeMap::new(), looked_at: now_ms, due: now_ms }
+        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms }
     }
 
     /// The store has these.
@@ -57,6 +59,11 @@ impl LogRing {
             known.flushed = known.flushed.max(file.bytes);
         }
         self.due = now_ms;
+    }
+
+    /// No process of this launch is left: its files stay as they are, and are looked at once more.
+    pub fn over(&mut self, number: u32) {
+        self.over.entry(number).or_insert(false);
     }
 
     /// When to look next, in milliseconds of the clock that `look` is given.
@@ -87,10 +94,29 @@ impl LogRing {
     /// How many bytes came since the last look.
     fn take_lengths(&mut self, dir: &ShimDir) -> u64 {
         let mut grown = 0;
-        let Ok(entries) = fs::read_dir(dir.logs()) else { return 0 };
+        let Ok(launches) = fs::read_dir(dir.logs()) else { return 0 };
+        for launch in launches.flatten() {
+            let Some(number) = launch.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+            match self.over.get_mut(&number) {
+                Some(true) => {}
+                Some(looked) => {
+                    *looked = true;
+                    grown += self.take_lengths_of(number, &launch.path());
+                    // An allocation may have thousands of launches, and most of their files stay empty.
+                    self.files.retain(|key, file| key.0 != number || file.end > 0);
+                }
+                None => grown += self.take_lengths_of(number, &launch.path()),
+            }
+        }
+        grown
+    }
+
+    fn take_lengths_of(&mut self, number: u32, logs: &Path) -> u64 {
+        let mut grown = 0;
+        let Ok(entries) = fs::read_dir(logs) else { return 0 };
         for entry in entries.flatten() {
-            let (Some(key), Ok(metadata)) = (entry.file_name().to_str().and_then(parse), entry.metadata()) else { continue };
-            let file = self.files.entry(key).or_default();
+            let (Some((rank, stream)), Ok(metadata)) = (entry.file_name().to_str().and_then(parse), entry.metadata()) else { continue };
+            let file = self.files.entry((number, rank, stream)).or_default();
             if metadata.len() < file.end {
                 // Its program truncated it: what is there now is all new.
                 *file = LogFile { segment: file.segment, ..LogFile::default() };
@@ -102,11 +128,10 @@ impl LogRing {
     }
 }
 
-fn parse(name: &str) -> Option<Key> {
-    let mut parts = name.split('.');
-    let (number, rank, suffix) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
+fn parse(name: &str) -> Option<(u32, LogStream)> {
+    let (rank, suffix) = name.split_once('.')?;
     let stream = [LogStream::Out, LogStream::Err].into_iter().find(|s| s.suffix() == suffix)?;
-    parts.next().is_none().then_some((number, rank, stream))
+    Some((rank.parse().ok()?, stream))
 }
 
 /// To where each file that is too long is to be punched.
@@ -193,7 +218,7 @@ mod tests {
     fn files_are_punched_and_a_truncated_one_begins_anew() {
         let dir = ShimDir(std::env::temp_dir().join(format!("lattice-ring-{}", std::process::id())));
         let _ = fs::remove_dir_all(&dir.0);
-        fs::create_dir_all(dir.logs()).unwrap();
+        fs::create_dir_all(dir.launch_logs(1)).unwrap();
         let path = dir.log(1, 0, LogStream::Out);
         let blocks = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap()) * 512 / BLOCK;
         fs::write(&path, vec![b'x'; 300 * BLOCK as usize]).unwrap();
@@ -208,6 +233,11 @@ mod tests {
         fs::write(&path, vec![b'y'; 120 * BLOCK as usize]).unwrap();
         ring.look(&dir, 5000);
         assert!(blocks(&path) >= 120, "nothing of what is new is flushed");
+        ring.over(1);
+        ring.look(&dir, 10_000);
+        fs::write(dir.log(1, 1, LogStream::Out), "x").unwrap();
+        ring.look(&dir, 20_000);
+        assert_eq!(ring.files.len(), 1, "it was over before");
         let mut unbounded = LogRing::new(None, 0);
         unbounded.look(&dir, 0);
         assert_eq!(unbounded.due(), None);

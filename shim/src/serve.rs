@@ -301,7 +301,7 @@ impl Shim {
                 {
                     self.launches.remove(&number);
                     self.forgotten.insert(launch);
-                    self.work.remove_launch(number);
+                    self.remove_launch(number);
                 } else if self.refused.remove(&launch).is_some() {
                     self.forgotten.insert(launch);
                 }
@@ -378,7 +378,15 @@ impl Shim {
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
         self.agent.tell(&FromShim::RankEnded { launch: id, rank, outcome });
         if over {
-            self.work.remove_launch(number);
+            // It is waited for; the directory is not.
+            self.agent.flush(&self.epoll);
+            self.remove_launch(number);
+        }
+    }
+
+    fn remove_launch(&mut self, number: u32) {
+        if self.work.remove_launch(number) {
+            self.log_ring.over(number);
         }
     }
 

@@ -90,10 +90,12 @@ impl Work {
         }
     }
 
-    /// Removes a launch's cgroup where nothing lives in it any more. What ranks left running keeps it.
-    pub fn remove_launch(&self, number: u32) {
-        if let Self::Scope(scope) = self {
-            let _ = scope.launch(number).remove();
+    /// Removes a launch's cgroup where nothing lives in it any more, and tells whether that is so. What ranks left running
+    /// keeps it.
+    pub fn remove_launch(&self, number: u32) -> bool {
+        match self {
+            Self::Scope(scope) => scope.launch(number).remove().is_ok(),
+            Self::Tree => false,
         }
     }
 

@@ -5,12 +5,13 @@ use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
 use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing, launch_numbers, probing, undo};
+use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
 use crate::environment;
 use crate::hooks::Moment;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
+use crate::spool::launches;
 use crate::terminal;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
@@ -522,7 +523,7 @@ impl AllocationTask {
     /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
     async fn is_synced(&mut self) {
         let dir = self.dir.clone();
-        let on_disk = tokio::task::spawn_blocking(move || launch_numbers(&dir)).await.unwrap_or_default();
+        let on_disk = tokio::task::spawn_blocking(move || launches(&dir)).await.ok().and_then(Result::ok).unwrap_or_default();
         for number in on_disk.into_iter().filter(|n| *n > 0) {
             if !self.launches.values().any(|l| l.spec.number == number) {
                 self.over(number);

@@ -70,10 +70,11 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
 
 /// Whether there is nothing to read: no output, and no word of the shim.
 fn wrote_nothing(dir: &ShimDir) -> bool {
-    let Ok(mut logs) = fs::read_dir(dir.logs()) else { return false };
     let empty =
         |path: &Path| fs::symlink_metadata(path).map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |m| m.is_file() && m.len() == 0);
-    logs.all(|e| e.is_ok_and(|e| empty(&e.path()))) && empty(&dir.shim_log()) && empty(&dir.hooks_log())
+    let silent = |launch: &Path| fs::read_dir(launch).is_ok_and(|mut files| files.all(|f| f.is_ok_and(|f| empty(&f.path()))));
+    let Ok(mut launches) = fs::read_dir(dir.logs()) else { return false };
+    launches.all(|l| l.is_ok_and(|l| silent(&l.path()))) && empty(&dir.shim_log()) && empty(&dir.hooks_log())
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("lattice-undo-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(path.join("logs")).unwrap();
+            fs::create_dir_all(path.join("logs/0")).unwrap();
             Self(path)
         }
 
@@ -110,14 +111,14 @@ mod tests {
     fn only_where_nothing_was_written_there_is_nothing_to_keep() {
         let dir = Dir::new("nothing");
         let shim = ShimDir(dir.0.clone());
-        drop(dir.log("0.0.out", b""));
+        drop(dir.log("0/0.out", b""));
         fs::write(shim.shim_log(), "").unwrap();
         assert!(wrote_nothing(&shim));
         fs::write(shim.shim_log(), "why").unwrap();
         assert!(!wrote_nothing(&shim));
         fs::remove_file(shim.shim_log()).unwrap();
         assert!(wrote_nothing(&shim));
-        drop(dir.log("0.0.err", b"x"));
+        drop(dir.log("0/0.err", b"x"));
         assert!(!wrote_nothing(&shim));
     }
 }

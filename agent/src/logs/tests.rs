@@ -20,6 +20,7 @@ impl Dir {
 
     fn append(&self, file: &str, text: &str) {
         let path = self.0.logs().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
     }
 
@@ -79,10 +80,10 @@ fn in_segment(segment: u32, rank: u32, stderr: bool, text: &str, end: u64) -> Lo
 #[tokio::test]
 async fn what_is_there_is_sent_by_rank_and_only_of_the_launch() {
     let dir = Dir::new("there");
-    dir.append("1.1.out", "b\n");
-    dir.append("1.0.out", "a\nrest");
-    dir.append("1.0.err", "e\n");
-    dir.append("2.0.out", "other\n");
+    dir.append("1/1.out", "b\n");
+    dir.append("1/0.out", "a\nrest");
+    dir.append("1/0.err", "e\n");
+    dir.append("2/0.out", "other\n");
     let all = [chunk(0, false, "a\n", 2), chunk(0, false, "rest", 6), chunk(0, true, "e\n", 2), chunk(1, false, "b\n", 2), LogItem::End];
     assert_eq!(dir.read(wanted(1)).await, all);
 }
@@ -90,14 +91,14 @@ async fn what_is_there_is_sent_by_rank_and_only_of_the_launch() {
 #[tokio::test]
 async fn following_sends_whole_lines_goes_on_where_the_reader_was_and_ends_with_the_launch() {
     let dir = Dir::new("follow");
-    dir.append("1.0.out", "one\ntwo\nthr");
+    dir.append("1/0.out", "one\ntwo\nthr");
     let (activity, view) = watch::channel(Activity::default());
     let (send, mut receive) = mpsc::channel(16);
     let mut from = wanted(1);
     from.positions.insert((0, false), at(0, 4));
     let reader = tokio::spawn(tail(dir.0.clone(), dir.spool(), None, from, Some((view, Growth::start().unwrap())), send));
     assert_eq!(receive.recv().await, Some(chunk(0, false, "two\n", 8)));
-    dir.append("1.0.out", "ee\nlast");
+    dir.append("1/0.out", "ee\nlast");
     assert_eq!(receive.recv().await, Some(chunk(0, false, "three\n", 14)));
     activity.send_replace(Activity { over: [1].into() });
     assert_eq!(receive.recv().await, Some(chunk(0, false, "last", 18)));
@@ -108,7 +109,7 @@ async fn following_sends_whole_lines_goes_on_where_the_reader_was_and_ends_with_
 #[tokio::test]
 async fn a_file_that_shrank_is_read_from_its_beginning_and_said() {
     let dir = Dir::new("shrank");
-    dir.append("0.0.out", "new\n");
+    dir.append("0/0.out", "new\n");
     let mut from = wanted(0);
     from.positions.insert((0, false), at(0, 100));
     let got = dir.read(from).await;
@@ -119,13 +120,13 @@ async fn a_file_that_shrank_is_read_from_its_beginning_and_said() {
 #[tokio::test]
 async fn a_program_that_truncates_while_it_is_followed_begins_a_segment() {
     let dir = Dir::new("segment");
-    dir.append("1.0.out", "one\ntwo\n");
+    dir.append("1/0.out", "one\ntwo\n");
     let (activity, view) = watch::channel(Activity::default());
     let (send, mut receive) = mpsc::channel(16);
     let reader = tokio::spawn(tail(dir.0.clone(), dir.spool(), None, wanted(1), Some((view, Growth::start().unwrap())), send));
     assert_eq!(receive.recv().await, Some(chunk(0, false, "one\ntwo\n", 8)));
-    dir.truncate("1.0.out");
-    dir.append("1.0.out", "x\n");
+    dir.truncate("1/0.out");
+    dir.append("1/0.out", "x\n");
     assert!(matches!(receive.recv().await, Some(LogItem::Notice(text)) if text.contains("truncated")));
     assert_eq!(receive.recv().await, Some(in_segment(1, 0, false, "x\n", 2)));
     activity.send_replace(Activity { over: [1].into() });
@@ -142,12 +143,12 @@ async fn a_file_that_was_truncated_and_grew_again_is_known_by_what_it_says() {
         from.positions.insert((0, false), at(0, 4));
         dir.read_with(Arc::clone(&spool), None, from).await
     };
-    dir.append("1.0.out", "one\n");
+    dir.append("1/0.out", "one\n");
     assert_eq!(read().await, [LogItem::End]);
-    dir.append("1.0.out", "more\n");
+    dir.append("1/0.out", "more\n");
     assert_eq!(read().await, [chunk(0, false, "more\n", 9), LogItem::End], "it grew");
-    dir.truncate("1.0.out");
-    dir.append("1.0.out", "two, which is longer\n");
+    dir.truncate("1/0.out");
+    dir.append("1/0.out", "two, which is longer\n");
     let got = read().await;
     assert!(got.contains(&in_segment(1, 0, false, "two, which is longer\n", 21)), "{got:?}");
     assert!(matches!(&got[0], LogItem::Notice(text) if text.starts_with("5 bytes")), "{got:?}");
@@ -157,8 +158,8 @@ async fn a_file_that_was_truncated_and_grew_again_is_known_by_what_it_says() {
 async fn a_rank_that_goes_on_writing_waits_its_turn() {
     let dir = Dir::new("turn");
     let line = format!("{}\n", "x".repeat(99));
-    dir.append("1.0.out", &line.repeat(1000));
-    dir.append("1.1.out", "b\n");
+    dir.append("1/0.out", &line.repeat(1000));
+    dir.append("1/1.out", "b\n");
     let (activity, view) = watch::channel(Activity::default());
     // One piece lies in the queue, the next waits for it: the pass has begun, and the loud one writes on.
     let (send, mut receive) = mpsc::channel(1);
@@ -172,7 +173,7 @@ async fn a_rank_that_goes_on_writing_waits_its_turn() {
                 break;
             }
         }
-        dir.append("1.0.out", &line);
+        dir.append("1/0.out", &line);
     }
     assert_eq!(loud, 100_000);
     activity.send_replace(Activity { over: [1].into() });
@@ -185,8 +186,8 @@ async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_abse
     for (text, said) in [("one\n", true), ("", false)] {
         for whole in [true, false] {
             let dir = Dir::new("removed");
-            dir.append("1.0.out", text);
-            dir.append("1.1.out", "b\n");
+            dir.append("1/0.out", text);
+            dir.append("1/1.out", "b\n");
             let (send, mut receive) = mpsc::channel(16);
             let mut reader = Reader::new(Source::new(dir.spool(), Some(dir.0.clone()), None), Wanted { rank: Some(0), ..wanted(1) }, send);
             assert!(reader.pass(false).await.is_continue());
@@ -194,7 +195,7 @@ async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_abse
             if whole {
                 std::fs::remove_dir_all(dir.0.logs()).unwrap();
             } else {
-                std::fs::remove_file(dir.0.logs().join("1.0.out")).unwrap();
+                std::fs::remove_file(dir.0.logs().join("1/0.out")).unwrap();
             }
             assert_eq!(reader.pass(true).await.is_break(), whole);
             assert_eq!(matches!(receive.try_recv(), Ok(LogItem::Notice(_))), said, "{text:?} {whole}");
@@ -205,8 +206,8 @@ async fn output_that_is_removed_while_it_is_read_is_said_to_be_lost_and_its_abse
 #[tokio::test]
 async fn the_last_lines_of_each_stream_are_found_from_the_end() {
     let dir = Dir::new("tail");
-    dir.append("1.0.out", "a\nb\nc\n");
-    dir.append("1.1.out", "d\ne\nf");
+    dir.append("1/0.out", "a\nb\nc\n");
+    dir.append("1/1.out", "d\ne\nf");
     for (count, first, second) in [(0, "", ""), (1, "c\n", "f"), (2, "b\nc\n", "e\nf"), (9, "a\nb\nc\n", "d\ne\nf")] {
         let got = dir.read(Wanted { tail: Some(count), ..wanted(1) }).await;
         let text = |rank: u32| -> String {
@@ -219,7 +220,7 @@ async fn the_last_lines_of_each_stream_are_found_from_the_end() {
         assert_eq!((text(0).as_str(), text(1).as_str()), (first, second), "--tail {count}");
     }
     let long: String = (0..40_000).map(|n| format!("{n}\n")).collect();
-    dir.append("2.0.out", &long);
+    dir.append("2/0.out", &long);
     let got = dir.read(Wanted { tail: Some(30_000), ..wanted(2) }).await;
     let LogItem::Chunk { data, .. } = &got[1] else { panic!("{got:?}") };
     assert!(data.starts_with(b"10000\n"), "over more than one block");
@@ -232,7 +233,7 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
     let dir = Dir::new("punched");
     let line = |n: usize| format!("{n:07}\n");
     let text: String = (0..4096).map(line).collect();
-    dir.append("1.0.out", &text);
+    dir.append("1/0.out", &text);
     let (spool, store) = (dir.spool(), dir.store());
     let stream = Stream { launch: 1, rank: 0, stderr: false };
     spool.look(None).unwrap();
@@ -245,7 +246,7 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
         store.put_chunk(&place, &node, &cut, compressed).await.unwrap();
         spool.put(&cut);
     }
-    let file = std::fs::OpenOptions::new().write(true).open(dir.0.logs().join("1.0.out")).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(dir.0.logs().join("1/0.out")).unwrap();
     fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, 16_384).unwrap();
     let got = dir.read_with(Arc::clone(&spool), Some(store.clone()), wanted(1)).await;
     let mut read = Vec::new();
@@ -271,13 +272,13 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
 async fn times_are_of_when_it_was_written() {
     let dir = Dir::new("times");
     let spool = dir.spool();
-    dir.append("1.0.out", "early\n");
+    dir.append("1/0.out", "early\n");
     spool.look(None).unwrap();
     let between = crate::spool::now_ms() + 20;
     while crate::spool::now_ms() < between + 20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    dir.append("1.0.out", "late\n");
+    dir.append("1/0.out", "late\n");
     spool.look(None).unwrap();
     let since = dir.read_with(Arc::clone(&spool), None, Wanted { since_ms: Some(between), ..wanted(1) }).await;
     assert_eq!(since, [chunk(0, false, "late\n", 11), LogItem::End]);

@@ -7,6 +7,7 @@ use super::index::{Seen, Stream};
 use lattice_runtime::shim::ShimDir;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -27,31 +28,54 @@ pub enum Piece {
 /// The log files of an allocation, or of one of its launches, in the order of their streams.
 pub fn list(dir: &ShimDir, launch: Option<u32>) -> io::Result<Vec<Seen>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir.logs())? {
-        let entry = entry?;
-        let Some(stream) = entry.file_name().to_str().and_then(parse) else { continue };
-        if launch.is_some_and(|l| l != stream.launch) {
-            continue;
-        }
-        match entry.metadata().and_then(|m| seen(stream, &entry.path(), &m)) {
-            Ok(seen) => found.push(seen),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    match launch {
+        Some(launch) => list_launch(dir, launch, &mut found)?,
+        None => {
+            for launch in launches(dir)? {
+                list_launch(dir, launch, &mut found)?;
+            }
         }
     }
     found.sort_by_key(|s| s.stream);
     Ok(found)
 }
 
-fn parse(name: &str) -> Option<Stream> {
-    let mut parts = name.split('.');
-    let (launch, rank, suffix, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else { return None };
+/// The numbers of the launches that have log files; 0 is the script.
+pub fn launches(dir: &ShimDir) -> io::Result<BTreeSet<u32>> {
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir(dir.logs())? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}
+
+fn list_launch(dir: &ShimDir, launch: u32, found: &mut Vec<Seen>) -> io::Result<()> {
+    let entries = match std::fs::read_dir(dir.launch_logs(launch)) {
+        // It has not begun, as long as the allocation's own directory is there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && dir.logs().is_dir() => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let Some((rank, stderr)) = entry.file_name().to_str().and_then(parse) else { continue };
+        match entry.metadata().and_then(|m| seen(Stream { launch, rank, stderr }, &entry.path(), &m)) {
+            Ok(seen) => found.push(seen),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The rank of a log file, and whether it is of its standard error.
+fn parse(name: &str) -> Option<(u32, bool)> {
+    let (rank, suffix) = name.split_once('.')?;
     let stderr = match suffix {
         "out" => false,
         "err" => true,
         _ => return None,
     };
-    Some(Stream { launch: launch.parse().ok()?, rank: rank.parse().ok()?, stderr })
+    Some((rank.parse().ok()?, stderr))
 }
 
 fn seen(stream: Stream, path: &Path, metadata: &Metadata) -> io::Result<Seen> {
@@ -76,6 +100,10 @@ fn data_start(file: &File, bytes: u64) -> io::Result<u64> {
 /// `None`: they are not there, or were punched out.
 pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
     let most = end.min(PRINT_BYTES);
+    if most == 0 {
+        // Most files of most launches: not opened.
+        return Ok(Some(crc32fast::hash(&[])));
+    }
     match read(path, end - most, usize::try_from(most).unwrap_or(0)) {
         Ok(Piece::Data(data)) if data.len() as u64 == most => Ok(Some(crc32fast::hash(&data))),
         Ok(Piece::Data(_) | Piece::Punched) => Ok(None),
@@ -114,17 +142,20 @@ mod tests {
     fn a_punched_beginning_is_seen_and_never_read_as_zeros() {
         let path = std::env::temp_dir().join(format!("lattice-files-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(path.join("logs")).unwrap();
         let dir = ShimDir(path.clone());
-        for name in ["2.10.err", "0.0.out", "other", "1.2.3.out", "1.2.log"] {
-            File::create(dir.logs().join(name)).unwrap().write_all(&[b'x'; 20_000]).unwrap();
+        for name in ["2/10.err", "0/0.out", "1/other", "1/2.3.out", "1/2.log", "other/0.out"] {
+            let file = dir.logs().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            File::create(file).unwrap().write_all(&[b'x'; 20_000]).unwrap();
         }
         let found = |at: usize| list(&dir, None).unwrap()[at];
         assert_eq!(list(&dir, None).unwrap().len(), 2);
         assert_eq!((found(0).stream, found(0).bytes, found(0).data_start), (Stream { launch: 0, rank: 0, stderr: false }, 20_000, 0));
         assert_eq!(found(1).stream, Stream { launch: 2, rank: 10, stderr: true });
         assert_eq!(list(&dir, Some(2)).unwrap(), [found(1)]);
-        let log = dir.logs().join("0.0.out");
+        assert_eq!(list(&dir, Some(7)).unwrap(), [], "a launch that has not begun");
+        assert_eq!(launches(&dir).unwrap(), BTreeSet::from([0, 1, 2]));
+        let log = dir.logs().join("0/0.out");
         let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
         fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, 8192).unwrap();
         assert_eq!((found(0).bytes, found(0).data_start), (20_000, 8192));
@@ -133,5 +164,6 @@ mod tests {
         assert_eq!(read(&log, 19_990, 100).unwrap(), Piece::Data(vec![b'x'; 10]));
         assert_eq!(read(&log, 20_000, 100).unwrap(), Piece::Data(Vec::new()));
         std::fs::remove_dir_all(path).unwrap();
+        assert!(list(&dir, Some(2)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "an allocation that is gone");
     }
 }

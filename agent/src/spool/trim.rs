@@ -40,7 +40,8 @@ pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) 
 
 fn ended(path: PathBuf) -> Option<Ended> {
     let at = fs::metadata(&path).ok()?.modified().ok()?;
-    let owner = fs::read_dir(path.join("logs")).ok().and_then(|mut d| d.next()?.ok()?.metadata().ok()).map_or(0, |m| m.uid());
+    let first = |dir: PathBuf| fs::read_dir(dir).ok().and_then(|mut d| d.next()?.ok());
+    let owner = first(path.join("logs")).and_then(|launch| first(launch.path())?.metadata().ok()).map_or(0, |m| m.uid());
     Some(Ended { flushing: false, needed: !path.join("flushed").exists(), at, bytes: bytes_below(&path), owner, path })
 }
 
@@ -122,13 +123,13 @@ mod tests {
     fn a_sparse_file_counts_what_it_takes_and_a_directory_something() {
         let dir = std::env::temp_dir().join(format!("lattice-trim-sparse-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(dir.join("logs")).unwrap();
-        File::create(dir.join("logs/0.0.out")).unwrap().set_len(1 << 40).unwrap();
-        assert_eq!(bytes_below(&dir), 2 * DIRECTORY_BYTES);
-        let mut file = File::create(dir.join("logs/0.0.err")).unwrap();
+        fs::create_dir_all(dir.join("logs/0")).unwrap();
+        File::create(dir.join("logs/0/0.out")).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(bytes_below(&dir), 3 * DIRECTORY_BYTES);
+        let mut file = File::create(dir.join("logs/0/0.err")).unwrap();
         file.write_all(&[1; 100_000]).unwrap();
         file.sync_all().unwrap();
-        assert!(bytes_below(&dir) >= 2 * DIRECTORY_BYTES + 100_000);
+        assert!(bytes_below(&dir) >= 3 * DIRECTORY_BYTES + 100_000);
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -247,7 +247,7 @@ fn ring(w: &World) {
     let node = node_of(w, &id);
     let reader = follow(w, "n2", &[&id]);
     let dir = alloc_dir(w, &node, &id);
-    let log = dir.join("logs/1.0.out");
+    let log = dir.join("logs/1/0.out");
     let most = Mutex::new(0);
     w.wait("30 MB to be written", || {
         let mut most = most.lock().unwrap();

@@ -307,15 +307,15 @@ fn strays(w: &World) {
     let looped = crate::harness::machine().loop_devices.then(|| Command::new("losetup").arg("-f").arg(&backing).status());
     // The socket and files of a shim that is long dead.
     let dead = state.join("alloc").join(format!("{stranger}-3"));
-    fs::create_dir_all(dead.join("logs")).unwrap();
+    fs::create_dir_all(dead.join("logs/1")).unwrap();
     drop(UnixListener::bind(dead.join("shim.sock")).unwrap());
-    fs::write(dead.join("logs/1.0.out"), "still to be read").unwrap();
+    fs::write(dead.join("logs/1/0.out"), "still to be read").unwrap();
     let cluster = w.cluster();
     assert!(down::leftovers(&cluster).len() >= 3, "{:?}", down::leftovers(&cluster));
     faults::start_node(&w.dir, node).unwrap();
     assert!(process::until(crate::harness::JOB, || sleeper.try_wait().unwrap().is_some()), "its process lives");
     w.assert_nothing_left();
-    assert!(!dead.join("shim.sock").exists() && dead.join("logs/1.0.out").exists());
+    assert!(!dead.join("shim.sock").exists() && dead.join("logs/1/0.out").exists());
     let log = log(w, node);
     assert!(log.contains("a scope that the journal does not know") && log.contains("a mount that the journal does not know"));
     assert!(looped.is_none_or(|l| !l.is_ok_and(|s| s.success()) || log.contains("loop devices of a former life")), "{log}");

@@ -85,6 +85,7 @@ impl Shim {
         let child = process::spawn(&Program {
             argv,
             env: &self.with_gpus(env),
+            shared_env: None,
             working_dir,
             user: Some(&self.config.owner),
             stdin: terminal.as_fd(),

@@ -51,6 +51,7 @@ impl Shim {
     }
 
     fn spawn_script(&self, text: &str, args: &[String], env: &[(String, String)], working_dir: &Path) -> Result<(i32, Start), NotStarted> {
+        log_files::create_directory(&self.dir, 0)?;
         let [out, err] = log_files::create(&self.dir, 0, 0, &self.config.owner)?;
         let refused = |why| NotStarted { code: 126, why };
         if let Some(why) = self.unstartable() {
@@ -61,12 +62,13 @@ impl Shim {
         let child = process::spawn(&Program {
             argv: &script::argv(text, args),
             env: &self.with_gpus(env),
+            shared_env: None,
             working_dir,
             user: Some(&self.config.owner),
             stdin: self.null.as_fd(),
             stdout: out.as_fd(),
             stderr: err.as_fd(),
-            inherit: &[file.as_fd()],
+            inherit: &[file.into()],
             cgroup: group.as_ref().map(AsFd::as_fd),
             v1_groups: &borrowed(&self.v1_groups),
             open_files: self.open_files,
