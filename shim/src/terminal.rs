@@ -23,6 +23,8 @@ pub struct RankTerminal {
     master: OwnedFd,
     /// The rank's standard output, as it is logged.
     log: File,
+    /// Bytes shown that the log could not take, and that it does not tell of yet.
+    lost: u64,
     typed: VecDeque<u8>,
     waits_to_write: bool,
     overflown: bool,
@@ -34,7 +36,7 @@ impl RankTerminal {
     pub fn make(owner: &Principal, size: TerminalSize, log: File, epoll: &Epoll, token: u64) -> io::Result<(Self, OwnedFd)> {
         let pty::Terminal { master, slave, .. } = pty::open(owner, size, Modes { echo: true, cooked_output: true })?;
         epoll.add(&master, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
-        Ok((Self { master, log, typed: VecDeque::new(), waits_to_write: false, overflown: false, token }, slave))
+        Ok((Self { master, log, lost: 0, typed: VecDeque::new(), waits_to_write: false, overflown: false, token }, slave))
     }
 
     /// It has something for us, or room. `false`: nobody has the other end any more, and it is to be closed.
@@ -50,14 +52,36 @@ impl RankTerminal {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
             match nix::unistd::read(&self.master, &mut chunk) {
-                // On a full disk it is lost; the program must not be held by that.
-                Ok(n) if n > 0 => drop(self.log.write_all(&chunk[..n])),
+                Ok(n) if n > 0 => self.log(&chunk[..n]),
                 Err(Errno::EAGAIN) => return true,
                 Err(Errno::EINTR) => {}
                 Ok(_) | Err(_) => return false,
             }
         }
         true
+    }
+
+    /// What a full disk does not take is lost, and told of where it is missing once there is room: the program must not be
+    /// held by that.
+    fn log(&mut self, shown: &[u8]) {
+        if self.lost > 0 {
+            let text = format!("\r\n[lattice: {} bytes that were shown here are missing: the node's disk was full]\r\n", self.lost);
+            if self.log.write_all(text.as_bytes()).is_ok() {
+                self.lost = 0;
+            }
+        }
+        let mut rest = shown;
+        while self.lost == 0 && !rest.is_empty() {
+            match self.log.write(rest) {
+                Ok(n) if n > 0 => rest = &rest[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => {
+                    say("the log of a terminal takes nothing more: what it shows is lost until it does");
+                    break;
+                }
+            }
+        }
+        self.lost += rest.len() as u64;
     }
 
     /// Types. What a program does not read for so long that it is too much is lost.

@@ -99,7 +99,7 @@ impl Source {
                 let why = if at.segment < present {
                     "they were truncated before they were in the log store"
                 } else {
-                    "the node had no room for them (log_spool_max_bytes)"
+                    "the node had no room for them (its disk, or log_spool_max_bytes)"
                 };
                 Next::Missing { bytes: until - at.offset, why: why.to_owned() }
             }

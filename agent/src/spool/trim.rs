@@ -1,14 +1,19 @@
 //! The spool's limit: the logs of ended allocations go when they are too many. Whose go is fair: of whoever has most,
-//! what the store has goes first, then the oldest.
+//! what the store has goes first, then the oldest. Where somebody may still come for what is nowhere else, its files stay
+//! as holes of the same length: readers say what is missing.
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Logs of allocations that ended since then are not taken to keep the spool's limit: somebody is about to read them.
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
+/// Longer than the blocks of any file system that logs lie on.
+const BLOCK_BYTES: u64 = 64 * 1024;
 /// What a directory counts in the spool, whatever is in it.
 const DIRECTORY_BYTES: u64 = 4096;
 
@@ -22,6 +27,8 @@ struct Ended {
     at: SystemTime,
     bytes: u64,
     owner: u32,
+    /// Whether its logs take nothing any more: they are holes, or empty.
+    emptied: bool,
     path: PathBuf,
 }
 
@@ -30,9 +37,12 @@ pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) 
     let Ok(entries) = fs::read_dir(state_dir.join("alloc")) else { return };
     let ended = entries.flatten().map(|e| e.path()).filter(|p| !p.join("shim.json").exists()).filter_map(ended);
     let ended = ended.map(|e| Ended { flushing: flushing(&e.path), ..e });
-    for Ended { bytes, path, owner, .. } in to_trim(ended.collect(), bytes_max, SystemTime::now(), disk_is_short(state_dir)) {
+    let now = SystemTime::now();
+    for gone in to_trim(ended.collect(), bytes_max, now, disk_is_short(state_dir)) {
+        let Ended { bytes, path, owner, .. } = &gone;
         tracing::info!(path = %path.display(), bytes, owner, "the log spool is over its limit: the oldest logs of who has most go");
-        if let Err(error) = fs::remove_dir_all(&path) {
+        let emptied = gone.is_waited_for(now) && gone.needed && empty(&path.join("logs")).is_ok_and(|all| all);
+        if !emptied && let Err(error) = fs::remove_dir_all(path) {
             tracing::warn!(path = %path.display(), %error, "old logs could not be removed");
         }
     }
@@ -40,9 +50,43 @@ pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) 
 
 fn ended(path: PathBuf) -> Option<Ended> {
     let at = fs::metadata(&path).ok()?.modified().ok()?;
-    let first = |dir: PathBuf| fs::read_dir(dir).ok().and_then(|mut d| d.next()?.ok());
-    let owner = first(path.join("logs")).and_then(|launch| first(launch.path())?.metadata().ok()).map_or(0, |m| m.uid());
-    Some(Ended { flushing: false, needed: !path.join("flushed").exists(), at, bytes: bytes_below(&path), owner, path })
+    let logs: Vec<fs::Metadata> = files(&path.join("logs")).unwrap_or_default().iter().filter_map(|f| fs::metadata(f).ok()).collect();
+    let (owner, emptied) = (logs.first().map_or(0, MetadataExt::uid), logs.iter().all(|m| m.blocks() == 0));
+    Some(Ended { flushing: false, needed: !path.join("flushed").exists(), emptied, at, bytes: bytes_below(&path), owner, path })
+}
+
+impl Ended {
+    /// Whether it ended so lately that somebody is about to read it.
+    fn is_waited_for(&self, now: SystemTime) -> bool {
+        !now.duration_since(self.at).is_ok_and(|ago| ago >= KEPT_AFTER_END)
+    }
+}
+
+/// The log files in `logs`: each launch's are in a directory of their own.
+fn files(logs: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for launch in fs::read_dir(logs)? {
+        for file in fs::read_dir(launch?.path())? {
+            found.push(file?.path());
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a hole of each file in `logs`, as long as the file was. `false`: the file system leaves something of one.
+fn empty(logs: &Path) -> io::Result<bool> {
+    for path in files(logs)? {
+        let file = OpenOptions::new().write(true).open(path)?;
+        // To the end of its last block: what is left of a block would read as zeros.
+        let all = libc::off_t::try_from(file.metadata()?.len().next_multiple_of(BLOCK_BYTES)).map_err(io::Error::other)?;
+        if all > 0 {
+            fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, all)?;
+        }
+        if file.metadata()?.blocks() > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What is to go, in that order. What has just ended and is nowhere else goes only where nothing else is left and the
@@ -53,7 +97,8 @@ fn to_trim(mut ended: Vec<Ended>, bytes_max: u64, now: SystemTime, disk_is_short
     let (mut has, mut may_go) = (BTreeMap::<u32, u128>::new(), BTreeMap::<u32, VecDeque<Ended>>::new());
     for e in ended {
         *has.entry(e.owner).or_default() += u128::from(e.bytes);
-        if !e.flushing && (disk_is_short || !e.needed || now.duration_since(e.at).is_ok_and(|ago| ago >= KEPT_AFTER_END)) {
+        let may = !e.needed || !e.is_waited_for(now) || (disk_is_short && !e.emptied);
+        if may && !e.flushing {
             may_go.entry(e.owner).or_default().push_back(e);
         }
     }
@@ -89,7 +134,7 @@ mod tests {
 
     fn ended(owner: u32, hours_ago: u64, bytes: u64) -> Ended {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * (1000 - hours_ago)) - Duration::from_secs(60);
-        Ended { flushing: false, needed: true, at, bytes, owner, path: format!("{owner}:{hours_ago}").into() }
+        Ended { flushing: false, needed: true, emptied: false, at, bytes, owner, path: format!("{owner}:{hours_ago}").into() }
     }
 
     fn trimmed(all: &[Ended], bytes_max: u64, disk_is_short: bool) -> Vec<String> {
@@ -117,6 +162,28 @@ mod tests {
         assert_eq!(trimmed(&all, 150, false), ["1:0", "1:9"]);
         all[0].flushing = true;
         assert_eq!(trimmed(&all, 5, true), ["1:0", "1:2"], "what is being flushed is waited for");
+    }
+
+    #[test]
+    fn what_was_emptied_for_the_disks_sake_stays_as_holes_until_nobody_waits_for_it() {
+        let mut all = [ended(1, 0, 500), ended(1, 0, 400), ended(1, 2, 10)];
+        all[0].emptied = true;
+        all[2].emptied = true;
+        assert_eq!(trimmed(&all, 5, true), ["1:2", "1:0"]);
+        let dir = std::env::temp_dir().join(format!("lattice-trim-empty-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("logs/0")).unwrap();
+        fs::create_dir_all(dir.join("logs/1")).unwrap();
+        for (name, bytes) in [("0/0.out", 100_001), ("1/0.out", 1), ("1/0.err", 0), ("1/1.out", 4096)] {
+            fs::write(dir.join("logs").join(name), vec![b'x'; bytes]).unwrap();
+        }
+        assert!(!super::ended(dir.clone()).unwrap().emptied);
+        assert!(empty(&dir.join("logs")).unwrap());
+        assert!(super::ended(dir.clone()).unwrap().emptied);
+        let shim_dir = lattice_runtime::shim::ShimDir(dir.clone());
+        let seen: Vec<(u64, u64)> = super::super::list(&shim_dir, None).unwrap().iter().map(|s| (s.bytes, s.data_start)).collect();
+        assert_eq!(seen, [(100_001, 100_001), (1, 1), (0, 0), (4096, 4096)], "as long as they were, and nothing in them");
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -293,7 +293,7 @@ fn store_away(w: &World) {
     flushed(w, &dir);
     let check = |finished: Finished| {
         let (out, err) = (finished.out(), finished.err());
-        assert!(err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (log_spool_max_bytes)"), "{err}");
+        assert!(err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (its disk, or log_spool_max_bytes)"), "{err}");
         let lines: Vec<&str> = out.lines().collect();
         assert_numbers(&lines[..100_000].join("\n"), 100_000);
         assert_eq!(lines[lines.len() - 2..], ["003000000", "last"]);
@@ -375,6 +375,9 @@ fn too_many_streams(w: &World) {
     }
     let refused = w.run(&["logs", &id]);
     assert_eq!(refused.code(), 4, "{}", refused.err());
+    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    let refused = w.run(&["logs", "-f", &id]);
+    assert_eq!(refused.code(), 125, "what gives a program's code keeps its own failures apart: {}", refused.err());
     assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
     assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
     // A job of its own waits for a place, and is none the worse for it.
