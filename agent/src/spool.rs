@@ -128,7 +128,14 @@ impl Spools {
 
     fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index) {
         // Without a store there is nothing to be done for what has ended.
-        if self.0.store.is_none() || index.complete || live.contains_key(&dir.0) {
+        if self.0.store.is_none() || live.contains_key(&dir.0) {
+            return;
+        }
+        if index.complete {
+            // A former life ended right before it said so.
+            if let Err(error) = std::fs::write(dir.flushed(), b"") {
+                tracing::warn!(dir = %dir.0.display(), %error, "that all output is in the store cannot be written down here");
+            }
             return;
         }
         let spool = Spool::new(dir.clone(), index);

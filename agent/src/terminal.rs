@@ -17,6 +17,7 @@ use crate::context::{Context, Shared};
 use crate::environment;
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_model::{AllocationId, Epoch, Principal};
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Size, Terminal};
 use nix::errno::Errno;
 use std::fmt;
@@ -77,6 +78,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
         tokio::task::spawn_blocking(move || make(&context, &share, &open)).await.map_err(|e| e.to_string())?
     };
     let made = made.map_err(|e| format!("no terminal could be made on node {}: {e}", context.me))?;
+    failpoint::pass(Point::TerminalMade);
     let Terminal { master, slave, path } = made.terminal;
     let session = rand::random();
     let (news, told) = mpsc::channel(2);
@@ -125,6 +127,7 @@ async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: 
     tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, "a terminal was attached");
     let since = Instant::now();
     let over = session.await;
+    failpoint::pass(Point::TerminalClosed);
     let seconds = since.elapsed().as_secs();
     tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, seconds, %over, "an attached terminal was closed");
 }
@@ -258,6 +261,7 @@ impl Session {
         let master = self.master.get_ref().as_fd();
         match message {
             ToTerminal::Input(bytes) => {
+                failpoint::pass(Point::TerminalTyped);
                 self.line_begun = bytes.last().map_or(self.line_begun, |last| *last != b'\n');
                 self.waiting = bytes;
             }

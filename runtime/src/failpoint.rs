@@ -26,6 +26,10 @@ pub enum Part {
     Adopt,
     /// From the entry point's end to the acknowledged release.
     End,
+    /// While somebody is attached.
+    Terminal,
+    /// While output goes into the log store.
+    Flush,
 }
 
 /// Which work passes a point.
@@ -147,6 +151,7 @@ points! {
     ScratchRemoved = "scratch-removed", End, Any;
     ScopeRemoved = "scope-removed", End, Any;
     LimitsRemoved = "limits-removed", End, Any;
+    OutputNoted = "output-noted", End, Any;
     SocketRemoved = "socket-removed", End, Any;
     ConfigRemoved = "config-removed", End, Any;
     ExitsRemoved = "exits-removed", End, Any;
@@ -157,6 +162,21 @@ points! {
     GoneWritten = "gone-written", End, Any;
     ReleasedReportUnsent = "released-report-unsent", End, Any;
     ReleasedReportSent = "released-report-sent", End, Any;
+    // An attached terminal.
+    TerminalMade = "terminal-made", Terminal, Any;
+    TerminalAsked = "terminal-asked", Terminal, Any;
+    TerminalStarted = "terminal-started", Terminal, Any;
+    TerminalTyped = "terminal-typed", Terminal, Any;
+    TerminalEnded = "terminal-ended", Terminal, Any;
+    TerminalClosed = "terminal-closed", Terminal, Any;
+    // Output: while it is written, and when nothing follows.
+    ChunkPut = "chunk-put", Flush, Any;
+    SpoolWritten = "spool-written", Flush, Any;
+    IndexPut = "index-put", Flush, Any;
+    FlushTold = "flush-told", Flush, Any;
+    LastIndexPut = "last-index-put", Flush, Any;
+    LastSpoolWritten = "last-spool-written", Flush, Any;
+    FlushedMarked = "flushed-marked", Flush, Any;
 }
 
 /// A name that is no point's.

@@ -455,8 +455,14 @@ impl AllocationTask {
                 }
             }
             FromShim::Going | FromShim::ScriptStarted => {}
-            FromShim::AttachStarted { session } => self.terminals.started(session),
-            FromShim::AttachEnded { session, outcome, why } => self.terminals.ended(session, outcome, why),
+            FromShim::AttachStarted { session } => {
+                failpoint::pass(Point::TerminalStarted);
+                self.terminals.started(session);
+            }
+            FromShim::AttachEnded { session, outcome, why } => {
+                failpoint::pass(Point::TerminalEnded);
+                self.terminals.ended(session, outcome, why);
+            }
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndHeard);
@@ -561,6 +567,7 @@ impl AllocationTask {
         if self.synced {
             for terminal in self.terminals.wanted() {
                 self.send(terminal).await;
+                failpoint::pass(Point::TerminalAsked);
             }
         }
     }

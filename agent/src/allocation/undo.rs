@@ -45,6 +45,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     if !wrote_nothing(dir) {
         context.spools.note(share, &context.me, dir);
     }
+    failpoint::pass(Point::OutputNoted);
     let files = [
         (dir.socket(), Point::SocketRemoved),
         (dir.config(), Point::ConfigRemoved),

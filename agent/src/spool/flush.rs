@@ -4,6 +4,7 @@ use super::index::{Cut, Position, Seen, StreamIndex};
 use super::{Inner, Piece, Spool, blocking, read, record};
 use crate::allocation::Command;
 use crate::log_store::{LogStore, StoreError};
+use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -135,9 +136,10 @@ impl Inner {
         }
         if put && !ended {
             *behind = true;
-            if let Err(error) = spool.write_down().await {
+            match spool.write_down().await {
+                Ok(()) => failpoint::pass(Point::SpoolWritten),
                 // On a full disk the way to room is through the store: its index serves as well.
-                tracing::debug!(dir = %spool.dir.0.display(), %error, "what was flushed cannot be written down here");
+                Err(error) => tracing::debug!(dir = %spool.dir.0.display(), %error, "what was flushed cannot be written down here"),
             }
         }
         if let Some(error) = failed {
@@ -145,6 +147,7 @@ impl Inner {
         }
         if *behind && !ended && spool.index().streams.iter().any(|s| s.segments.iter().any(|s| !s.chunks.is_empty())) {
             store.put_index(&spool.snapshot()).await.map_err(Halt::Store)?;
+            failpoint::pass(Point::IndexPut);
         }
         *behind = false;
         Ok(whole)
@@ -169,6 +172,7 @@ impl Inner {
         };
         let (place, node) = spool.place();
         store.put_chunk(&place, &node, cut, compressed).await.map_err(Halt::Store)?;
+        failpoint::pass(Point::ChunkPut);
         spool.put(cut);
         Ok(true)
     }
@@ -183,11 +187,15 @@ impl Inner {
         let finished = async {
             if index.streams.iter().any(|s| s.segments.iter().any(|s| !s.chunks.is_empty())) {
                 store.put_index(&index).await.map_err(Halt::Store)?;
+                failpoint::pass(Point::LastIndexPut);
             }
             let path = spool.dir.flushed();
             let written = async {
                 spool.write_down().await?;
-                blocking(move || std::fs::write(path, b"")).await
+                failpoint::pass(Point::LastSpoolWritten);
+                blocking(move || std::fs::write(path, b"")).await?;
+                failpoint::pass(Point::FlushedMarked);
+                Ok::<(), io::Error>(())
             };
             match written.await {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -274,6 +282,7 @@ impl Spool {
         {
             told.clone_from(&files);
             let _ = shim.send(Command::LogsFlushed { files }).await;
+            failpoint::pass(Point::FlushTold);
         }
     }
 }

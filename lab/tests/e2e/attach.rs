@@ -99,7 +99,7 @@ fn shell(w: &World) {
 }
 
 /// Runs it with this on standard input; its code, stdout and stderr.
-fn piped(mut command: Command, input: &str) -> (Option<i32>, String, String) {
+pub fn piped(mut command: Command, input: &str) -> (Option<i32>, String, String) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let mut err = child.stderr.take().unwrap();

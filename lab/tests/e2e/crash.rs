@@ -1,6 +1,7 @@
 //! The agent is killed between every two steps of a start, of taking its work up again, and of an end. Each time the
 //! job is done once, ends as it should, and nothing of it is left.
 
+use crate::attach::piped;
 use crate::harness::{Folder, JOB, Need, alone, binaries, close, fresh_dir};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::down::{self, Guard};
@@ -25,6 +26,8 @@ pub fn trials() -> Vec<Trial> {
         alone("crash::of_an_inline_command_on_two_nodes_between_every_two_steps", &[], || every_point(&COMMAND)),
         alone("crash::a_failpoint_is_refused_where_work_may_not_be_root", &[], refused),
         alone("crash::of_a_job_with_an_image", &[Need::Mounts], || every_point(&IMAGE)),
+        alone("crash::of_an_attached_terminal_between_every_two_steps", &[], every_point_of_a_terminal),
+        alone("crash::of_output_on_its_way_into_the_store_between_every_two_steps", &[], every_point_of_a_flush),
     ]
 }
 
@@ -73,19 +76,23 @@ fn every_point(kind: &'static Kind) {
     });
 }
 
-/// Every point that this kind of work passes, from the agent itself.
-fn rounds(kind: &Kind) -> VecDeque<Round> {
+/// The points of one part that this kind of work passes, from the agent itself.
+fn points(part: &str, kind: &Kind) -> Vec<String> {
     let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
-    let of = |part: &str| -> Vec<String> {
-        let fields = listed.lines().map(|l| l.split('\t').collect::<Vec<_>>());
-        fields.filter(|f| f[0] == part && kind.passes.contains(&f[1])).map(|f| f[2].to_owned()).collect()
-    };
-    let (mut start, mut adopt, mut end) = (of("Start").into_iter(), of("Adopt").into_iter(), of("End").into_iter());
+    let fields = listed.lines().map(|l| l.split('\t').collect::<Vec<_>>());
+    let found: Vec<String> = fields.filter(|f| f[0] == part && kind.passes.contains(&f[1])).map(|f| f[2].to_owned()).collect();
+    assert!(!found.is_empty() || kind.image, "the agent lists no point of {part}: {listed}");
+    found
+}
+
+/// Every point of a job's life, three to a job.
+fn rounds(kind: &Kind) -> VecDeque<Round> {
+    let of = |part| points(part, kind).into_iter();
+    let (mut start, mut adopt, mut end) = (of("Start"), of("Adopt"), of("End"));
     let mut rounds = VecDeque::new();
     loop {
         let round = Round { start: start.next(), adopt: adopt.next(), end: end.next() };
         if round.start.is_none() && round.adopt.is_none() && round.end.is_none() {
-            assert!(!rounds.is_empty(), "the agent lists no point: {listed}");
             return rounds;
         }
         rounds.push_back(round);
@@ -103,10 +110,15 @@ struct Lane {
 
 impl Lane {
     fn new(kind: &'static Kind) -> Self {
+        Self::with_log_lines(kind, |_| String::new())
+    }
+
+    fn with_log_lines(kind: &'static Kind, log_lines: impl FnOnce(&Path) -> String) -> Self {
         binaries();
         let dir = fresh_dir(&format!("crash-{}", kind.name));
         let guard = Guard::new(&dir);
-        let options = Options { build: false, grace_seconds: 2, ..Options::new(kind.nodes + 1, 1, &dir) };
+        let log_lines = log_lines(&dir);
+        let options = Options { build: false, grace_seconds: 2, log_lines, ..Options::new(kind.nodes + 1, 1, &dir) };
         let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
         let caller = &cluster.nodes.last().unwrap().id;
         for node in &cluster.nodes {
@@ -281,4 +293,84 @@ fn refused() {
     lane.start(Some(&"nowhere".to_owned()));
     lane.wait("the agent to refuse what is no point", || lane.alive() == 0);
     assert!(lane.logs().contains("is no failpoint"), "{}", lane.logs());
+}
+
+/// The agent that holds a terminal dies with it, at each of its steps: its caller is told, what ran in it is hung up, and the
+/// next one is as good as the first.
+fn every_point_of_a_terminal() {
+    close();
+    let lane = Lane::new(&SCRIPT);
+    let folder = Folder::new("crash-terminal");
+    std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (ran, go) = (folder.0.join("ran"), folder.0.join("go"));
+    let body = format!("echo run >> {}; while [ ! -e {} ]; do sleep 0.02; done; exit 7", ran.display(), go.display());
+    let id = lane.submit(&folder.0, &body);
+    lane.wait("it to run", || lines(&ran).len() == 1);
+    let attach = || piped(lane.lattice.command(&["attach", &id, "--", "sh", "-c", "read x; echo got $x; exit 4"]), "it\n");
+    let whole = (Some(4), "got it\n".to_owned(), String::new());
+    for point in points("Terminal", &SCRIPT) {
+        lane.kill();
+        lane.start(Some(&point));
+        let mut last = None;
+        // Not at once: the armed agent takes up its work first, and its peers must hear of it.
+        let died = process::until(DEATH, || {
+            let said = attach();
+            let dead = lane.alive() == 0;
+            last = Some(said);
+            dead
+        });
+        assert!(died, "no agent came to {point}: {last:?}\n{}", lane.logs());
+        let (code, _, err) = last.unwrap();
+        // At the last of them its caller may have had the end already.
+        let told = matches!(code, Some(5 | 125)) && err.contains("error: ");
+        assert!(told || (point == "terminal-closed" && code == Some(4)), "{point}: {code:?} {err}");
+        lane.dies(&point, &id);
+        lane.start(None);
+        lane.wait("a terminal to be there again", || attach() == whole);
+        let left = || process_ids_in(&format!("alloc-{id}.scope/work/attach-"));
+        lane.wait("what ran in the first to be hung up", || left().is_empty());
+        assert_eq!(text(&lane.lattice.allocation(&id).unwrap(), "state"), "Running", "{point}");
+    }
+    std::fs::write(&go, "").unwrap();
+    lane.comes_right(&id, &ran);
+}
+
+/// Those whose cgroup has this in its path.
+fn process_ids_in(cgroup: &str) -> Vec<i32> {
+    let within = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(cgroup);
+    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| within(*pid)).collect()
+}
+
+/// The agent dies at each step of a flush, while output is written and after its end: each line is read once, from the node
+/// and from the store.
+fn every_point_of_a_flush() {
+    close();
+    let store = |dir: &Path| format!("log_store: \"file://{}/objects\"\nlog_flush_seconds: 1\n", dir.display());
+    let lane = Lane::with_log_lines(&SCRIPT, store);
+    for point in points("Flush", &SCRIPT) {
+        let folder = Folder::new("crash-flush");
+        std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let ran = folder.0.join("ran");
+        let body = format!("echo run >> {}; for i in 0 1 2 3 4 5; do seq -f %09.0f $((i*20000+1)) $((i*20000+20000)); sleep 0.4; done; exit 7", ran.display());
+        lane.kill();
+        lane.start(Some(&point));
+        let id = lane.submit(&folder.0, &body);
+        lane.dies(&point, &id);
+        lane.start(None);
+        lane.comes_right(&id, &ran);
+        let all = lane.cluster().run_dir.join(&lane.victims[0]).join("state/alloc");
+        let entry = std::fs::read_dir(&all).unwrap().flatten().find(|e| e.file_name().to_string_lossy().starts_with(&id));
+        let dir = entry.unwrap_or_else(|| panic!("{id} has no directory in {}", all.display())).path();
+        lane.wait("all output to be in the store", || dir.join("flushed").exists());
+        for from in ["the node", "the store"] {
+            let read = lane.lattice.run(&["logs", &id], JOB).unwrap();
+            let out = read.out();
+            let wrong = out.lines().zip(1u32..).find(|(line, n)| *line != format!("{n:09}"));
+            assert_eq!((wrong, out.lines().count(), read.err().as_str()), (None, 120_000, ""), "{point}, from {from}");
+            if from == "the node" {
+                std::fs::remove_dir_all(&dir).unwrap();
+            }
+        }
+    }
 }
