@@ -1,7 +1,9 @@
 //! The disk with the node's state is full: what runs can be ended, the agent stays, and says what is the matter.
 
 use crate::harness::{Group, JOB, World, binaries};
+use crate::tty::Tty;
 use lattice_lab::lattice::text;
+use lattice_lab::up::Options;
 use lattice_lab::{down, faults, process};
 use libtest_mimic::Trial;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -11,11 +13,20 @@ use std::path::PathBuf;
 use std::process::Command;
 
 static FULL_DISK: Group = Group::small("full_disk");
+/// Without a log store, and with little room for what ended.
+static OUTPUT: Group = Group { theme: "full_disk", name: "full-disk-output", nodes: 3, quorum: 1, tweak: little_room };
 /// Its state is on a small file system of its own.
 const NODE: &str = "n3";
 
 pub fn trials() -> Vec<Trial> {
-    vec![FULL_DISK.test("kill_cancel_and_walltime_work_and_space_brings_all_back", &[], story)]
+    vec![
+        FULL_DISK.test("kill_cancel_and_walltime_work_and_space_brings_all_back", &[], story),
+        OUTPUT.test("output_that_was_written_stays_and_what_is_missing_is_said_where_it_is", &[], output),
+    ]
+}
+
+fn little_room(options: &mut Options) {
+    "log_ring_bytes: 1048576\nlog_spool_max_bytes: 8388608\n".clone_into(&mut options.log_lines);
 }
 
 /// A small file system where the node's state is, which goes with this.
@@ -127,4 +138,83 @@ fn story(w: &World) {
     drop(disk);
     ready(w);
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+/// Other work holds the other nodes, so that what is submitted lands on the one with the small disk.
+fn output(w: &World) {
+    let disk = SmallDisk::under(w);
+    ready(w);
+    let others = hold_others(w);
+    let go = w.dir.join("go-on");
+
+    // What a program wrote before the disk was full is there, and what it writes once there is room.
+    let lines = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.02; done 2>/dev/null";
+    let id = w.submit(&["--", "/bin/sh", "-c", lines]);
+    w.wait_log(&id, "00009\n");
+    disk.fill();
+    let mut before = w.ok(&["logs", &id]);
+    w.wait("the log to grow no more", || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = w.ok(&["logs", &id]);
+        std::mem::replace(&mut before, now) == before
+    });
+    // The last one may have been cut short by the disk's end.
+    let whole: Vec<&str> = before.lines().collect();
+    for (line, number) in whole[..whole.len() - 1].iter().zip(1..) {
+        assert_eq!(*line, format!("{number:0999}"));
+    }
+    disk.make_room();
+    w.wait("more lines", || w.ok(&["logs", &id]).len() > before.len() + 4000);
+    assert!(w.ok(&["logs", &id]).starts_with(&before));
+    disk.fill();
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    assert!(w.ok(&["logs", &id]).starts_with(&before), "its end takes nothing away");
+    disk.make_room();
+
+    // A terminal's log is written by the shim: it says itself what is missing.
+    let shows = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.01; done";
+    let mut tty = Tty::start(w.lattice.command(&["launch", "--pty", "/bin/sh", "-c", shows]));
+    tty.sees("00009");
+    disk.fill();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    disk.make_room();
+    tty.sees("bytes that were shown here are missing: the node's disk was full]");
+    tty.sees("0\r\n");
+    tty.types("\x03");
+    tty.ended_with(130);
+
+    // Two ended, more than the spool's limit together; while there is room, both stay. Then the older one goes, and is said to.
+    let five_mb = "head -c 5000000 /dev/zero | tr '\\0' x";
+    let (first, second) = (w.submit(&["--", "/bin/sh", "-c", five_mb]), w.submit(&["--", "/bin/sh", "-c", five_mb]));
+    for id in [&first, &second] {
+        w.completed(id);
+        assert_eq!(w.ok(&["logs", id]).len(), 5_000_000);
+    }
+    let third = w.submit(&["--", "/bin/sh", "-c", &format!("echo up; until [ -e {} ]; do sleep 0.02; done", go.display())]);
+    w.wait_log(&third, "up");
+    disk.fill();
+    fs::write(&go, "").unwrap();
+    w.completed(&third);
+    let missing = "5000000 bytes of rank 0's stdout are missing here: the node had no room for them";
+    w.wait("the oldest to go", || w.run(&["logs", &first]).err().contains(missing));
+    let read = w.run(&["logs", &first]);
+    assert_eq!((read.code(), read.out().as_str()), (0, ""), "{}", read.err());
+    assert_eq!(w.ok(&["logs", &second]).len(), 5_000_000);
+    assert_eq!(w.log(&third), "up\n");
+
+    disk.make_room();
+    w.ok(&["cancel", &others]);
+    w.ended(&others);
+    nothing_left(w, &disk);
+    drop(disk);
+    ready(w);
+}
+
+fn hold_others(w: &World) -> String {
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sleep", "600"]);
+    w.running(&id);
+    let nodes = w.status(&id)["nodes"].to_string();
+    assert!(!nodes.contains(NODE), "the first of the nodes are taken first: {nodes}");
+    id
 }
