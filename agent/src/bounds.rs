@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// The weight of work that has the whole node, and what the weights of shares add up to.
 const CPU_WEIGHT_WHOLE: u64 = 10_000;
+/// The same at block devices.
+const IO_WEIGHT_WHOLE: u64 = 10_000;
 /// No share's work has fewer processes and threads: a shell with a pipe, and an MPI library's threads.
 const PIDS_LEAST: u64 = 64;
 
@@ -56,6 +58,7 @@ impl Bounds {
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
+            io_weight: (shared && self.controllers.io_weight().is_some()).then(|| part(IO_WEIGHT_WHOLE).max(1)),
             io: if can(Controller::Io) { io.collect() } else { Vec::new() },
             denied_devices: BTreeSet::new(),
         }
@@ -78,8 +81,21 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
         };
         Some(format!("{controller} limits: {lacks}. {why}"))
     };
-    let missing = found.missing().iter().filter_map(told).collect();
+    let mut missing: Vec<String> = found.missing().iter().filter_map(told).collect();
+    if found.place(Controller::Io).is_some() && found.io_weight().is_none() {
+        missing.push(
+            "io limits: shares are not weighed against each other at disks: one's traffic can hold up the others'. A kernel with \
+             CONFIG_BLK_CGROUP_IOCOST or BFQ does that"
+                .to_owned(),
+        );
+    }
     (found, missing)
+}
+
+/// What cannot be limited here, by name, as the node registers it.
+pub fn unlimited(controllers: &Controllers) -> Vec<String> {
+    let weights = (controllers.io_weight().is_none() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
+    controllers.missing().keys().map(ToString::to_string).chain(weights).collect()
 }
 
 fn device(io: &IoMax) -> io::Result<IoLimit> {

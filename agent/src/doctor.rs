@@ -74,6 +74,16 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
     }
+    if let Some(weight) = controllers.io_weight() {
+        let said = format!("shares are weighed against each other by {}", weight.file);
+        let mount = slice.as_ref().ok().map(Slice::tree);
+        if weight.counts_somewhere(mount) {
+            add("disk shares", Health::Ok, said);
+        } else {
+            let remedy = "echo bfq > /sys/block/DEVICE/queue/scheduler, or enable=1 for it in the root's io.cost.qos where that is there";
+            add("disk shares", Health::Degraded, format!("{said}, which no device minds now: {remedy}"));
+        }
+    }
     for why in missing {
         add("cgroup limits", Health::Degraded, why);
     }

@@ -197,7 +197,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         size,
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
-        unlimited: context.bounds.controllers.missing().keys().map(ToString::to_string).collect(),
+        unlimited: bounds::unlimited(&context.bounds.controllers),
         previous: brain.incarnation(),
         found: brain.found(),
     };

@@ -13,6 +13,7 @@
 
 pub mod controllers;
 pub mod devices;
+pub mod io_weight;
 pub mod limits;
 pub mod memory;
 
@@ -84,6 +85,11 @@ impl Slice {
     /// Where it lies, absolute.
     pub fn path(&self) -> PathBuf {
         self.mount.join(&self.relative)
+    }
+
+    /// The tree's root.
+    pub fn tree(&self) -> &Path {
+        &self.mount
     }
 
     /// Makes the scope of an allocation with its `shim` and `work`; what is there already stays.

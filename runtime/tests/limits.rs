@@ -34,6 +34,7 @@ fn main() {
         trial("cpuset_holds", needs(Controller::Cpuset), cpuset),
         trial("pids_limit_stops_a_fork_bomb", needs(Controller::Pids), fork_bomb),
         trial("io_limit_is_taken", needs(Controller::Io), io_limit),
+        trial("disk_weight_is_taken", needs(Controller::Io), io_weight),
         trial("what_cannot_be_is_refused", needs(Controller::Cpuset), refused),
         trial("what_is_not_there_is_refused_by_name", root, unavailable),
         trial("all_of_it_is_removed_again", needs(Controller::Pids), removed),
@@ -263,6 +264,24 @@ fn io_limit() -> Result<(), Failed> {
     bed.work(&Limits { io: vec![limit], ..Limits::default() })?;
     let nowhere = IoLimit { device: (4095, 0), ..limit };
     assert!(matches!(bed.work(&Limits { io: vec![nowhere], ..Limits::default() }), Err(LimitError::Refused { .. })));
+    Ok(())
+}
+
+fn io_weight() -> Result<(), Failed> {
+    let bed = Bed::new();
+    let limits = Limits { io_weight: Some(2500), ..Limits::default() };
+    let Some(weight) = bed.controllers.io_weight() else {
+        // Said, and refused where it is asked for all the same.
+        assert!(matches!(bed.work(&limits), Err(LimitError::Unavailable { controller: Controller::Io, .. })));
+        return Ok(());
+    };
+    let work = bed.work(&limits)?;
+    let group = match bed.controllers.v1_groups(work.id).into_iter().find(|g| g.controller() == Controller::Io) {
+        Some(group) => group.path(),
+        None => work.scope.work().path().to_owned(),
+    };
+    let got = fs::read_to_string(group.join(weight.file))?;
+    assert!(got.split_whitespace().any(|word| word == weight.value(2500).to_string()), "{}: {got}", weight.file);
     Ok(())
 }
 

@@ -81,6 +81,15 @@ fn limits_in_the_kernel(w: &World) {
     let cpus = limit(w, &id, "cpuset.cpus", "cpuset.cpus");
     assert!(cpus.as_deref().is_some_and(|c| c.parse::<u32>().is_ok()), "one processor: {cpus:?}");
     assert_eq!(limit(w, &id, "pids.max", "pids.max"), Some((1024 / size).max(64).to_string()), "its part of what a whole node may have");
+    let part = 10_000 / size;
+    match (limit(w, &id, "io.weight", "blkio.bfq.weight"), w.ok(&["nodes", "-o", "json"]).contains("io-weight")) {
+        (Some(weight), false) => {
+            let value: u32 = weight.split_whitespace().next_back().unwrap().parse().unwrap();
+            assert!(value == part || value == (part / 10).max(1), "{weight}: its part, in the kernel's terms");
+        }
+        (None, said) => assert!(said || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking"),
+        (Some(weight), true) => panic!("{weight}, and said to be lacking"),
+    }
     // The work itself is in those groups, and was before its first instruction.
     let log = w.log(&id);
     let in_group = |name: &str| log.lines().any(|l| l.contains(&format!(":{name}:")) && l.contains(&id));

@@ -9,6 +9,7 @@
 //! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
 
+use super::io_weight::IoWeight;
 use super::{Cgroup, CgroupError, Slice, failed, mountinfo, scope_allocation, scope_name, unescape};
 use lattice_model::AllocationId;
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,7 @@ pub struct Controllers {
     delegated: PathBuf,
     used: BTreeMap<Controller, Place>,
     missing: BTreeMap<Controller, String>,
+    io_weight: Option<IoWeight>,
 }
 
 impl Controllers {
@@ -102,7 +104,7 @@ impl Controllers {
         let root: PathBuf = root.components().filter(|c| matches!(c, Component::Normal(_))).collect();
         let delegated =
             if delegated.as_os_str().is_empty() { root.clone() } else { delegated.strip_prefix("/").unwrap_or(delegated).into() };
-        let mut found = Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new() };
+        let mut found = Self { root, slice: slice.cloned(), delegated, used: BTreeMap::new(), missing: BTreeMap::new(), io_weight: None };
         let mounts = mountinfo().unwrap_or_default();
         for controller in Controller::ALL {
             match found.look(controller, &mounts, v1) {
@@ -110,6 +112,7 @@ impl Controllers {
                 Err(why) => drop(found.missing.insert(controller, why)),
             }
         }
+        found.io_weight = found.look_for_io_weight();
         found
     }
 
@@ -128,6 +131,15 @@ impl Controllers {
         let group = V1Group { controller, mount, relative: self.root.clone() };
         group.create().map_err(|e| with_cause(&e))?;
         Ok(Place::V1 { mount: group.mount })
+    }
+
+    fn look_for_io_weight(&self) -> Option<IoWeight> {
+        let place = self.place(Controller::Io)?;
+        let group = match place {
+            Place::V2 => self.slice.as_ref()?.path(),
+            Place::V1 { mount } => mount.join(&self.root),
+        };
+        IoWeight::find(place, &group)
     }
 
     /// Hands a controller down from the delegated directory to the slice's scopes.
@@ -159,6 +171,11 @@ impl Controllers {
         self.used.get(&controller)
     }
 
+    /// By which file shares are weighed against each other at block devices, where they can be.
+    pub fn io_weight(&self) -> Option<IoWeight> {
+        self.io_weight
+    }
+
     /// The controllers that cannot be used here, and why.
     pub fn missing(&self) -> &BTreeMap<Controller, String> {
         &self.missing
@@ -170,7 +187,8 @@ impl Controllers {
             Place::V2 => format!("{controller} (v2)"),
             Place::V1 { .. } => format!("{controller} (v1)"),
         });
-        each.collect::<Vec<_>>().join(", ")
+        let weight = self.io_weight.map(|weight| format!("disks by weight ({})", weight.file));
+        each.chain(weight).collect::<Vec<_>>().join(", ")
     }
 
     /// Makes the controllers of the v2 tree usable on the scope's `work`, and memory's on each launch below it.

@@ -35,6 +35,8 @@ pub struct Limits {
     pub pids: Option<u64>,
     /// Bytes a second of block devices.
     pub io: Vec<IoLimit>,
+    /// Its part of the block devices' time when there is not enough for all, as [`Self::cpu_weight`].
+    pub io_weight: Option<u64>,
     /// Character devices that it must not open or make; through version 1 (see [`super::devices`] for the better way).
     pub denied_devices: BTreeSet<Device>,
 }
@@ -150,7 +152,7 @@ impl Limits {
             (Controller::Cpuset, self.cpus.is_some() || self.memory_nodes.is_some()),
             (Controller::Memory, self.memory_bytes.is_some()),
             (Controller::Pids, self.pids.is_some()),
-            (Controller::Io, !self.io.is_empty()),
+            (Controller::Io, !self.io.is_empty() || self.io_weight.is_some()),
             (Controller::Devices, !self.denied_devices.is_empty()),
         ];
         needed.into_iter().filter(|(_, set)| *set).map(|(controller, _)| controller).collect()
@@ -168,17 +170,28 @@ impl Controllers {
                 return Err(unavailable(controller, why));
             }
         }
+        let weight = match (limits.io_weight, self.io_weight()) {
+            (None, _) => None,
+            (Some(weight), Some(io)) => Some((io.file, io.value(weight))),
+            (Some(_), None) => return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)")),
+        };
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why))?;
             let work = scope.work();
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
                 set_v2(&work, controller, limits)?;
             }
+            if let (Some((file, value)), Some(Place::V2)) = (weight, self.place(Controller::Io)) {
+                put_line(&work.path().join(file), &value.to_string())?;
+            }
         }
         let mut joined = Vec::new();
         for group in self.v1_groups(allocation) {
             group.create()?;
             set_v1(&group, limits)?;
+            if let (Some((file, value)), Controller::Io) = (weight, group.controller()) {
+                put_line(&group.path().join(file), &value.to_string())?;
+            }
             if !joined.contains(&group.path()) {
                 joined.push(group.path());
             }

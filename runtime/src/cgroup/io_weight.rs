@@ -1,0 +1,78 @@
+//! Whose turn it is at a block device that cannot serve all at once: a weight, like the one of processor time.
+//!
+//! The kernel has it under four names: `io.weight` in the v2 tree (iocost), `io.bfq.weight` there and `blkio.bfq.weight` in
+//! version 1 (BFQ), `blkio.weight` in old kernels (CFQ). It counts on devices that have that scheduler, or for which
+//! iocost is switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c).
+
+use super::controllers::Place;
+use std::fs;
+use std::path::Path;
+
+/// The file that takes it, and the least and most that it takes where 10,000 is the most in ours.
+const V2: [(&str, u64, u64); 2] = [("io.weight", 1, 10_000), ("io.bfq.weight", 1, 1000)];
+const V1: [(&str, u64, u64); 2] = [("blkio.bfq.weight", 1, 1000), ("blkio.weight", 10, 1000)];
+/// The most in our terms.
+const MOST: u64 = 10_000;
+
+/// One of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoWeight {
+    /// Its name, in each group.
+    pub file: &'static str,
+    least: u64,
+    most: u64,
+}
+
+impl IoWeight {
+    /// The one that `group`, in which the controller is at work, has.
+    pub fn find(place: &Place, group: &Path) -> Option<Self> {
+        let known = match place {
+            Place::V2 => V2,
+            Place::V1 { .. } => V1,
+        };
+        known.into_iter().find(|(file, ..)| group.join(file).exists()).map(|(file, least, most)| Self { file, least, most })
+    }
+
+    /// What to write for a weight of 1 to 10,000.
+    pub fn value(self, weight: u64) -> u64 {
+        (weight.min(MOST) * self.most / MOST).clamp(self.least, self.most)
+    }
+
+    /// Whether a device of this machine minds it now.
+    pub fn counts_somewhere(self, v2_mount: Option<&Path>) -> bool {
+        let schedulers = || fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|e| e.path().join("queue/scheduler"));
+        let minded = |name: &str| schedulers().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(name)));
+        match self.file {
+            "io.weight" => {
+                let qos = v2_mount.and_then(|mount| fs::read_to_string(mount.join("io.cost.qos")).ok()).unwrap_or_default();
+                qos.contains("enable=1") || minded("[bfq]")
+            }
+            "blkio.weight" => minded("[cfq]"),
+            _ => minded("[bfq]"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_a_part_in_each_kernels_terms() {
+        let dir = std::env::temp_dir().join(format!("lattice-io-weight-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (v1, v2) = (Place::V1 { mount: dir.clone() }, Place::V2);
+        assert_eq!((IoWeight::find(&v1, &dir), IoWeight::find(&v2, &dir)), (None, None));
+        for (place, file, values) in [
+            (&v1, "blkio.weight", [10, 500, 1000]),
+            (&v1, "blkio.bfq.weight", [1, 500, 1000]),
+            (&v2, "io.bfq.weight", [1, 500, 1000]),
+            (&v2, "io.weight", [1, 5000, 10_000]),
+        ] {
+            fs::write(dir.join(file), "").unwrap();
+            let found = IoWeight::find(place, &dir).unwrap();
+            assert_eq!((found.file, [1, 5000, 20_000].map(|w| found.value(w))), (file, values));
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
