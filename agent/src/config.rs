@@ -2,6 +2,7 @@
 
 use crate::log_store::{LogStore, LogStoreError};
 use lattice_model::NodeId;
+use lattice_model::constraint::is_feature;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
@@ -9,6 +10,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
+
+/// Features that a site may say of a node.
+const FEATURES_MAX: usize = 16;
 
 /// `/etc/lattice/agent.yaml`. Unknown keys are refused.
 #[derive(Clone, Debug, Deserialize)]
@@ -101,6 +105,9 @@ pub struct AgentConfig {
     pub epilogue: PathBuf,
     /// Seconds that the epilogue may take; 1 to 86,400.
     pub epilogue_timeout_seconds: u64,
+    /// What work may ask for of this node by name (`--constraint`), besides what the agent finds itself (`nvme_scratch`, `gpu`,
+    /// `gpu_type=…`, `unified_memory`): words, or `key=value`. At most 16.
+    pub features: Vec<String>,
     /// Where allocations' scratch lies on a disk of this node, absolute; root's, writable by nobody else, and this
     /// agent's alone: what is named like an allocation in it is removed. Empty: scratch is in memory.
     pub scratch_dir: PathBuf,
@@ -191,6 +198,7 @@ impl Default for AgentConfig {
             prologue_timeout_seconds: 300,
             epilogue: PathBuf::new(),
             epilogue_timeout_seconds: 300,
+            features: Vec::new(),
             scratch_dir: PathBuf::new(),
             scratch_tmpfs_dir: "/scratch/tmp".into(),
             scratch_tmpfs_max_bytes: 0,
@@ -221,6 +229,8 @@ pub enum AgentConfigError {
         path.display()
     )]
     MountRoot { path: PathBuf },
+    #[error("features: {feature:?} is none: a word of letters, digits, _, - and ., or such a word, = and a text; at most 16 of them")]
+    Feature { feature: String },
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -247,6 +257,9 @@ impl AgentConfig {
         within("pids_max", self.pids_max, 64, 4_194_304)?;
         for bytes in self.io_max.iter().flat_map(|io| [io.read_bytes_per_second, io.write_bytes_per_second]).flatten() {
             within("io_max", bytes, 1, u64::MAX)?;
+        }
+        if let Some((_, feature)) = self.features.iter().enumerate().find(|(number, f)| *number >= FEATURES_MAX || !is_feature(f)) {
+            return Err(AgentConfigError::Feature { feature: feature.clone() });
         }
         within("log_ring_bytes", self.log_ring_bytes, 64 << 10, self.log_spool_max_bytes)?;
         within("log_flush_seconds", self.log_flush_seconds, 1, 3600)?;

@@ -82,6 +82,14 @@ impl DataPlane {
         }
     }
 
+    /// Where scratch lies on a disk.
+    pub fn scratch_dir(&self) -> Option<&Path> {
+        match &self.scratch {
+            Scratch::Disk(dir) => Some(dir),
+            Scratch::Memory { .. } | Scratch::None(_) => None,
+        }
+    }
+
     /// What `share`'s allocation gets, or what it asks for that this node has not.
     pub fn plan(&self, share: &DesiredShare) -> Result<Planned, String> {
         let data = &share.spec.data;

@@ -27,6 +27,7 @@ mod disk;
 pub mod doctor;
 mod driver;
 mod environment;
+mod features;
 mod growth;
 mod hooks;
 mod journal;
@@ -198,6 +199,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
         unlimited: bounds::unlimited(&context.bounds.controllers),
+        features: features::of(&config, &context.data, &topology),
         previous: brain.incarnation(),
         found: brain.found(),
     };

@@ -38,6 +38,8 @@ pub struct Registration {
     pub schedulable: bool,
     /// What cannot be limited here.
     pub unlimited: Vec<String>,
+    /// What work may ask for of this node.
+    pub features: Vec<String>,
     /// The incarnation of the life before this one; 0 for the first.
     pub previous: Incarnation,
     /// What is left of the node's work, where its memory of it is lost.
@@ -104,6 +106,7 @@ impl Session {
             addresses: self.registration.addresses.clone(),
             schedulable: self.registration.schedulable,
             unlimited: self.registration.unlimited.clone(),
+            features: self.registration.features.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),

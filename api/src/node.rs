@@ -29,6 +29,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         gossip: gossip.to_owned(),
         committed: Some(crate::spec::amount(committed)),
         unlimited: node.unlimited.clone(),
+        features: node.features.clone(),
     }
 }
 
@@ -51,6 +52,7 @@ mod tests {
             state_reason: "silent for 31 s".into(),
             state_since: Timestamp(1000),
             unlimited: vec!["memory".into()],
+            features: vec!["nvme_scratch".into()],
             holds: vec![Hold { kind: HoldKind::Cordon, by: "ada".into(), reason: "fan".into(), since: Timestamp(0) }],
             leaving: vec![],
             hold_revision: Revision(1),
@@ -59,7 +61,7 @@ mod tests {
         };
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let shown = to_proto(&node, vec![], &committed, "suspect");
-        assert_eq!(shown.unlimited, ["memory"]);
+        assert_eq!((shown.unlimited, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
         assert_eq!(shown.holds, ["cordon by ada since 1970-01-01T00:00:00.000Z: fan"]);
         assert_eq!((shown.state.as_str(), shown.reason.as_str(), shown.gossip.as_str()), ("Degraded", "silent for 31 s", "suspect"));

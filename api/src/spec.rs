@@ -1,6 +1,7 @@
 //! Specifications: `v1::AllocationSpec` into the model and back.
 
 mod binding;
+mod constraint;
 mod data;
 mod entrypoint;
 mod image;
@@ -39,7 +40,16 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
     }
-    let binding = binding_request(spec.binding.as_ref())?.over(RankBinding::default());
+    let (constraints, memory_policy) = constraint::to_model(spec.resources.as_ref())?;
+    let mut binding = spec.binding.clone().unwrap_or_default();
+    if !memory_policy.is_empty() && std::mem::replace(&mut binding.memory_policy, memory_policy.clone()) != memory_policy {
+        let said = spec.binding.as_ref().map_or("", |b| &b.memory_policy);
+        if !said.is_empty() {
+            let why = format!("it says memory_policy={memory_policy}, and --memory-policy says {said}: give one");
+            return Err(SpecError::Invalid { field: "constraint", why });
+        }
+    }
+    let binding = binding_request(Some(&binding))?.over(RankBinding::default());
     let tasks_per_node = if spec.tasks_per_node == 0 { TASKS_PER_NODE_DEFAULT } else { spec.tasks_per_node };
     let mut share = share::to_model(spec.resources.as_ref())?;
     if let Some(share) = share.as_mut().filter(|s| s.gpus == 0) {
@@ -53,6 +63,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tags: spec.tags.clone().into_iter().collect(),
         nodes: spec.resources.as_ref().map_or(0, |r| r.nodes),
         share,
+        constraints,
         tasks_per_node,
         binding,
         walltime: lifecycle.walltime,
@@ -82,7 +93,10 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         tags: spec.tags.clone().into_iter().collect(),
         environment: spec.uenv.as_ref().map(image::from_model),
         entrypoint: Some(entrypoint::from_model(&spec.entrypoint)),
-        resources: Some(share::from_model(spec.nodes, spec.share.as_ref())),
+        resources: Some(v1::ResourceRequest {
+            constraints: constraint::from_model(&spec.constraints),
+            ..share::from_model(spec.nodes, spec.share.as_ref())
+        }),
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
         tasks_per_node: spec.tasks_per_node,
         binding: binding::from_model(&spec.binding),

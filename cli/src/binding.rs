@@ -18,7 +18,7 @@ pub struct BindingFlags {
     #[arg(long, value_name = "WHAT", overrides_with = "gpu_bind", value_parser = words(&GpuBind::NAMES), hide_possible_values = true)]
     pub gpu_bind: Option<String>,
     /// Where each rank's memory comes from: local, interleave, preferred or bind, by NUMA nodes [default: local]
-    #[arg(long, value_name = "POLICY", overrides_with = "memory_policy", value_parser = words(&MemoryPolicy::NAMES), hide_possible_values = true)]
+    #[arg(long, alias = "memory_policy", value_name = "POLICY", overrides_with = "memory_policy", value_parser = words(&MemoryPolicy::NAMES), hide_possible_values = true)]
     pub memory_policy: Option<String>,
 }
 

@@ -26,6 +26,9 @@ pub struct SubmitFlags {
     /// A share of each node: this many GPUs [default: none]
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
+    /// What each node must have: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512, a feature of the site's; several with commas
+    #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
+    pub constraint: Vec<String>,
     /// Said by the amounts above; alone it is refused
     #[arg(long, hide = true)]
     pub shared: bool,
@@ -90,6 +93,7 @@ impl SubmitFlags {
             mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
             memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
             gpus: self.gpus.or(under.gpus),
+            constraint: [under.constraint, self.constraint].concat(),
             shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
             // One way to say how long, as the one on top says it.
@@ -116,6 +120,7 @@ impl SubmitFlags {
             ("--cores", self.cores.is_some()),
             ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
             ("--gpus", self.gpus.is_some()),
+            ("--constraint", !self.constraint.is_empty()),
             ("--shared", self.shared),
             ("--walltime", self.walltime.is_some()),
             ("--service", self.service),
@@ -230,7 +235,7 @@ mod tests {
         assert_eq!(given.nodes, Some(Nodes { least: 2, most: None }));
         assert_eq!(given.requeue, Some(Requeue::OnNodeFailure));
         assert_eq!(given.env, [("A".into(), "1".into()), ("A".into(), "2".into()), ("B".into(), "=".into())]);
-        let both = flags("--nodes=3 --env C=3").over(flags("--nodes=1 --name=n --env C=1 --constraint=gpu"));
+        let both = flags("--nodes=3 --env C=3").over(flags("--nodes=1 --name=n --env C=1 --topology=tight"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.of_an_allocation(), Some("--name"));

@@ -121,6 +121,7 @@ pub fn specification(
         resources: Some(v1::ResourceRequest {
             nodes: nodes.map_or(1, |n| n.least),
             nodes_max: nodes.and_then(|n| n.most).unwrap_or_default(),
+            constraints: flags.constraint.iter().flat_map(|list| constraints(list)).collect(),
             shared: flags.shared,
             cpus: flags.cores.unwrap_or_default(),
             memory_bytes: flags.mem.unwrap_or_default(),
@@ -145,6 +146,15 @@ pub fn specification(
     };
     flags.unbuilt.apply(&mut spec);
     Ok(spec)
+}
+
+/// `gpu_type=GH200,memory_gb>=512,nvme_scratch`, also with `:` and, as Slurm has it, `&`: from what to how.
+fn constraints(list: &str) -> impl Iterator<Item = (String, String)> {
+    list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()).map(|part| {
+        let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
+        let (key, value) = halves.unwrap_or((part, ""));
+        (key.trim().to_owned(), value.trim().to_owned())
+    })
 }
 
 /// A file's name as a name for people: bounded, without control characters, never empty.

@@ -91,6 +91,7 @@ pub struct NodeJson<'a> {
     gpus: u32,
     committed: AmountJson,
     unlimited: &'a [String],
+    features: &'a [String],
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
@@ -111,6 +112,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             gpus: n.gpus,
             committed: AmountJson::from(&n.committed.unwrap_or_default()),
             unlimited: &n.unlimited,
+            features: &n.features,
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
@@ -170,7 +172,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
-    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
+    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "FEATURES", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
     for n in nodes {
         let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
@@ -182,13 +184,14 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             free_of(free.cores, n.cores, |cores| cores.to_string()),
             free_of(free.memory_bytes, n.memory_bytes, memory),
             free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
+            n.features.join(","),
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
             n.unlimited.join(","),
             reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; "),
         ]);
     }
-    table.text(&["UNLIMITED", "REASON"])
+    table.text(&["FEATURES", "UNLIMITED", "REASON"])
 }
 
 /// The first 8 digits of an id.

@@ -12,8 +12,6 @@ pub struct UnbuiltFlags {
     view: Option<String>,
     #[arg(long, hide = true)]
     image: Option<String>,
-    #[arg(long, short = 'C', hide = true)]
-    constraint: Vec<String>,
     #[arg(long, hide = true)]
     topology: Option<String>,
     #[arg(long, hide = true)]
@@ -43,7 +41,6 @@ impl UnbuiltFlags {
             intent: self.intent.or(under.intent),
             view: self.view.or(under.view),
             image: self.image.or(under.image),
-            constraint: [under.constraint, self.constraint].concat(),
             topology: self.topology.or(under.topology),
             reactive: self.reactive || under.reactive,
             network_domain: self.network_domain.or(under.network_domain),
@@ -63,7 +60,6 @@ impl UnbuiltFlags {
             ("--intent", self.intent.is_some()),
             ("--view", self.view.is_some()),
             ("--image", self.image.is_some()),
-            ("--constraint", !self.constraint.is_empty()),
             ("--topology", self.topology.is_some()),
             ("--reactive", self.reactive),
             ("--network-domain", self.network_domain.is_some()),
@@ -87,7 +83,6 @@ impl UnbuiltFlags {
             environment.image = self.image.clone().unwrap_or_default();
         }
         let resources = spec.resources.get_or_insert_default();
-        resources.constraints = self.constraint.iter().map(|text| halves(text, ':')).collect();
         resources.topology = self.topology.clone().unwrap_or_default();
         if self.reactive {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
@@ -142,8 +137,6 @@ mod tests {
             ("--intent=train", "--intent"),
             ("--view=default", "--view"),
             ("--image=a/b:c", "--image"),
-            ("--constraint=gpu_type:GH200", "--constraint"),
-            ("-Cgpu", "--constraint"),
             ("--topology=tight", "--topology"),
             ("--reactive", "--reactive"),
             ("--network-domain=d", "--network-domain"),

@@ -96,6 +96,9 @@ pub struct Node {
     /// What its kernel cannot limit for work (`memory`, `pids`, …), as the agent registered it.
     #[serde(default)]
     pub unlimited: Vec<String>,
+    /// What it has that work may ask for (`nvme_scratch`, `gpu`, …), as the agent registered it: see [`crate::constraint`].
+    #[serde(default)]
+    pub features: Vec<String>,
     /// What keeps new work off it.
     #[serde(default)]
     pub holds: Vec<Hold>,

@@ -1,8 +1,10 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
+use crate::constraint::Constraints;
 use crate::data::Data;
 use crate::launch::TerminalSize;
+use crate::node::Node;
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,9 @@ pub struct AllocationSpec {
     /// How much of each node is wanted; `None`: whole nodes. An amount of 0 is not asked for by itself: see [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
+    /// What each node must be like.
+    #[serde(default)]
+    pub constraints: Constraints,
     /// Ranks a node of an inline command, and the default of a launch, at least 1.
     pub tasks_per_node: u32,
     /// How its ranks are bound, where a launch does not say otherwise.
@@ -158,6 +163,7 @@ impl AllocationSpec {
             tags: BTreeMap::new(),
             nodes: 1,
             share: None,
+            constraints: Constraints::default(),
             tasks_per_node: 1,
             binding: RankBinding::default(),
             walltime: Some(Duration::from_secs(60)),
@@ -235,6 +241,7 @@ impl AllocationSpec {
         if self.preemption_class > 10 {
             return Err(invalid("preemption-class", format!("{} given; 0 to 10 are possible", self.preemption_class)));
         }
+        self.constraints.validate()?;
         self.data.validate()?;
         if let Some(probe) = &self.liveness_probe {
             probe.validate()?;
@@ -251,6 +258,16 @@ impl AllocationSpec {
         Ok(())
     }
 
+    /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the GPUs
+    /// of its tasks. For people; `None`: nothing.
+    pub fn lacked_by(&self, node: &Node) -> Option<String> {
+        let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
+        if self.share.is_none() && gpus > node.size.gpus {
+            return Some(format!("has {} GPUs; its {} tasks there want {gpus}", node.size.gpus, self.tasks_per_node));
+        }
+        self.constraints.lacked_by(node)
+    }
+
     /// How much of a node of this size it is to have.
     pub fn amount_of(&self, size: &Resources) -> Resources {
         self.share.as_ref().map_or(*size, |asked| share_of(asked, size))
@@ -260,11 +277,12 @@ impl AllocationSpec {
     pub fn bytes_without_script(&self) -> usize {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        let features: usize = self.constraints.features.iter().map(|f| f.len() + 4).sum();
         let args: usize = match &self.entrypoint {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
-        env + tags + args + self.data.bytes() + self.name.len() + self.working_dir.as_os_str().len() + 256
+        env + tags + features + args + self.data.bytes() + self.name.len() + self.working_dir.as_os_str().len() + 256
     }
 }
 

@@ -155,6 +155,7 @@ mod tests {
             state_reason: String::new(),
             state_since: Timestamp(0),
             unlimited: vec![],
+            features: vec![],
             holds: vec![],
             leaving: vec![],
             hold_revision: Revision(1),

@@ -140,6 +140,9 @@ pub enum Up {
         /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
         #[serde(default)]
         unlimited: Vec<String>,
+        /// What work may ask for of it; see [`lattice_model::Node::features`].
+        #[serde(default)]
+        features: Vec<String>,
         /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
         /// the quorum believes there is lost.
         #[serde(default)]

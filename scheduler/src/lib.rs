@@ -39,6 +39,8 @@ pub enum WhyNot {
     },
     /// Its prologue failed for this very allocation.
     Excluded(String),
+    /// It is not what is asked for, whatever is free of it.
+    Lacks(String),
 }
 
 impl std::fmt::Display for WhyNot {
@@ -48,6 +50,7 @@ impl std::fmt::Display for WhyNot {
             Self::NotAlive => f.write_str("is not seen alive by gossip"),
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
+            Self::Lacks(what) => f.write_str(what),
             Self::Excluded(why) => write!(f, "was excluded after its prologue failed: {why}"),
         }
     }
@@ -60,6 +63,9 @@ fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -
     }
     if let Some((_, why)) = allocation.excluded.iter().find(|(id, _)| id == &node.id) {
         return Some(WhyNot::Excluded(why.clone()));
+    }
+    if let Some(what) = allocation.spec.lacked_by(node) {
+        return Some(WhyNot::Lacks(what));
     }
     let (free, wanted) = (node.size.minus(&held.committed(&node.id)), allocation.spec.amount_of(&node.size));
     match held.largest(&node.id) {
@@ -125,10 +131,11 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     place(&view, lease_token).pop()
 }
 
-/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, large enough, not excluded for it.
+/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, large enough, with what it
+/// asks for, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
     let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
-    let fits = |n: &&Node| n.schedulable && large(n) && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
+    let fits = |n: &&Node| n.schedulable && large(n) && allocation.spec.lacked_by(n).is_none() && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
     view.nodes.values().filter(fits).count()
 }
 

@@ -21,6 +21,7 @@ fn node(n: u64, state: NodeState) -> Node {
         state_reason: String::new(),
         state_since: Timestamp(0),
         unlimited: vec![],
+        features: vec![],
         holds: vec![],
         leaving: vec![],
         hold_revision: Revision(n),
@@ -223,4 +224,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn nodes_that_lack_what_is_asked_for_are_never_taken_and_say_so() {
+    let mut v = view(3, vec![pending(1, 1, 1), pending(2, 1, 2), pending(3, 2, 3)]);
+    let mut change = |n: &str, change: &dyn Fn(&mut Node)| change(v.nodes.get_mut(&n.parse::<NodeId>().unwrap()).unwrap());
+    change("n2", &|n| n.size.gpus = 4);
+    change("n3", &|n| n.features = vec!["nvme_scratch".into()]);
+    let mut spec = |n: u64, change: &dyn Fn(&mut AllocationSpec)| change(&mut v.allocations.get_mut(&id(n)).unwrap().spec);
+    spec(1, &|s| s.constraints.features = ["nvme_scratch".to_owned()].into());
+    spec(2, &|s| s.binding.gpus_per_task = 3);
+    spec(3, &|s| s.constraints.gpus = 1);
+    // The third could never be served here, and holds up nobody.
+    assert_eq!(placed(&v), [(id(1), vec!["n3".into()]), (id(2), vec!["n2".into()])]);
+    let lacks = |n: u64| -> Vec<(String, String)> {
+        explain(&v, &v.allocations[&id(n)]).nodes.iter().map(|(node, why)| (node.to_string(), why.to_string())).collect()
+    };
+    assert_eq!(lacks(1)[0], ("n1".into(), "lacks the feature nvme_scratch".into()));
+    assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its 1 tasks there want 3".into()));
+    assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 are wanted".into()));
 }

@@ -3,7 +3,7 @@ use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
-use lattice_model::{Data, DataMount, LivenessProbe, ProbeCheck};
+use lattice_model::{Constraints, Data, DataMount, LivenessProbe, ProbeCheck};
 use proptest::prelude::*;
 
 fn minimal() -> v1::AllocationSpec {
@@ -17,6 +17,34 @@ fn minimal() -> v1::AllocationSpec {
         working_dir: "/tmp".into(),
         ..Default::default()
     }
+}
+
+fn constrain(spec: &mut v1::AllocationSpec, key: &str, value: &str) {
+    spec.resources.as_mut().unwrap().constraints.insert(key.into(), value.into());
+}
+
+#[test]
+fn constraints_are_read_as_the_documents_write_them() {
+    let mut said = minimal();
+    for (key, value) in [
+        ("gpu_type", "GH200"),
+        ("features", "nvme_scratch, fast"),
+        ("gpu_count", "4"),
+        ("memory_gb", ">=512"),
+        ("memory_policy", "interleave"),
+        ("require_unified_memory", "true"),
+        ("rack", "7"),
+        ("gpu", ""),
+        ("prefer_same_numa", "false"),
+    ] {
+        constrain(&mut said, key, value);
+    }
+    let model = to_model(&said).unwrap();
+    let features: Vec<&str> = model.constraints.features.iter().map(String::as_str).collect();
+    assert_eq!(features, ["fast", "gpu", "gpu_type=GH200", "nvme_scratch", "rack=7", "unified_memory"]);
+    assert_eq!((model.constraints.gpus, model.constraints.memory_bytes), (4, 512 << 30));
+    assert_eq!(model.binding.memory_policy, MemoryPolicy::Interleave);
+    assert_eq!(to_model(&from_model(&model)), Ok(model));
 }
 
 fn mounted(source: &str, access: &str, tier_hint: &str) -> v1::Data {
@@ -58,12 +86,13 @@ fn defaults_are_applied() {
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 22] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
         ("--nodes=MIN-MAX", |s| s.resources.as_mut().unwrap().nodes_max = 4),
-        ("--constraint", |s| drop(s.resources.as_mut().unwrap().constraints.insert("gpu_type".into(), "GH200".into()))),
+        ("--constraint prefer_same_numa", |s| constrain(s, "prefer_same_numa", "")),
+        ("--constraint topology", |s| constrain(s, "topology", "tight")),
         ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
@@ -97,7 +126,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 24] = [
+    let cases: [(&str, Change); 29] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -118,6 +147,14 @@ fn bad_values_are_refused_by_name() {
                 Some(v1::Lifecycle { walltime_seconds: 1, preemption_class: 256 + 5, preemption_class_set: true, ..Default::default() });
         }),
         ("preemption-class", |s| s.lifecycle.as_mut().unwrap().preemption_class = 7),
+        ("constraint", |s| constrain(s, "gpu_count", "four")),
+        ("constraint", |s| constrain(s, "gpu_type", "")),
+        ("constraint", |s| constrain(s, "a|b", "")),
+        ("memory-policy", |s| constrain(s, "memory_policy", "near")),
+        ("constraint", |s| {
+            s.binding = Some(v1::RankBinding { memory_policy: "local".into(), ..Default::default() });
+            constrain(s, "memory_policy", "bind");
+        }),
         ("data-mount", |s| s.data = Some(mounted("ftp://a", "", ""))),
         ("data-mount", |s| s.data = Some(mounted("a", "", ""))),
         ("data-mount", |s| s.data = Some(mounted("/a", "sometimes", ""))),
@@ -236,11 +273,14 @@ prop_compose! {
         data in data(),
         liveness_probe in prop::option::of(probe()),
         pty in prop::option::of((1..=u16::MAX, 1..=u16::MAX)),
+        constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
         let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
         let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
+        let (features, gpus, gib) = constraints;
+        let constraints = Constraints { features, gpus, memory_bytes: gib << 30 };
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
@@ -248,7 +288,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, constraints,
         }
     }
 }

@@ -3,6 +3,14 @@
 use crate::v1;
 use lattice_model::spec::SpecError;
 
+/// Hints of the documents that no placement minds yet.
+const CONSTRAINTS: [(&str, &str); 4] = [
+    ("prefer_same_numa", "--constraint prefer_same_numa"),
+    ("prefer_local_memory", "--constraint prefer_local_memory"),
+    ("allow_cxl_memory", "--constraint allow_cxl_memory"),
+    ("topology", "--constraint topology"),
+];
+
 /// Refuses the first such field that is set. Values that mean "as it is today" (`bounded`, `prod`, `continue`) pass.
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     // Destructured, so that a field added to the message does not compile until it is dealt with here.
@@ -51,7 +59,9 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     }) = resources
     {
         not_built("--nodes=MIN-MAX", *nodes_max != 0 && nodes_max != nodes)?;
-        not_built("--constraint", !constraints.is_empty())?;
+        for (key, field) in CONSTRAINTS {
+            not_built(field, constraints.get(key).is_some_and(|value| value != "false"))?;
+        }
         not_built("--topology", !topology.is_empty())?;
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());

@@ -22,13 +22,14 @@ enum Ours {
 }
 
 /// `--array` and `--dependency` change what runs and when, so they are translated although the server refuses them so far.
-const KNOWN: [(&str, Option<char>, Ours); 12] = [
+const KNOWN: [(&str, Option<char>, Ours); 13] = [
     ("nodes", Some('N'), Ours::Value("--nodes")),
     ("ntasks-per-node", None, Ours::Value("--tasks-per-node")),
     ("time", Some('t'), Ours::Time),
     ("job-name", Some('J'), Ours::Value("--name")),
     ("uenv", None, Ours::Value("--uenv")),
     ("account", Some('A'), Ours::Value("--tenant")),
+    ("constraint", Some('C'), Ours::Value("--constraint")),
     ("partition", Some('p'), Ours::Value("--vcluster")),
     ("requeue", None, Ours::Plain("--requeue=on_node_failure")),
     ("no-requeue", None, Ours::Plain("--requeue=never")),

@@ -48,6 +48,14 @@ torchrun train.py
 }
 
 #[test]
+fn constraints_and_memory_policies_stand_where_the_other_options_do() {
+    let read = flags("#LATTICE memory_policy=interleave constraint=nvme_scratch\n#LATTICE --memory-policy=bind -C gpu_type=GH200\n");
+    assert_eq!(read.binding.memory_policy.as_deref(), Some("bind"));
+    assert_eq!(read.constraint, ["nvme_scratch", "gpu_type=GH200"]);
+    assert_eq!(flags("#SBATCH --constraint=GH200\n#SBATCH -C fast&gpu\n").constraint, ["GH200", "fast&gpu"]);
+}
+
+#[test]
 fn slurms_times_count_in_minutes() {
     for (text, seconds) in [("90", 5400), ("90:30", 5430), ("1:00:00", 3600), ("1-0", 86_400), ("2-12:30", 217_800)] {
         for line in [format!("--time={text}"), format!("-t {text}"), format!("-t{text}")] {

@@ -84,7 +84,7 @@ fn limits_in_the_kernel(w: &World) {
     let part = 10_000 / size;
     match (limit(w, &id, "io.weight", "blkio.bfq.weight"), w.ok(&["nodes", "-o", "json"]).contains("io-weight")) {
         (Some(weight), false) => {
-            let value: u32 = weight.split_whitespace().next_back().unwrap().parse().unwrap();
+            let value: u64 = weight.split_whitespace().next_back().unwrap().parse().unwrap();
             assert!(value == part || value == (part / 10).max(1), "{weight}: its part, in the kernel's terms");
         }
         (None, said) => assert!(said || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking"),

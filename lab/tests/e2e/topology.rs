@@ -1,17 +1,21 @@
 //! What a node is made of, who has which part of it, and that nobody opens another's device. GPUs are simulated.
 
 use crate::harness::{Group, JOB, NOBODY, World, lab};
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
 static GPUS: Group = Group { theme: "topology", name: "gpus", nodes: 1, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
 
+static UNLIKE: Group = Group { theme: "topology", name: "unlike", nodes: 3, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
+
 pub fn trials() -> Vec<Trial> {
     vec![
         GPUS.test("a_node_counts_its_gpus_and_says_that_they_are_simulated", &[], capacity),
         GPUS.test("ranks_run_and_see_where_they_were_bound_to", &[], binding),
         GPUS.test("allocations_that_share_a_node_open_their_own_gpus_alone", &[], apart),
+        UNLIKE.test("nodes_are_taken_by_what_they_have", &[], unlike),
         GPUS.test("ranks_find_the_topology_and_their_part_of_it_in_a_file", &[], file),
     ]
 }
@@ -33,6 +37,62 @@ fn capacity(world: &World) {
     assert_eq!(nodes[0]["cores"], cpus);
     let shown = world.ok(&["node", "status"]);
     assert!(shown.contains("SIMULATED") && shown.contains("processors"), "{shown}");
+}
+
+/// Rewrites a node's configuration and starts its agent with it.
+fn configured(world: &World, node: &str, change: impl FnOnce(String) -> String) {
+    let config = world.dir.join(node).join("agent.yaml");
+    let now = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, change(now)).unwrap();
+    faults::restart_node(&world.dir, node).unwrap();
+}
+
+/// n1 has no GPUs, n2 has four, n3 as well, and what its site says of it.
+fn unlike(world: &World) {
+    configured(world, "n1", |text| {
+        let (before, block) = text.split_once("simulated_gpus:\n").unwrap();
+        let after: Vec<&str> = block.lines().skip_while(|line| line.starts_with([' ', '-'])).collect();
+        format!("{before}{}\n", after.join("\n"))
+    });
+    configured(world, "n3", |text| text + "features: [nvme_scratch, rack=7]\n");
+    let nodes = || serde_json::from_str::<Value>(&world.ok(&["nodes", "-o", "json"])).unwrap();
+    let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
+    world.wait("the nodes to say what they have", || features(0).is_empty() && features(2).iter().any(|f| f == "nvme_scratch"));
+    world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());
+    assert!(features(1).contains(&"gpu".to_owned()) && nodes()[0]["gpus"] == 0, "{}", nodes());
+    let model = features(1).iter().find_map(|f| f.strip_prefix("gpu_type=").map(str::to_owned)).unwrap();
+    assert!(world.ok(&["nodes"]).contains("FEATURES"), "{}", world.ok(&["nodes"]));
+
+    let on = |args: &[&str]| lines(world, args, "echo $LATTICE_NODE");
+    assert_eq!(on(&["-N", "1", "-n", "1"]), ["n1"]);
+    // What just ended may not be released yet: any but the first will do.
+    for args in [&["-n", "2", "--gpus-per-task", "2"][..], &["-C", "gpu"], &["--constraint", &format!("gpu_type={model}")]] {
+        let nodes = on(args);
+        assert!(!nodes.is_empty() && nodes.iter().all(|node| node != "n1"), "{args:?}: {nodes:?}");
+    }
+    assert_eq!(on(&["--constraint", "nvme_scratch"]), ["n3"]);
+    assert_eq!(on(&["--constraint=rack:7,gpu_count=4", "-C", "nvme_scratch"]), ["n3"]);
+    let script = "#!/bin/sh\n#LATTICE constraint=nvme_scratch memory_policy=interleave tasks-per-node=1\necho $LATTICE_NODE\n\
+                  lattice launch -n 1 -- sed -n 's/^Mems_allowed_list:.//p' /proc/self/status >/dev/null\n";
+    let id = world.submit(&[&world.script("where.sh", script)]);
+    world.wait("it to end", || text(&world.status(&id), "state") != "Pending");
+    assert_eq!(world.status(&id)["nodes"][0], "n3");
+    world.ok(&["cancel", &id]);
+
+    for (args, summary, n1) in [
+        (&["--nodes", "3", "--gpus-per-task", "1"][..], "has 2 that could ever serve it", "has 0 GPUs; its 1 tasks there want 1"),
+        (&["-C", "nowhere"], "has 0 that could ever serve it", "lacks the feature nowhere"),
+        (&["-C", "memory_gb>=100000"], "has 0 that could ever serve it", "of memory; 100000.0 GiB are wanted"),
+    ] {
+        let id = world.submit(&[args, &["--", "/bin/true"]].concat());
+        let told = world.ok(&["explain", &id]);
+        assert!(told.contains(summary) && told.contains(n1), "{args:?}: {told}");
+        world.ok(&["cancel", &id]);
+    }
+    let refused = world.run(&["submit", "-C", "prefer_same_numa", "--", "/bin/true"]);
+    assert!(refused.code() == 4 && refused.err().contains("--constraint prefer_same_numa"), "{}", refused.err());
+    let refused = world.run(&["submit", "-C", "a|b", "--", "/bin/true"]);
+    assert!(refused.code() == 2 && refused.err().contains("a|b"), "{}", refused.err());
 }
 
 fn file(world: &World) {
@@ -90,11 +150,18 @@ fn binding(world: &World) {
     let mut seen: Vec<String> = world.log(&id).lines().map(str::to_owned).collect();
     seen[..2].sort();
     assert_eq!(seen, ["SIM-0", "SIM-1", "SIM-0,SIM-1,SIM-2,SIM-3", "SIM-0,SIM-1,SIM-2,SIM-3"]);
-    // More than there are.
-    let refused = world.run_for(&["launch", "-n", "3", "--gpus-per-task", "2", "--", "/bin/true"], JOB);
-    assert_eq!(refused.code(), 125, "{}{}", refused.out(), refused.err());
-    let ended = world.status("@last");
-    assert!(text(&ended, "reason").contains("--gpus"), "{ended}");
+    // More than any node has: it waits for one that has.
+    let id = world.submit(&["--tasks-per-node", "3", "--gpus-per-task", "2", "--", "/bin/true"]);
+    let told = world.ok(&["explain", &id]);
+    assert!(told.contains("has 4 GPUs; its 3 tasks there want 6"), "{told}");
+    world.ok(&["cancel", &id]);
+    // In an allocation that is there already it is refused.
+    let id = world.submit(&["--", "/bin/sleep", "300"]);
+    world.running(&id);
+    let refused = world.run_for(&["launch", "--alloc", &id, "-n", "3", "--gpus-per-task", "2", "--", "/bin/true"], JOB);
+    assert!(refused.code() != 0 && refused.err().contains("GPU"), "{}{}", refused.out(), refused.err());
+    world.ok(&["cancel", &id]);
+    world.ended(&id);
 }
 
 /// Tries every device, says what is its own, and waits for `go`.

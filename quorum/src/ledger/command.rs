@@ -93,6 +93,9 @@ pub struct Registration {
     /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
     #[serde(default)]
     pub unlimited: Vec<String>,
+    /// What work may ask for of it; see [`lattice_model::Node::features`].
+    #[serde(default)]
+    pub features: Vec<String>,
     /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
     #[serde(default)]
     pub found: Option<Vec<(AllocationId, Epoch)>>,

@@ -2,6 +2,7 @@
 
 use super::{Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
+use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::{AllocationId, AuditAction, EndReason, Epoch, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ impl Ledger {
         }
         if new.unlimited.len() > UNLIMITED_MAX || new.unlimited.iter().any(|name| name.len() > UNLIMITED_BYTES_MAX) {
             return Err(Refusal::Malformed { why: format!("at most {UNLIMITED_MAX} controllers of {UNLIMITED_BYTES_MAX} bytes") });
+        }
+        if new.features.len() > FEATURES_MAX || !new.features.iter().all(|feature| is_feature(feature)) {
+            return Err(Refusal::Malformed { why: format!("at most {FEATURES_MAX} features, each a word or a word with a value") });
         }
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
@@ -50,6 +54,7 @@ impl Ledger {
             state_reason: String::new(),
             state_since: step.at,
             unlimited: new.unlimited.clone(),
+            features: new.features.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
             hold_revision: step.revision,
@@ -81,6 +86,7 @@ impl Ledger {
             addresses: new.addresses.clone(),
             schedulable: new.schedulable,
             unlimited: new.unlimited.clone(),
+            features: new.features.clone(),
             boot: new.boot,
             incarnation,
             state: NodeState::Ready,
@@ -90,7 +96,7 @@ impl Ledger {
             ..known.clone()
         };
         if stands != *known {
-            let claim_matters = stands.state != known.state || stands.size != known.size || stands.schedulable != known.schedulable;
+            let claim_matters = stands.state != known.state || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
             let moved = stands.addresses.mesh != known.addresses.mesh;
             let revision = step.revision;
             if let Some(node) = self.node_mut(step, &new.node) {

@@ -45,6 +45,7 @@ pub(super) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         incarnation: Incarnation(incarnation),
         new_life,
         unlimited: vec![],
+        features: vec![],
         found: None,
     }
 }

@@ -119,14 +119,14 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn register(core: &'a Arc<Core>, caller: &Caller, up: Up, down: &'a DownLink) -> Result<Self, Ended> {
-        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, found } = up else {
+        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found } = up else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
             let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        let registration = Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, found };
+        let registration = Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found };
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,

@@ -212,6 +212,7 @@ impl Agent {
             incarnation: Incarnation(incarnation),
             new_life: true,
             unlimited: vec![],
+            features: vec![],
             found: None,
         }
     }

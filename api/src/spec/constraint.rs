@@ -1,0 +1,48 @@
+//! `resources.constraints`: a map from what to how. What the map calls `features` is a list with commas; a key without a value
+//! is a feature as well, and one that is not known here is a feature with a value.
+
+use crate::v1;
+use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
+use lattice_model::spec::SpecError;
+
+/// Bytes of one `memory_gb`.
+const GB: u64 = 1 << 30;
+
+/// The constraints, and the memory policy that stands among them; empty: none does.
+pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Constraints, String), SpecError> {
+    let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
+    let invalid = |why: String| SpecError::Invalid { field: "constraint", why };
+    for (key, value) in resources.into_iter().flat_map(|r| &r.constraints) {
+        let at_least = || {
+            let number = value.strip_prefix(">=").unwrap_or(value).parse::<u32>();
+            number.map_err(|_| invalid(format!("{key} wants a number, such as {key}=4")))
+        };
+        match key.as_str() {
+            "features" => constraints.features.extend(value.split(',').map(|f| f.trim().to_owned()).filter(|f| !f.is_empty())),
+            "gpu_count" => constraints.gpus = at_least()?,
+            "memory_gb" => constraints.memory_bytes = u64::from(at_least()?) * GB,
+            "memory_policy" => memory_policy.clone_from(value),
+            "require_unified_memory" => match value.as_str() {
+                "" | "true" => constraints.features.extend([UNIFIED_MEMORY.to_owned()]),
+                "false" => {}
+                _ => return Err(invalid("require_unified_memory is true or false".to_owned())),
+            },
+            // Refused by `unbuilt`, but for a plain no.
+            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
+            GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
+            feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
+            key => constraints.features.extend([format!("{key}={value}")]),
+        }
+    }
+    Ok((constraints, memory_policy))
+}
+
+pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap<String, String> {
+    let features: Vec<&str> = constraints.features.iter().map(String::as_str).collect();
+    let known = [
+        ("features", features.join(",")),
+        ("gpu_count", if constraints.gpus == 0 { String::new() } else { constraints.gpus.to_string() }),
+        ("memory_gb", if constraints.memory_bytes == 0 { String::new() } else { constraints.memory_bytes.div_ceil(GB).to_string() }),
+    ];
+    known.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key.to_owned(), value)).collect()
+}

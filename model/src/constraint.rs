@@ -1,0 +1,108 @@
+//! What the nodes of an allocation must be like, beside what it takes of them.
+
+use crate::node::Node;
+use crate::resources::bytes_text;
+use crate::spec::SpecError;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The feature of a node whose scratch lies on an NVMe disk of its own.
+pub const NVME_SCRATCH: &str = "nvme_scratch";
+/// The feature of a node with GPUs.
+pub const GPU: &str = "gpu";
+/// The feature of a node whose processors and GPUs share one memory.
+pub const UNIFIED_MEMORY: &str = "unified_memory";
+/// `gpu_type=<model>`: of each model of GPU that a node has.
+pub const GPU_TYPE: &str = "gpu_type";
+/// Features that one allocation may ask for, and that one node may have.
+pub const FEATURES_MAX: usize = 32;
+/// Bytes of a feature.
+pub const FEATURE_BYTES_MAX: usize = 96;
+
+/// Hard constraints: a node that does not meet them is not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Constraints {
+    /// Features that each node must have: see [`has`].
+    pub features: BTreeSet<String>,
+    /// GPUs that each node must have at least, taken by others or not.
+    pub gpus: u32,
+    /// Bytes of main memory that it must have at least.
+    pub memory_bytes: u64,
+}
+
+impl Constraints {
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What `node` lacks of it, for people; `None`: nothing.
+    pub fn lacked_by(&self, node: &Node) -> Option<String> {
+        if let Some(feature) = self.features.iter().find(|wanted| !has(&node.features, wanted)) {
+            return Some(format!("lacks the feature {feature}"));
+        }
+        let size = &node.size;
+        if self.gpus > size.gpus {
+            return Some(format!("has {} GPUs; {} are wanted", size.gpus, self.gpus));
+        }
+        let short = self.memory_bytes > size.memory_bytes;
+        short.then(|| format!("has {} of memory; {} are wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)))
+    }
+
+    /// Checks every form.
+    ///
+    /// # Errors
+    /// [`SpecError::Invalid`] of `constraint`.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let refuse = |why: String| Err(SpecError::Invalid { field: "constraint", why });
+        if self.features.len() > FEATURES_MAX {
+            return refuse(format!("{} features; at most {FEATURES_MAX} can be asked for", self.features.len()));
+        }
+        match self.features.iter().find(|feature| !is_feature(feature)) {
+            Some(bad) => refuse(format!("{:?} is no feature: a word such as {NVME_SCRATCH}", bad.chars().take(40).collect::<String>())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a text can be a feature: a word of ASCII letters, digits, `_`, `-`, `.`, or such a word, `=` and a text.
+pub fn is_feature(text: &str) -> bool {
+    let (word, value) = text.split_once('=').map_or((text, None), |(word, value)| (word, Some(value)));
+    let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+    let is_value = value.is_none_or(|v| !v.is_empty() && v.bytes().all(|b| (0x20..0x7f).contains(&b) && !b",:".contains(&b)));
+    is_word && is_value && text.len() <= FEATURE_BYTES_MAX
+}
+
+/// Whether a node of these features has the one that is wanted. A word is compared whole; `gpu_type=GH200` is met by
+/// `gpu_type=NVIDIA GH200 480GB`: a key, and what one of its values contains. Cases do not count.
+pub fn has(features: &[String], wanted: &str) -> bool {
+    match wanted.split_once('=') {
+        None => features.iter().any(|f| f.eq_ignore_ascii_case(wanted)),
+        Some((key, part)) => features.iter().filter_map(|f| f.split_once('=')).any(|(k, value)| {
+            k.eq_ignore_ascii_case(key) && value.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_words_or_parts_of_values() {
+        let node: Vec<String> = ["nvme_scratch", "gpu_type=NVIDIA GH200 480GB", "rack=7"].map(str::to_owned).into();
+        for wanted in ["nvme_scratch", "NVME_SCRATCH", "gpu_type=GH200", "gpu_type=gh200 480", "rack=7"] {
+            assert!(has(&node, wanted), "{wanted}");
+        }
+        for wanted in ["nvme", "gpu_type", "gpu_type=A100", "rack=8", "row=7"] {
+            assert!(!has(&node, wanted), "{wanted}");
+        }
+        for good in ["nvme_scratch", "a", "gpu_type=NVIDIA GH200 480GB", "x-1.2"] {
+            assert!(is_feature(good), "{good}");
+        }
+        for bad in ["", "=a", "a=", "a b", "ä", "a=b,c", "a\n", &"x".repeat(FEATURE_BYTES_MAX + 1)] {
+            assert!(!is_feature(bad), "{bad}");
+        }
+    }
+}
