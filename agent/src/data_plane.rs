@@ -12,13 +12,15 @@ use crate::config::{AgentConfig, is_system};
 use lattice_model::{AllocationId, DesiredShare, Principal};
 use lattice_runtime::data_mounts::{Mount, Source};
 use lattice_runtime::mounts;
+use lattice_runtime::project_quota;
 use lattice_runtime::remove::remove_tree;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 use std::fmt;
 use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +39,8 @@ pub struct DataPlane {
     output_dir: PathBuf,
     mount_roots: Vec<PathBuf>,
     scratch: Scratch,
+    /// Whether scratch on disk is kept to a size that was asked for.
+    scratch_limited: bool,
 }
 
 /// Where scratch is.
@@ -70,6 +74,8 @@ impl DataPlane {
             tracing::warn!(%why, "allocations get no scratch here");
             degraded.push(format!("scratch: {why}"));
         }
+        let unlimited = unlimited(&scratch);
+        degraded.extend(unlimited.iter().map(|why| format!("scratch: {why}")));
         if let Some(why) = &no_mounts {
             degraded.push(format!("data mounts: {why}; homes are the machine's own, and --data-mount fails here"));
         }
@@ -78,8 +84,14 @@ impl DataPlane {
             home_source: config.home_source.clone(),
             output_dir: config.output_dir.clone(),
             mount_roots: config.mount_roots.clone(),
+            scratch_limited: matches!(scratch, Scratch::Disk(_)) && unlimited.is_none(),
             scratch,
         }
+    }
+
+    /// What of it cannot be limited, by the name that the node registers.
+    pub fn unlimited(&self) -> Option<String> {
+        (self.scratch_dir().is_some() && !self.scratch_limited).then(|| "scratch".to_owned())
     }
 
     /// Where scratch lies on a disk.
@@ -188,12 +200,16 @@ impl DataPlane {
             {
                 return Err(format!("scratch-per-node: {wanted} bytes are wanted, {free} are free"));
             }
-            own_directory(path, owner).map_err(|e| format!("scratch {}: {e}", path.display()))?;
+            let directory = own_directory(path, owner).map_err(|e| format!("scratch {}: {e}", path.display()))?;
+            if let Some(wanted) = wanted.filter(|_| self.scratch_limited) {
+                let limited = project_quota::limit(directory, like(path), wanted);
+                limited.map_err(|e| format!("scratch-per-node: no limit can be set on {}: {e}", path.display()))?;
+            }
         }
         if let Some(path) = &planned.output {
             let above = path.parent().unwrap_or(&self.output_dir);
             let made = DirBuilder::new().recursive(true).mode(0o755).create(above);
-            let made = made.map_err(|e| e.to_string()).and_then(|()| own_directory(path, owner));
+            let made = made.map_err(|e| e.to_string()).and_then(|()| own_directory(path, owner).map(drop));
             made.map_err(|e| format!("output directory {}: {e}", path.display()))?;
         }
         Ok(())
@@ -216,7 +232,7 @@ impl DataPlane {
     pub fn remove_scratch(&self, allocation: AllocationId) -> Result<(), String> {
         let Scratch::Disk(dir) = &self.scratch else { return Ok(()) };
         let path = dir.join(allocation.to_string());
-        remove_tree(&path).map_err(|e| format!("scratch {} cannot be removed: {e}", path.display()))
+        remove_scratch_at(&path).map_err(|e| format!("scratch {} cannot be removed: {e}", path.display()))
     }
 
     /// Scratch on disk of allocations that `known` does not know, put under other names: one that comes back meanwhile
@@ -296,7 +312,7 @@ fn usable(dir: &Path) -> Result<(), String> {
 }
 
 /// A directory of the owner's, mode 0700, in one that only we can write to.
-fn own_directory(path: &Path, owner: &Principal) -> Result<(), String> {
+fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, String> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.to_string()),
         Ok(()) | Err(_) => {}
@@ -308,7 +324,36 @@ fn own_directory(path: &Path, owner: &Principal) -> Result<(), String> {
         fchmod(&directory, Mode::S_IRWXU).map_err(|e| e.to_string())?;
         fchown(&directory, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(|e| format!("chown: {e}"))?;
     }
-    Ok(())
+    Ok(directory)
+}
+
+/// Removes scratch on disk, with the limit that it may have.
+pub fn remove_scratch_at(path: &Path) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    if let Ok(directory) = open(path, flags, Mode::empty()) {
+        project_quota::lift(directory)?;
+    }
+    remove_tree(path)
+}
+
+/// A number that follows from the allocation that a path is named after, where its project is looked for.
+fn like(path: &Path) -> u32 {
+    let id = path.file_name().and_then(|name| name.to_str()?.parse::<AllocationId>().ok());
+    id.map_or(0, |id| id.0.as_fields().0)
+}
+
+/// Why scratch on disk is not kept to a size that was asked for, with the remedy; `None`: it is, or is in memory.
+pub fn unlimited(scratch: &Scratch) -> Option<String> {
+    let Scratch::Disk(dir) = scratch else { return None };
+    let enforced = fs::File::open(dir).is_ok_and(project_quota::is_enforced);
+    let why = || {
+        format!(
+            "a size that is asked for (--scratch-per-node) is compared with what is free, and then not kept to: {} has no project quota; ext4 has \
+             it with mkfs -O quota,project and the mount option prjquota, XFS with pquota",
+            dir.display()
+        )
+    };
+    (!enforced).then(why)
 }
 
 /// A label as one name of a directory.
@@ -359,6 +404,7 @@ mod tests {
             output_dir: "/out".into(),
             mount_roots: vec!["/data".into(), "/data/sets".into()],
             scratch,
+            scratch_limited: false,
         }
     }
 

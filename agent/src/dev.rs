@@ -30,13 +30,14 @@ struct Ports {
 }
 
 /// Runs until `stop`. What is in `dir` from another time goes on.
-pub async fn run(dir: Option<PathBuf>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: CancellationToken) -> anyhow::Result<()> {
     let uid = nix::unistd::geteuid();
     let dir = dir.unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-dev-{uid}")));
     let dir = prepare_dir(&dir, uid.as_raw())?;
     let ports = ports(&dir)?;
     let tls = certificates(&dir)?;
-    let agent = agent_config(&dir, ports, &tls)?;
+    let agent = AgentConfig { scratch_dir: scratch_dir.unwrap_or_default(), ..agent_config(&dir, ports, &tls)? };
+    agent.validate().context("--scratch-dir")?;
     let quorum = quorum_config(&dir, ports, &tls);
 
     for finding in doctor::examine(&agent).iter().filter(|f| f.health != Health::Ok) {

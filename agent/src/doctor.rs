@@ -4,7 +4,7 @@ mod tried;
 
 use crate::bounds;
 use crate::config::AgentConfig;
-use crate::data_plane::{Scratch, mount_namespace, scratch_of};
+use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
 use crate::devices::DeviceFilter;
 use crate::machine;
 use crate::memory_bytes;
@@ -89,12 +89,17 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     let memory_bytes = memory_bytes(config.memory_reserved_bytes).unwrap_or_default();
     let scratch = scratch_of(config, memory_bytes, mount_namespace().err().as_deref());
-    let health = if matches!(scratch, Scratch::None(_)) { Health::Degraded } else { Health::Ok };
-    add("scratch", health, scratch.to_string());
+    match (&scratch, unlimited(&scratch)) {
+        (Scratch::None(_), _) => add("scratch", Health::Degraded, scratch.to_string()),
+        (Scratch::Disk(_), Some(why)) => add("scratch", Health::Degraded, format!("{scratch}; {why}")),
+        (Scratch::Disk(_), None) => add("scratch", Health::Ok, format!("{scratch}, kept to a size that is asked for by project quota")),
+        (Scratch::Memory { .. }, _) => add("scratch", Health::Ok, scratch.to_string()),
+    }
     hooks(config, &mut add);
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("kernel", tried::kernel());
     look("mount namespaces", tried::mount_namespace());
+    look("mount attributes", tried::mount_attributes());
     look("other namespaces", tried::other_namespaces());
     look("loop devices", tried::loop_device());
     look("squashfs", tried::squashfs());
@@ -137,9 +142,9 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
                 add("GPU isolation", Health::Ok, "by a BPF device filter on each scope".to_owned());
             }
         }
-        let text = "Lattice does not clear it between allocations (the vendors' libraries have no call for that): what a \
-                    program can find there is the driver's doing";
-        add("GPU memory", Health::Degraded, text.to_owned());
+    }
+    if let Some(why) = gpu_memory(&machine.topology) {
+        add("GPU memory", Health::Degraded, why);
     }
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("clock", tried::clock());
@@ -168,6 +173,14 @@ pub fn gpu_shortcoming(machine: &Discovered) -> Option<String> {
     let simulated = (simulated > 0).then(|| format!("{simulated} of them SIMULATED: not there, but in the configuration (simulated_gpus)"));
     let all: Vec<String> = machine.lacking.iter().cloned().chain(simulated).collect();
     (!all.is_empty()).then(|| format!("GPUs: {}", all.join("; ")))
+}
+
+/// That GPUs' memory is not cleared when an allocation ends, where there are GPUs. The vendors' management libraries have no
+/// call for it (NVML and ROCm SMI only reset a whole device, which needs it idle and takes seconds).
+pub fn gpu_memory(topology: &NodeTopology) -> Option<String> {
+    let text = "is not cleared between allocations, since no driver's library has a call for that: what the next program can find there is \
+                the driver's doing; a site that must be sure resets the GPUs in its epilogue (nvidia-smi --gpu-reset, rocm-smi --gpureset)";
+    (!topology.gpu.gpus.is_empty()).then(|| text.to_owned())
 }
 
 /// Makes a terminal as an attached one is made, and lets it go.

@@ -130,6 +130,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         tracing::warn!(%lacking, "GPUs");
     }
     degraded.extend(doctor::gpu_shortcoming(&machine));
+    degraded.extend(doctor::gpu_memory(&machine.topology).map(|why| format!("GPU memory: {why}")));
     brain.knows(machine.topology.clone());
     let topology = Arc::new(machine.topology);
     let (controllers, unlimited) = bounds::controllers(&config, slice.as_ref());
@@ -198,7 +199,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         size,
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
-        unlimited: bounds::unlimited(&context.bounds.controllers),
+        unlimited: bounds::unlimited(&context.bounds.controllers).into_iter().chain(context.data.unlimited()).collect(),
         features: features::of(&config, &context.data, &topology),
         previous: brain.incarnation(),
         found: brain.found(),

@@ -64,13 +64,16 @@ struct DevArgs {
     /// Where everything is kept. Default: lattice-dev-<uid> in the directory for temporary files.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Where allocations' scratch lies on a disk; without it scratch is in memory.
+    #[arg(long)]
+    scratch_dir: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         None => serve(&cli.serve),
-        Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, stop)),
+        Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, args.scratch_dir, stop)),
         Some(Command::Doctor { config, output }) => return report(config.as_deref(), output),
         Some(Command::Failpoints) => {
             for point in Point::ALL {

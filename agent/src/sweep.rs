@@ -3,13 +3,13 @@
 //! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
 
 use crate::context::Context;
+use crate::data_plane::remove_scratch_at;
 use crate::hooks;
 use lattice_model::{AllocationId, Epoch};
 use lattice_node::Brain;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::{Cgroup, Scope};
 use lattice_runtime::mounts;
-use lattice_runtime::remove::remove_tree;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -44,7 +44,7 @@ pub fn strays(context: &Context, brain: &Brain) {
     for path in context.data.take_strays(known) {
         tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = remove_tree(&path) {
+            if let Err(error) = remove_scratch_at(&path) {
                 tracing::warn!(path = %path.display(), %error, "stray scratch stays");
             }
         });

@@ -79,9 +79,10 @@ pub fn is_feature(text: &str) -> bool {
 pub fn has(features: &[String], wanted: &str) -> bool {
     match wanted.split_once('=') {
         None => features.iter().any(|f| f.eq_ignore_ascii_case(wanted)),
-        Some((key, part)) => features.iter().filter_map(|f| f.split_once('=')).any(|(k, value)| {
-            k.eq_ignore_ascii_case(key) && value.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
-        }),
+        Some((key, part)) => features
+            .iter()
+            .filter_map(|f| f.split_once('='))
+            .any(|(k, value)| k.eq_ignore_ascii_case(key) && value.to_ascii_lowercase().contains(&part.to_ascii_lowercase())),
     }
 }
 

@@ -254,6 +254,13 @@ fn open_tree(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Whether this kernel can add attributes to a whole tree of mounts: every mount that is made here is.
+pub fn has_mount_attributes() -> bool {
+    // SAFETY: a size of 0 is refused before anything is looked at, where there is such a call.
+    let done = unsafe { libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<MountAttributes>(), 0usize) };
+    Errno::result(done) != Err(Errno::ENOSYS)
+}
+
 /// Adds attributes to a tree; those that it has (noexec, for one) stay.
 fn set_attributes(tree: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
     let attributes = MountAttributes { set, clear: 0, propagation: 0, user_namespace: 0 };

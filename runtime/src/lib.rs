@@ -6,6 +6,7 @@
 //!   image      a user's SquashFS image, opened with the user's rights, verified into the root-owned cache
 //!   mounts     loop devices and mounts in a namespace of one's own
 //!   data_mounts what an allocation sees besides the machine's own view: directories elsewhere, scratch in memory
+//!   project_quota a limit on what lies below a directory
 //!   remove     a directory that a user filled, removed whatever is in it
 //!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
 //!   binding    a process's processors and memory nodes
@@ -27,6 +28,7 @@ pub mod identity;
 pub mod image;
 pub mod mounts;
 pub mod process;
+pub mod project_quota;
 pub mod pty;
 pub mod remove;
 pub mod shim;

@@ -135,7 +135,9 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 /// asks for, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
     let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
-    let fits = |n: &&Node| n.schedulable && large(n) && allocation.spec.lacked_by(n).is_none() && !allocation.excluded.iter().any(|(id, _)| id == &n.id);
+    let fits = |n: &&Node| {
+        n.schedulable && large(n) && allocation.spec.lacked_by(n).is_none() && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
+    };
     view.nodes.values().filter(fits).count()
 }
 

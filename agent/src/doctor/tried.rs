@@ -4,6 +4,7 @@ use super::Health;
 use crate::config::AgentConfig;
 use crate::disk;
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::data_mounts::has_mount_attributes;
 use lattice_runtime::{identity, mounts};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit};
@@ -22,6 +23,16 @@ pub(super) fn mount_namespace() -> Look {
         Ok(Err(why)) => (Health::Missing, format!("{why}; CAP_SYS_ADMIN is needed")),
         Err(_) => (Health::Missing, "the attempt broke".to_owned()),
     }
+}
+
+/// What makes a mount of a directory read-only, without setuid and devices, with all that is mounted below it.
+pub(super) fn mount_attributes() -> Look {
+    if has_mount_attributes() {
+        return (Health::Ok, "mount_setattr is there".to_owned());
+    }
+    let text =
+        "the kernel has no mount_setattr: homes (home_source), scratch on disk and --data-mount fail here; Linux 5.12 or later has it";
+    (Health::Degraded, text.to_owned())
 }
 
 /// The other kinds, which interactive and later work uses.

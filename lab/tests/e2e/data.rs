@@ -107,6 +107,9 @@ fn disk(w: &World) {
     );
     let id = submit_as_nobody(w, &["--nodes", "2", "--", "/bin/sh", "-c", &script]);
     w.wait("both to be ready", || w.log(&id).matches("ready").count() == 2);
+    // A size is kept to where the file system has project quota, and said not to be elsewhere.
+    let (status, nodes) = (w.ok(&["node", "status"]), w.ok(&["nodes", "-o", "json"]));
+    assert_eq!(status.contains("scratch: a size that is asked for"), nodes.contains("\"scratch\""), "{status} {nodes}");
     let nodes: Vec<String> = w.status(&id)["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
     for node in &nodes {
         let about = fs::symlink_metadata(scratch(w, node).join(&id)).unwrap();

@@ -35,6 +35,8 @@ pub enum Need {
     Mpich,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
+    /// `systemd-analyze` (Debian's package `systemd`).
+    SystemdAnalyze,
     /// `bash`, where a test needs descriptors with more than one digit.
     Bash,
 }
@@ -123,7 +125,10 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Mpich if machine.mpicc.is_none() => Some("there is no MPICH here (mpicc.mpich)".to_owned()),
         Need::Bash if lattice_lab::machine::find("bash").is_none() => Some("there is no bash here".to_owned()),
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
-        Need::Mounts | Need::Mpich | Need::Bash | Need::Moto => None,
+        Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
+            Some("there is no systemd-analyze here (package systemd)".to_owned())
+        }
+        Need::Mounts | Need::Mpich | Need::Bash | Need::Moto | Need::SystemdAnalyze => None,
     })
 }
 

@@ -293,7 +293,10 @@ fn store_away(w: &World) {
     flushed(w, &dir);
     let check = |finished: Finished| {
         let (out, err) = (finished.out(), finished.err());
-        assert!(err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (its disk, or log_spool_max_bytes)"), "{err}");
+        assert!(
+            err.contains("bytes of rank 0's stdout are missing here: the node had no room for them (its disk, or log_spool_max_bytes)"),
+            "{err}"
+        );
         let lines: Vec<&str> = out.lines().collect();
         assert_numbers(&lines[..100_000].join("\n"), 100_000);
         assert_eq!(lines[lines.len() - 2..], ["003000000", "last"]);

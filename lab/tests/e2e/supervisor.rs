@@ -1,6 +1,6 @@
 //! What the service manager hears: ready only once the work is taken up again, alive only while the driver works.
 
-use crate::harness::{Group, World, alone, binaries, close, fresh_dir};
+use crate::harness::{Folder, Group, Need, World, alone, binaries, close, fresh_dir};
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         SUPERVISOR.test("a_shim_that_hangs_is_waited_for_and_then_not", &[], hanging),
         alone("supervisor::a_hundred_allocations_are_taken_up_again_at_once", &[], hundred),
         SUPERVISOR.test("a_driver_that_hangs_is_silent", &[], silent_driver),
+        alone("supervisor::systemd_finds_nothing_wrong_with_the_units", &[Need::SystemdAnalyze], units),
     ]
 }
 
@@ -172,4 +173,24 @@ fn silent_driver(w: &World) {
     manager.until("WATCHDOG=1");
     faults::restart_node(&w.dir, "n3").unwrap();
     assert!(process::until(Duration::from_secs(20), || lattice_lab::up::wait_ready(&w.cluster(), Duration::from_secs(1)).is_ok()));
+}
+
+/// As they are, but for the programs, which are not installed here.
+fn units() {
+    let folder = Folder::new("units");
+    for (name, program) in [("lattice-agent", binaries().agent()), ("lattice-quorum", binaries().quorum())] {
+        let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/systemd/{name}.service"));
+        let text = std::fs::read_to_string(unit).unwrap();
+        let installed = format!("/usr/bin/{name}");
+        assert!(text.contains(&installed), "{text}");
+        let here = folder.0.join(format!("{name}.service"));
+        std::fs::write(&here, text.replace(&installed, &program.to_string_lossy())).unwrap();
+        let verified =
+            process::run(std::process::Command::new("systemd-analyze").arg("verify").arg(&here), Duration::from_secs(60)).unwrap();
+        let said = verified.out() + &verified.err();
+        // Of systemd 254, and said to be in the unit.
+        let wrong: Vec<&str> =
+            said.lines().filter(|line| line.contains(name) && !line.contains("Unknown key 'DelegateSubgroup'")).collect();
+        assert!(verified.code() == 0 && wrong.is_empty(), "{name}: {said}");
+    }
 }

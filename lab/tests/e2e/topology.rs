@@ -32,6 +32,8 @@ fn capacity(world: &World) {
     let gpus = status["topology"]["gpu"]["gpus"].as_array().unwrap();
     assert!(gpus.len() == 4 && gpus.iter().all(|g| g["vendor"] == "simulated"), "{status}");
     assert!(status["degraded"].as_array().unwrap().iter().any(|d| d.as_str().unwrap().contains("SIMULATED")), "{status}");
+    let said = |piece: &str| status["degraded"].as_array().unwrap().iter().any(|d| d.as_str().unwrap().starts_with(piece));
+    assert!(said("GPU memory: is not cleared between allocations"), "{status}");
     let cores = status["topology"]["cpu"]["cores"].as_array().unwrap();
     let cpus: usize = cores.iter().map(|c| c["cpus"].as_array().unwrap().len()).sum();
     assert_eq!(nodes[0]["cores"], cpus);

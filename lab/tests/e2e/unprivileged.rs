@@ -112,6 +112,8 @@ fn doctor() {
         "cgroup scopes",
         "cgroup limits",
         "mount namespaces",
+        "mount attributes",
+        "scratch",
         "other namespaces",
         "loop devices",
         "squashfs",

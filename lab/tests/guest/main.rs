@@ -29,6 +29,7 @@ fn main() {
         trial("every_limit_holds_in_a_whole_v2_tree", whole_v2),
         trial("memory_is_limited_under_version_1", memory_v1),
         trial("a_job_without_enough_memory_is_told_so", out_of_memory),
+        trial("scratch_on_disk_is_kept_to_its_size_by_project_quota", scratch_quota),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -97,6 +98,26 @@ fn out_of_memory() -> Result<(), Failed> {
     let script = text(root().join("tests/guest/out-of-memory.sh"));
     let with = ["--memory", "2048", "--with", &agent, "--with", &shim, "--with", &lattice, "--with", test];
     let said = guest(&[&with[..], &["--", &script, &agent, &lattice, test]].concat())?;
+    assert!(said.contains("all of it held"), "{said}");
+    Ok(())
+}
+
+/// `scratch-quota.sh` has the story. The file system is made here: the guest has no program for that.
+fn scratch_quota() -> Result<(), Failed> {
+    let binaries = Binaries::beside_lab()?;
+    binaries.build()?;
+    let Some(mkfs) = find("mkfs.ext4") else { return Err("mkfs.ext4 is not installed (e2fsprogs)".into()) };
+    let disk = std::env::temp_dir().join(format!("lattice-quota-{}.img", std::process::id()));
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let made = std::fs::File::create(&disk).and_then(|file| file.set_len(64 << 20));
+    let made = made.and_then(|()| Command::new(mkfs).args(["-q", "-O", "quota,project", "-E", "quotatype=prjquota"]).arg(&disk).status());
+    assert!(made.is_ok_and(|status| status.success()), "mkfs.ext4 -O quota,project fails");
+    let (agent, shim, lattice) = (text(binaries.agent()), text(binaries.shim()), text(binaries.lattice()));
+    let (script, image) = (text(root().join("tests/guest/scratch-quota.sh")), text(disk.clone()));
+    let with = ["--memory", "2048", "--with", &agent, "--with", &shim, "--with", &lattice, "--with", &image];
+    let said = guest(&[&with[..], &["--", &script, &agent, &lattice, &image]].concat());
+    let _ = std::fs::remove_file(&disk);
+    let said = said?;
     assert!(said.contains("all of it held"), "{said}");
     Ok(())
 }

@@ -96,7 +96,10 @@ impl Ledger {
             ..known.clone()
         };
         if stands != *known {
-            let claim_matters = stands.state != known.state || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
+            let claim_matters = stands.state != known.state
+                || stands.features != known.features
+                || stands.size != known.size
+                || stands.schedulable != known.schedulable;
             let moved = stands.addresses.mesh != known.addresses.mesh;
             let revision = step.revision;
             if let Some(node) = self.node_mut(step, &new.node) {

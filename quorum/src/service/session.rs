@@ -126,7 +126,8 @@ impl<'a> Session<'a> {
             let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        let registration = Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found };
+        let registration =
+            Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found };
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,

@@ -173,7 +173,9 @@ impl Controllers {
         let weight = match (limits.io_weight, self.io_weight()) {
             (None, _) => None,
             (Some(weight), Some(io)) => Some((io.file, io.value(weight))),
-            (Some(_), None) => return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)")),
+            (Some(_), None) => {
+                return Err(unavailable(Controller::Io, "the kernel has no file of weights (CONFIG_BLK_CGROUP_IOCOST, BFQ)"));
+            }
         };
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why))?;
