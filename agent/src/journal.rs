@@ -29,9 +29,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
+/// How long a lock of a life that is just ending is waited for, and between two looks.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
 const VERSION: u32 = 1;
 /// The last byte is the version of the form.
 const MAGIC: &[u8; 8] = b"LATTJRN2";
@@ -200,11 +203,17 @@ pub fn life_after(before: u64) -> u64 {
 }
 
 /// Another agent in the same directory would have it locked.
+/// A former life that was just killed may hold it for a moment longer: by a thread that is still in a call, or by a process that
+/// it was making and that is not its program yet.
 fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
-    // SAFETY: flock on a descriptor that we own.
-    match unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(()),
-        _ => Err(JournalError::Busy { path: path.to_owned() }),
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        // SAFETY: flock on a descriptor that we own.
+        match unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) } {
+            0 => return Ok(()),
+            _ if Instant::now() >= until => return Err(JournalError::Busy { path: path.to_owned() }),
+            _ => std::thread::sleep(LOCK_AGAIN),
+        }
     }
 }
 

@@ -100,7 +100,13 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     assert!(!dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap().same_boot);
     let opened = dir.open().unwrap();
     assert!(matches!(dir.open(), Err(JournalError::Busy { .. })));
-    drop(opened);
+    // One that is about to let go of it is waited for.
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        drop(opened);
+    });
+    drop(dir.open().unwrap());
+    letting_go.join().unwrap();
     let (state, journal) = (dir.0.join("agent-state.json"), dir.0.join("journal"));
     let (whole_state, whole_journal) = (fs::read(&state).unwrap(), fs::read(&journal).unwrap());
     let newer = |dir: &Dir| assert!(matches!(dir.open(), Err(JournalError::Newer { .. })), "{:?}", dir.open());

@@ -91,13 +91,21 @@ pub fn terminal() {
     bed.end();
 }
 
+/// Whether a process is a `sleep` that runs, in the foreground of its terminal (proc(5): comm, state, pgrp, tpgid).
+fn has_terminal_and_sleeps(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, fields)) = stat.split_once("(sleep) ") else { return false };
+    let fields: Vec<&str> = fields.split(' ').collect();
+    fields[0] == "S" && fields[2] == fields[5]
+}
+
 pub fn keys() {
     let mut bed = Bed::ready(Setting::default());
     let mut person = begin(&mut bed, 5, &["sh", "-i"]);
     person.sees("ready> ");
     let in_foreground = |bed: &Bed| {
-        let comm = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        eventually("sleep to run", || bed.scope().attached(1).processes().iter().any(|pid| comm(*pid) == "sleep\n"));
+        // The shell says what it resumes before it gives it the terminal: only then do keys reach it.
+        eventually("sleep to have the terminal", || bed.scope().attached(1).processes().into_iter().any(has_terminal_and_sleeps));
     };
     person.types("sleep 1000; echo interrupted $?\n");
     in_foreground(&bed);
@@ -113,6 +121,7 @@ pub fn keys() {
     person.sees("ready> ");
     person.types("fg\n");
     person.sees("\nsleep 1000");
+    in_foreground(&bed);
     person.types("\x1c");
     person.sees("Quit");
     person.sees("ready> ");
