@@ -160,8 +160,8 @@ fn act(story: &Story, machine: &Machine, options: &Options) -> Result<()> {
         ensure!(shown.code() == 0, "`lattice {}` ended with {}: {}", command.join(" "), shown.code(), shown.err().trim());
         story.show(&(shown.out() + &shown.err()));
     }
-    let clean = until(Duration::from_secs(5), || down::leftovers(&cluster).is_empty());
-    ensure!(clean, "the jobs ended, but this is left of them: {}", down::leftovers(&cluster).join("; "));
+    let left = down::leftovers_within(&cluster, Duration::from_secs(5));
+    ensure!(left.is_empty(), "the jobs ended, but this is left of them: {}", left.join("; "));
     Ok(())
 }
 

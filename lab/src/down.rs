@@ -144,6 +144,17 @@ pub fn leftovers(cluster: &Cluster) -> Vec<String> {
     left
 }
 
+/// The same once nothing is left, or as it is when `limit` is over: of one and the same look. A second look may see what an agent
+/// that has just been started tries (`doctor::probe_slice`): a scope for a moment, of no allocation.
+pub fn leftovers_within(cluster: &Cluster, limit: Duration) -> Vec<String> {
+    let mut left = Vec::new();
+    until(limit, || {
+        left = leftovers(cluster);
+        left.is_empty()
+    });
+    left
+}
+
 /// For `down` on the command line: an error where something would not go.
 pub fn require_gone(report: &Report) -> Result<()> {
     if report.stuck.is_empty() { Ok(()) } else { bail!("these would not go: {}", report.stuck.join("; ")) }

@@ -236,8 +236,7 @@ impl Lane {
         let runs = lines(ran);
         assert_eq!(runs.len(), self.kind.nodes as usize, "each rank runs once: {runs:?}");
         let cluster = self.cluster();
-        process::until(Duration::from_secs(10), || down::leftovers(&cluster).is_empty());
-        assert_eq!(down::leftovers(&cluster), Vec::<String>::new());
+        assert_eq!(down::leftovers_within(&cluster, Duration::from_secs(10)), Vec::<String>::new());
         for node in &self.victims {
             let agent = Lattice::to(&cluster, node).unwrap();
             self.wait("the node to know of nothing any more", || {

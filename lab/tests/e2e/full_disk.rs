@@ -72,8 +72,12 @@ impl Drop for SmallDisk<'_> {
 fn nothing_left(w: &World, disk: &SmallDisk<'_>) {
     let cluster = w.cluster();
     let left = || down::leftovers(&cluster).into_iter().filter(|l| *l != format!("mount {}", disk.at.display())).collect::<Vec<_>>();
-    process::until(JOB, || left().is_empty());
-    assert_eq!(left(), Vec::<String>::new());
+    let mut last = Vec::new();
+    process::until(JOB, || {
+        last = left();
+        last.is_empty()
+    });
+    assert_eq!(last, Vec::<String>::new());
 }
 
 fn degraded(w: &World) -> String {

@@ -317,8 +317,7 @@ impl World {
     /// Waits until nothing of any job is left on the machine.
     pub fn assert_nothing_left(&self) {
         let cluster = self.cluster();
-        process::until(Duration::from_secs(5), || down::leftovers(&cluster).is_empty());
-        assert_eq!(down::leftovers(&cluster), Vec::<String>::new());
+        assert_eq!(down::leftovers_within(&cluster, Duration::from_secs(5)), Vec::<String>::new());
     }
 
     /// The ring program of this machine.
