@@ -41,6 +41,7 @@ mod mesh;
 mod meshd;
 mod places;
 mod placing;
+mod quorum_list;
 mod readiness;
 pub mod recovery;
 mod service;

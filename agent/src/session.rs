@@ -3,6 +3,7 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
 
 use crate::context::Shared;
+use crate::quorum_list::QuorumList;
 use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources};
 use lattice_node::Event;
 use lattice_quorum::client::QuorumClient;
@@ -55,7 +56,8 @@ pub async fn run(
     state: watch::Sender<SessionState>,
     stop: CancellationToken,
 ) {
-    let mut session = Session { context, quorum, registration, reports, state, registered: None };
+    let members = QuorumList::open(quorum.clone(), &context.state_dir);
+    let mut session = Session { context, quorum, members, registration, reports, state, registered: None };
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -75,6 +77,7 @@ pub async fn run(
 struct Session {
     context: Shared,
     quorum: QuorumClient,
+    members: QuorumList,
     registration: Registration,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
     state: watch::Sender<SessionState>,
@@ -127,7 +130,9 @@ impl Session {
                     Err(error) => return error.to_string(),
                     Ok(Down::Close { why }) => return why,
                     Ok(Down::HeartbeatAck { .. }) => {}
-                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, .. }) => {
+                    Ok(Down::Members(list)) => self.members.learn(&list),
+                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, members, .. }) => {
+                        self.members.learn(&members);
                         incarnation = Some(issued);
                         self.registered = Some(issued);
                         heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));

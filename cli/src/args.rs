@@ -274,8 +274,51 @@ pub struct Quorum {
 
 #[derive(Subcommand)]
 pub enum QuorumCommand {
-    /// Who leads, who follows, how far each is
+    /// Who leads, who follows, how far each is, as the member in use sees it
     Status,
+    /// The members, as the leader sees them
+    Members,
+    /// Let a member join: it runs already, with an empty data_dir and without --bootstrap; it learns, then votes
+    Add(AddMember),
+    /// Take a member out; it stops serving
+    Remove(MemberId),
+    /// Let a new member vote in the place of another, in one change
+    Replace(ReplaceMember),
+    /// Let another member lead
+    TransferLeader(Transfer),
+}
+
+#[derive(Args)]
+pub struct AddMember {
+    /// Its id, one that no member had before
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub id: u64,
+    /// Where agents reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub service: String,
+    /// Where members reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub raft: String,
+}
+
+#[derive(Args)]
+pub struct MemberId {
+    /// The member
+    pub id: u64,
+}
+
+#[derive(Args)]
+pub struct ReplaceMember {
+    /// The member that goes; it may be dead
+    pub old: u64,
+    #[command(flatten)]
+    pub new: AddMember,
+}
+
+#[derive(Args)]
+pub struct Transfer {
+    /// The member that is to lead [default: the one that has most of the log]
+    pub to: Option<u64>,
 }
 
 #[derive(Args)]

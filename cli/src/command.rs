@@ -7,6 +7,7 @@ mod explain;
 mod gossip;
 mod launch;
 mod logs;
+mod members;
 mod node_status;
 mod nodes;
 mod quorum;
@@ -35,7 +36,12 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             NodeCommand::List(args) => nodes::run(session, args).await.map(well),
         },
         Command::Quorum(args) | Command::Admin(crate::args::Admin { what: AdminCommand::Raft(args) }) => match args.what {
-            QuorumCommand::Status => quorum::run(session).await.map(well),
+            QuorumCommand::Status => quorum::status(session).await.map(well),
+            QuorumCommand::Members => quorum::members(session).await.map(well),
+            QuorumCommand::Add(args) => members::add(session, args).await.map(well),
+            QuorumCommand::Remove(args) => members::remove(session, args).await.map(well),
+            QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
+            QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
         },
         Command::Audit(args) => match args.what {
             AuditCommand::Verify => audit::run(session).await.map(well),

@@ -7,18 +7,29 @@ use std::path::Path;
 
 /// A member's file.
 pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
+    let timers = format!(
+        "heartbeat_ms: 50\nelection_ms: 300\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\n",
+        options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms
+    );
+    member_with(cluster, member, &cluster.members, &timers)
+}
+
+/// The file of a member that joins later: it names itself alone, and has the timers of the file `of`.
+pub fn joining(cluster: &Cluster, member: &Member, of: &str) -> String {
+    let is_timer = |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.ends_with("_ms"));
+    let timers: Vec<&str> = of.lines().filter(is_timer).collect();
+    member_with(cluster, member, std::slice::from_ref(member), &(timers.join("\n") + "\n"))
+}
+
+fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &str) -> String {
     let dir = cluster.dir.join(&member.daemon.name);
     let mut text = format!("id: {}\ncluster: lab\ndata_dir: {}\n", member.id, quoted(&dir.join("data")));
     let _ = writeln!(text, "service_listen: {:?}\nraft_listen: {:?}\nmembers:", member.service, member.raft);
-    for m in &cluster.members {
+    for m in named {
         let _ = writeln!(text, "  - {{id: {}, service: {:?}, raft: {:?}}}", m.id, m.service, m.raft);
     }
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
-    let _ = writeln!(
-        text,
-        "heartbeat_ms: 50\nelection_ms: 300\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}",
-        options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms
-    );
+    text += timers;
     text
 }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// How long a daemon may take until it answers again.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a change of the quorum's members may take.
+const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// SIGKILL to a node's agent. Its work and shims are left alone: that is the point.
 pub fn kill_node(dir: &Path, node: &str) -> Result<i32> {
@@ -95,6 +97,52 @@ pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
         bail!("{name} was started but accepts nothing on {address}; the end of {}:\n{}", log.display(), crate::process::tail(log, 25));
     }
     Ok(member.daemon.process.as_ref().map_or(0, |p| p.pid))
+}
+
+/// Starts a further member, which waits to be taken in; its id.
+pub fn begin_member(dir: &Path) -> Result<u64> {
+    let id = {
+        let _lock = Cluster::lock(dir)?;
+        up::lay_out_member(&mut Cluster::load(dir)?)?
+    };
+    start_member(dir, id)?;
+    Ok(id)
+}
+
+/// Starts a further member and lets it learn and vote; its id.
+pub fn join_member(dir: &Path) -> Result<u64> {
+    let id = begin_member(dir)?;
+    let cluster = Cluster::load(dir)?;
+    let member = cluster.member(id)?;
+    let add = ["quorum", "add", &id.to_string(), "--service", &member.service, "--raft", &member.raft];
+    let done = Lattice::to_any(&cluster)?.run(&add, CHANGE_LIMIT)?;
+    if done.code() != 0 {
+        bail!("`lattice {}` ended with {}: {}", add.join(" "), done.code(), done.err().trim());
+    }
+    Ok(id)
+}
+
+/// Takes a member out of the quorum and out of the record, and waits until it has ended by itself.
+pub fn leave_member(dir: &Path, id: u64) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    let daemon = cluster.member(id)?.daemon.clone();
+    let runs = daemon.alive();
+    let done = Lattice::to_any(&cluster)?.run(&["quorum", "remove", &id.to_string()], CHANGE_LIMIT)?;
+    if done.code() != 0 {
+        bail!("`lattice quorum remove {id}` ended with {}: {}", done.code(), done.err().trim());
+    }
+    if runs && !until(START_LIMIT, || !daemon.alive()) {
+        bail!("member {id} was removed and goes on; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
+    }
+    forget_member(dir, id)
+}
+
+/// Takes a member that has left the quorum out of the record.
+pub fn forget_member(dir: &Path, id: u64) -> Result<()> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    cluster.members.retain(|m| m.id != id);
+    cluster.save()
 }
 
 /// Starts whatever of the cluster does not run and waits until all is Ready.

@@ -23,7 +23,7 @@ enum Command {
     /// Kill, start or restart a node's agent
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Kill or start members of the quorum
+    /// Kill, start, add or remove members of the quorum
     #[command(subcommand)]
     Quorum(QuorumCommand),
     /// Which daemons of a cluster run, and what of it is on this machine
@@ -100,6 +100,18 @@ enum QuorumCommand {
     Kill(QuorumArgs),
     /// Start a member again; returns when it accepts connections
     Start(QuorumArgs),
+    /// Start a further member, which joins; returns when it votes
+    Join(Dir),
+    /// Take a member out; returns when it has ended
+    Leave(LeaveArgs),
+}
+
+#[derive(Args)]
+struct LeaveArgs {
+    /// 1, 2, ...
+    id: u64,
+    #[command(flatten)]
+    dir: Dir,
 }
 
 #[derive(Args)]
@@ -188,6 +200,11 @@ fn act(command: Command) -> Result<ExitCode> {
             for id in members(&a, false)? {
                 println!("member {id} started (process {})", faults::start_member(&a.dir.dir, id)?);
             }
+        }
+        Command::Quorum(QuorumCommand::Join(d)) => println!("member {} votes", faults::join_member(&d.dir)?),
+        Command::Quorum(QuorumCommand::Leave(a)) => {
+            faults::leave_member(&a.dir.dir, a.id)?;
+            println!("member {} has left", a.id);
         }
         Command::Status(d) => status(&Cluster::load(&d.dir)?),
         Command::Down(d) => {

@@ -134,11 +134,8 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut ports = Ports::new(u64::from(std::process::id()) * 251 + clock_ms());
     let mut address = || ports.take().map(|p| format!("127.0.0.1:{p}"));
     for id in 1..=u64::from(options.quorum) {
-        let name = format!("member-{id}");
-        let dir = cluster.dir.join(&name);
-        make_dir(&dir)?;
-        let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
-        cluster.members.push(Member { id, service: address()?, raft: address()?, daemon });
+        let member = member(&cluster, id, binaries, &mut address)?;
+        cluster.members.push(member);
     }
     for i in 1..=options.nodes {
         let id = format!("n{i}");
@@ -166,6 +163,30 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     }
     shared_cli(&cluster, binaries)?;
     Ok(cluster)
+}
+
+fn member(cluster: &Cluster, id: u64, binaries: &Binaries, address: &mut dyn FnMut() -> Result<String>) -> Result<Member> {
+    let name = format!("member-{id}");
+    let dir = cluster.dir.join(&name);
+    make_dir(&dir)?;
+    let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
+    Ok(Member { id, service: address()?, raft: address()?, daemon })
+}
+
+/// A further member in the record, with its folder, certificate and configuration; it does not run yet. Gives its id,
+/// which no member of this cluster had before.
+pub fn lay_out_member(cluster: &mut Cluster) -> Result<u64> {
+    let binaries = Binaries { dir: cluster.binaries.clone() };
+    let of = cluster.members.first().context("the cluster has no member")?;
+    let of = std::fs::read_to_string(cluster.dir.join(&of.daemon.name).join("quorum.yaml")).context("the first member's configuration")?;
+    let id = (1..).find(|id| !cluster.dir.join(format!("member-{id}")).exists()).unwrap_or_default();
+    let mut ports = Ports::new(clock_ms());
+    let member = member(cluster, id, &binaries, &mut || ports.take().map(|p| format!("127.0.0.1:{p}")))?;
+    issue(cluster, &binaries, &member.daemon.name, "quorum")?;
+    write(&cluster.dir.join(&member.daemon.name).join("quorum.yaml"), &configs::joining(cluster, &member, &of))?;
+    cluster.members.push(member);
+    cluster.save()?;
+    Ok(id)
 }
 
 fn daemon(name: &str, program: PathBuf, config: &Path, log: PathBuf) -> Daemon {
@@ -243,21 +264,23 @@ fn explain(dir: &Path) -> String {
 }
 
 fn certificates(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
-    let ca = cluster.dir.join("ca");
-    let ca_text = ca.to_string_lossy().into_owned();
-    let tool = |args: &[&str]| -> Result<()> {
-        let done = run(Command::new(binaries.quorum()).arg("ca").args(args), Duration::from_secs(20))?;
-        if done.code() != 0 {
-            bail!("`lattice-quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
-        }
-        Ok(())
-    };
-    tool(&["init", "--dir", &ca_text])?;
+    authority(binaries, &["init", "--dir", &cluster.dir.join("ca").to_string_lossy()])?;
     let members = cluster.members.iter().map(|m| (&m.daemon.name, "quorum"));
     let nodes = cluster.nodes.iter().map(|n| (&n.id, "api"));
-    for (name, role) in members.chain(nodes) {
-        let out = cluster.dir.join(name);
-        tool(&["issue", "--dir", &ca_text, "--name", name, "--role", role, "--out", &out.to_string_lossy(), "--host", "127.0.0.1"])?;
+    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role))
+}
+
+fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str) -> Result<()> {
+    let (ca, out) = (cluster.dir.join("ca"), cluster.dir.join(name));
+    let (ca, out) = (ca.to_string_lossy(), out.to_string_lossy());
+    authority(binaries, &["issue", "--dir", &ca, "--name", name, "--role", role, "--out", &out, "--host", "127.0.0.1"])
+}
+
+/// `lattice-quorum ca`.
+fn authority(binaries: &Binaries, args: &[&str]) -> Result<()> {
+    let done = run(Command::new(binaries.quorum()).arg("ca").args(args), Duration::from_secs(20))?;
+    if done.code() != 0 {
+        bail!("`lattice-quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
     }
     Ok(())
 }

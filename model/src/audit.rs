@@ -45,4 +45,5 @@ pub enum AuditAction {
     ShareReleased,
     LeaseGranted,
     LeaseReleased,
+    MembersChanged,
 }

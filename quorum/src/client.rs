@@ -4,16 +4,18 @@
 //!   call ──▶ member ──Unavailable, no answer──▶ next member, after a short jittered pause ──▶ … until the deadline
 //! ```
 //!
-//! Every command is idempotent, so sending it again is right. The member that answered last is asked first.
+//! Every command is idempotent, so sending it again is right. The member that answered last is asked first. Who the
+//! members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
 
+use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::tls::{ClientTls, TlsError};
-use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, Refusal, Request, Up, WatchRequest};
+use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, Refusal, Request, Up, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use rand::seq::SliceRandom;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -49,10 +51,24 @@ pub enum CallError {
 
 /// The quorum's members. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
-pub struct QuorumClient {
-    members: Arc<[Member]>,
+pub struct QuorumClient(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    tls: ClientTls,
+    /// Where the quorum is first looked for.
+    configured: Vec<String>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The quorum's own list.
+    list: MemberList,
+    /// In the order in which they are asked: those of the list at random, then those that are configured and not in it.
+    members: Vec<Arc<Member>>,
     /// The member that answered last.
-    present: Arc<AtomicUsize>,
+    present: usize,
 }
 
 #[derive(Debug)]
@@ -64,19 +80,43 @@ struct Member {
 impl QuorumClient {
     /// Prepares connections to these members (`host:port` each); nothing is sent yet. Needs a tokio runtime.
     pub fn new(endpoints: Vec<String>, tls: ClientTls) -> Result<Self, TlsError> {
-        let open = |address: String| {
-            let channel = tls.quorum_channel(&address)?;
-            Ok(Member { address, channel })
+        let mut members = endpoints.iter().map(|address| open(&tls, address)).collect::<Result<Vec<_>, TlsError>>()?;
+        // Agents begin at different members, and leave one that fails for different ones.
+        members.shuffle(&mut rand::rng());
+        let known = Known { list: MemberList::default(), members, present: 0 };
+        Ok(Self(Arc::new(Inner { tls, configured: endpoints, known: Mutex::new(known) })))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the quorum's list, unless a newer one is known: a member that lags behind has an old one. True when it was
+    /// taken. The member in use stays in use while it is in the list.
+    pub fn learn(&self, list: &MemberList) -> bool {
+        let mut known = self.known();
+        if list.services.is_empty() || !list.is_newer_than(&known.list) {
+            return false;
+        }
+        let present = known.members.get(known.present).map(|m| m.address.clone());
+        let find = |address: &String| match known.members.iter().find(|m| m.address == *address) {
+            Some(member) => Some(Arc::clone(member)),
+            None => open(&self.0.tls, address)
+                .inspect_err(|error| tracing::warn!(%address, error = %with_causes(error), "a member's address cannot be used"))
+                .ok(),
         };
-        let members: Arc<[Member]> = endpoints.into_iter().map(open).collect::<Result<_, TlsError>>()?;
-        // Agents begin at different members.
-        let first = if members.is_empty() { 0 } else { rand::random_range(0..members.len()) };
-        Ok(Self { members, present: Arc::new(AtomicUsize::new(first)) })
+        let mut members: Vec<_> = list.services.iter().filter_map(find).collect();
+        members.shuffle(&mut rand::rng());
+        members.extend(self.0.configured.iter().filter(|a| !list.services.contains(a)).filter_map(find));
+        known.present = members.iter().position(|m| Some(&m.address) == present.as_ref()).unwrap_or(0);
+        known.members = members;
+        known.list = list.clone();
+        true
     }
 
     /// The member that answered last, or will be asked first: `host:port`.
-    pub fn present_member(&self) -> &str {
-        self.members.get(self.present.load(Ordering::Relaxed)).map_or("", |m| &m.address)
+    pub fn present_member(&self) -> String {
+        self.member().map_or_else(String::new, |m| m.address.clone())
     }
 
     /// Asks until there is an answer or `deadline` has passed. A refusal is an answer.
@@ -90,8 +130,8 @@ impl QuorumClient {
         let mut rounds = Rounds::new(end);
         let mut why = "no members are configured".to_owned();
         loop {
-            for _ in 0..self.members.len() {
-                let (at, member) = self.member();
+            for _ in 0..self.count() {
+                let Some(member) = self.member() else { break };
                 let left = end.saturating_duration_since(Instant::now()).min(ATTEMPT_TIMEOUT);
                 if left.is_zero() {
                     return Err(CallError::Unavailable { why });
@@ -112,7 +152,7 @@ impl QuorumClient {
                     Err(_) => "no answer in time".to_owned(),
                 };
                 why = format!("{}: {why}", member.address);
-                self.leave(at);
+                self.leave(&member.address);
             }
             if !rounds.pause().await {
                 return Err(CallError::Unavailable { why });
@@ -124,8 +164,8 @@ impl QuorumClient {
     /// tries again after a pause. When the stream ends or says [`Down::Close`], the next session goes to the next member.
     pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
         let mut why = "no members are configured".to_owned();
-        for _ in 0..self.members.len() {
-            let (at, member) = self.member();
+        for _ in 0..self.count() {
+            let Some(member) = self.member() else { break };
             let (tx, rx) = mpsc::channel(UP_QUEUE);
             // The queue is empty and its receiver is here.
             let _fits = tx.try_send(register.clone());
@@ -138,9 +178,9 @@ impl QuorumClient {
             });
             let mut grpc = grpc(&member.channel);
             match timeout(OPEN_TIMEOUT, grpc.session(up)).await {
-                Ok(Ok(stream)) => return Ok((tx, self.stream(stream.into_inner(), at))),
-                Ok(Err(status)) => why = self.not_opened(at, &status)?,
-                Err(_) => why = self.too_slow(at),
+                Ok(Ok(stream)) => return Ok((tx, self.stream(stream.into_inner(), &member))),
+                Ok(Err(status)) => why = self.not_opened(&member, &status)?,
+                Err(_) => why = self.too_slow(&member),
             }
         }
         Err(CallError::Unavailable { why })
@@ -150,48 +190,55 @@ impl QuorumClient {
     pub async fn watch(&self, request: &WatchRequest) -> Result<ChangeStream, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let mut why = "no members are configured".to_owned();
-        for _ in 0..self.members.len() {
-            let (at, member) = self.member();
+        for _ in 0..self.count() {
+            let Some(member) = self.member() else { break };
             let mut grpc = grpc(&member.channel);
             match timeout(OPEN_TIMEOUT, grpc.watch(body.clone())).await {
-                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), at)),
-                Ok(Err(status)) => why = self.not_opened(at, &status)?,
-                Err(_) => why = self.too_slow(at),
+                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member)),
+                Ok(Err(status)) => why = self.not_opened(&member, &status)?,
+                Err(_) => why = self.too_slow(&member),
             }
         }
         Err(CallError::Unavailable { why })
     }
 
-    fn member(&self) -> (usize, &Member) {
-        let at = self.present.load(Ordering::Relaxed) % self.members.len().max(1);
-        (at, &self.members[at])
+    fn count(&self) -> usize {
+        self.known().members.len()
     }
 
-    /// From now on the member after `at`, unless somebody has moved on already.
-    fn leave(&self, at: usize) {
-        let next = (at + 1) % self.members.len().max(1);
-        // Lost to another task: it moved on, which is what was wanted.
-        let _moved = self.present.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    fn member(&self) -> Option<Arc<Member>> {
+        let known = self.known();
+        known.members.get(known.present).cloned()
     }
 
-    fn not_opened(&self, at: usize, status: &tonic::Status) -> Result<String, CallError> {
+    /// From now on the member after this one, unless somebody has moved on already.
+    fn leave(&self, address: &str) {
+        let mut known = self.known();
+        if known.members.get(known.present).is_some_and(|m| m.address == address) {
+            known.present = (known.present + 1) % known.members.len();
+        }
+    }
+
+    fn not_opened(&self, member: &Member, status: &tonic::Status) -> Result<String, CallError> {
         if let Some(refusal) = refusal_of(status) {
             return Err(refusal.into());
         }
-        let why = format!("{}: {}", self.members[at].address, status_text(status));
-        self.leave(at);
-        Ok(why)
+        self.leave(&member.address);
+        Ok(format!("{}: {}", member.address, status_text(status)))
     }
 
-    fn too_slow(&self, at: usize) -> String {
-        self.leave(at);
-        format!("{}: no answer in time", self.members[at].address)
+    fn too_slow(&self, member: &Member) -> String {
+        self.leave(&member.address);
+        format!("{}: no answer in time", member.address)
     }
 
-    fn stream<T>(&self, stream: Streaming<Packed>, at: usize) -> MemberStream<T> {
-        let member = self.members[at].address.clone();
-        MemberStream { stream, client: self.clone(), at, member, what: PhantomData }
+    fn stream<T>(&self, stream: Streaming<Packed>, member: &Member) -> MemberStream<T> {
+        MemberStream { stream, client: self.clone(), member: member.address.clone(), what: PhantomData }
     }
+}
+
+fn open(tls: &ClientTls, address: &str) -> Result<Arc<Member>, TlsError> {
+    Ok(Arc::new(Member { address: address.to_owned(), channel: tls.quorum_channel(address)? }))
 }
 
 /// What comes down a session.
@@ -204,7 +251,6 @@ pub type ChangeStream = MemberStream<Change>;
 pub struct MemberStream<T> {
     stream: Streaming<Packed>,
     client: QuorumClient,
-    at: usize,
     member: String,
     what: PhantomData<fn() -> T>,
 }
@@ -229,7 +275,7 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
                 None => status_text(&status),
             },
         };
-        self.client.leave(self.at);
+        self.client.leave(&self.member);
         Err(CallError::Unavailable { why: format!("{}: {why}", self.member) })
     }
 }
@@ -271,9 +317,39 @@ fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
     }
 }
 
-fn status_text(status: &tonic::Status) -> String {
-    match std::error::Error::source(status) {
-        Some(source) => with_causes(source),
-        None => status.message().to_owned(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ca;
+    use crate::identity::Role;
+    use crate::tls::TlsFiles;
+    use lattice_model::Generation;
+
+    #[tokio::test]
+    async fn the_newest_list_is_the_true_one_and_the_configured_members_come_last() {
+        let dir = std::env::temp_dir().join(format!("lattice-client-{}", std::process::id()));
+        ca::init(&dir).unwrap();
+        let issued = ca::issue(&dir, "n1", Role::Node, &[], &dir).unwrap();
+        let tls = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key }.read().unwrap();
+        let client = QuorumClient::new(vec!["a:1".into(), "b:1".into()], tls).unwrap();
+        let list = |generation, since, services: &[&str]| MemberList {
+            generation: Generation(generation),
+            since,
+            services: services.iter().map(|s| (*s).to_owned()).collect(),
+        };
+        let order = || client.known().members.iter().map(|m| m.address.clone()).collect::<Vec<_>>();
+        assert!(client.learn(&list(1, 9, &["b:1", "c:1"])));
+        assert_eq!(order()[2], "a:1");
+        let present = client.present_member();
+        assert!(!client.learn(&list(1, 5, &["a:1"])), "a member that lags behind said so");
+        assert!(!client.learn(&list(1, 9, &["a:1"])) && !client.learn(&list(1, 12, &[])));
+        assert_eq!(order().len(), 3);
+        client.leave("elsewhere:1");
+        assert_eq!(client.present_member(), present, "somebody else moved on");
+        client.leave(&present);
+        assert_ne!(client.present_member(), present);
+        assert!(client.learn(&list(2, 3, &["d:1"])), "a recovered quorum begins anew");
+        assert_eq!(order()[0], "d:1");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

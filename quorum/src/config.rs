@@ -1,5 +1,6 @@
 //! The configuration of a member.
 
+use crate::raft::Peer;
 use crate::tls::TlsFiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -7,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// One member's configuration. `members` is the same in every member's file.
+/// One member's configuration. Who the members are is agreed upon and changes; `members` is what a cluster is made of
+/// by `--bootstrap`, and where this member itself is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuorumConfig {
@@ -21,7 +23,7 @@ pub struct QuorumConfig {
     pub service_listen: SocketAddr,
     /// Where members are served.
     pub raft_listen: SocketAddr,
-    /// All members.
+    /// The members at the beginning, this one among them. A member that joins later needs to name itself alone.
     pub members: Vec<MemberAddress>,
     /// Certificate (CN `member-<id>`, OU `quorum`), key and authority.
     pub tls: TlsFiles,
@@ -50,6 +52,13 @@ pub struct MemberAddress {
     pub service: String,
     /// By members, `host:port`.
     pub raft: String,
+}
+
+impl MemberAddress {
+    /// As the Raft membership has it.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { service: self.service.clone(), raft: self.raft.clone() }
+    }
 }
 
 impl Default for QuorumConfig {
@@ -129,7 +138,8 @@ impl QuorumConfig {
     }
 }
 
-fn is_address(text: &str) -> bool {
+/// Whether the text is `host:port`.
+pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
 }
 

@@ -80,6 +80,12 @@ pub enum CallerError {
 }
 
 impl Caller {
+    /// The id of the member that it is; `None` where its name is no member's.
+    pub fn member(&self) -> Option<u64> {
+        let id = self.name.strip_prefix("member-")?.parse().ok()?;
+        (self.role == Role::Quorum && member_name(id) == self.name).then_some(id)
+    }
+
     /// Reads name and role from the end certificate of a chain that TLS has verified.
     pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
         let der = chain.first().ok_or(CallerError::NoCertificate)?;

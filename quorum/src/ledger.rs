@@ -33,7 +33,7 @@ mod scenarios;
 
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::SCHEDULER_LEASE;
-pub use command::{Action, Command, NodeStanding, Outcome, Registration};
+pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
 pub use leases::Lease;
 
 use crate::wire::Refusal;
@@ -165,6 +165,10 @@ impl Ledger {
             Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(&mut step, name, holder, *ttl_ms),
             Action::ReleaseLease { name, token } => self.release_lease(&mut step, name, *token),
             Action::ExpireLease { name, token, renewed } => self.expire_lease(&mut step, name, *token, *renewed),
+            Action::Members { by, step: members } => {
+                self.record(&mut step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
+                Ok(Outcome::Done)
+            }
         };
         Applied { result, audit: step.audit, changed: step.changed }
     }

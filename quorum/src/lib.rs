@@ -14,6 +14,8 @@
 //! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
 //! | duties | the leader's clocks, or a follower's summaries | proposer, network |
+//! | membership | whether this member was taken out | network, watch out |
+//! | one per step of a change of members | that step; one at a time | proposer, openraft |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), broadcast (cut off when behind) |
 //! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
 //! | openraft's own | Raft | |
@@ -31,13 +33,17 @@ pub mod ledger;
 pub mod member;
 pub mod pack;
 pub mod raft;
+pub mod roster;
 pub mod store;
 pub mod tls;
 pub mod wire;
 
 mod chain;
+mod handover;
 mod hearts;
+mod membership;
 mod network;
 mod proposer;
 mod reads;
+mod refused;
 mod service;

@@ -5,12 +5,15 @@ use clap::{Args, Parser, Subcommand};
 use lattice_quorum::ca;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::identity::Role;
-use lattice_quorum::member::{Listeners, Member};
+use lattice_quorum::member::{Listeners, Member, MemberError};
 use sd_notify::NotifyState;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// The exit code of a member that was removed from its cluster.
+const REMOVED: u8 = 3;
 
 /// A member of Lattice's quorum: who owns what of a node, and the audit log.
 #[derive(Parser)]
@@ -81,7 +84,11 @@ fn main() -> ExitCode {
         Err(error) => {
             // One line with its causes; a backtrace helps nobody who reads this.
             eprintln!("lattice-quorum: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
-            ExitCode::FAILURE
+            match error.downcast_ref::<MemberError>() {
+                // To start it again would not help.
+                Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -14,11 +14,14 @@ use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::hearts::Hearts;
 use crate::ledger::{Action, Outcome};
+use crate::membership;
 use crate::network::Peers;
 use crate::pack::with_causes;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
+use crate::refused::Refused;
+use crate::roster::Roster;
 use crate::service;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
@@ -26,14 +29,14 @@ use crate::store::kept::Kept;
 use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
 use crate::tls::TlsError;
-use crate::wire::{HeartbeatSummary, Refusal};
+use crate::wire::{HeartbeatSummary, MemberList, Refusal};
 use lattice_model::{MemberId, Node, Revision};
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -68,6 +71,11 @@ pub enum MemberError {
     },
     #[error("{} holds a member's state already: start without --bootstrap", path.display())]
     Bootstrapped { path: PathBuf },
+    #[error(
+        "{} is the folder of a member that was removed from its cluster: this member serves nobody. To let it join again, move the folder away, start it without --bootstrap, then `lattice quorum add`",
+        path.display()
+    )]
+    Removed { path: PathBuf },
     #[error("the cluster cannot be initialised: {why}")]
     Initialise { why: String },
     #[error("Raft has stopped: {why}")]
@@ -109,6 +117,16 @@ pub(crate) struct Core {
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
     pub hearts: Hearts,
+    /// Closed while the leadership is handed over: commands and questions wait.
+    pub gate: watch::Sender<bool>,
+    /// Held by the step of a change of the members that is under way.
+    pub changing: Arc<tokio::sync::Mutex<()>>,
+    /// Whether this member was taken out of the cluster.
+    pub removed: watch::Sender<bool>,
+    /// What was refused to callers that may not.
+    pub refused: Refused,
+    /// When Raft's leader was last heard.
+    contact: Mutex<Instant>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -141,7 +159,10 @@ impl Member {
     pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
         config.validate()?;
         let tls = config.tls.read()?;
-        let peers = Peers::new(&config.members, config.id, &tls)?;
+        let peers = Peers::new(tls.clone());
+        if membership::was_removed(&config.data_dir) {
+            return Err(MemberError::Removed { path: config.data_dir });
+        }
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
         let kept = Kept::default();
         let log = Log::open(&directory, kept.clone())?;
@@ -156,23 +177,48 @@ impl Member {
             return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
         }
         let agreed = machine.agreed();
+        let first: BTreeMap<u64, Peer> = config.members.iter().map(|m| (m.id, m.peer())).collect();
+        for known in [&agreed.roster().members, &first] {
+            peers.introduce(config.id, known.iter().map(|(id, peer)| (*id, peer)));
+        }
         chain::complete(&agreed, &peers).await?;
         let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), peers.clone(), log, machine).await?;
         if bootstrap {
             initialise(&raft, &config).await?;
-        } else if !pristine && config.members.len() == 1 {
-            // There is nobody to wait for.
-            raft.trigger().elect().await?;
+        } else if !pristine {
+            let votes = raft.with_raft_state(|state| state.membership_state.effective().membership().get_joint_config().clone()).await?;
+            if votes == [BTreeSet::from([config.id])] {
+                // There is nobody to wait for.
+                raft.trigger().elect().await?;
+            }
         }
 
         let stop = CancellationToken::new();
-        let (proposer, proposing) = Proposer::start(raft.clone(), stop.clone());
-        let (reads, reading) = ReadGate::start(raft.clone(), held, stop.clone());
+        let gate = watch::Sender::new(true);
+        let (proposer, proposing) = Proposer::start(raft.clone(), gate.subscribe(), stop.clone());
+        let (reads, reading) = ReadGate::start(raft.clone(), held, gate.subscribe(), stop.clone());
         let (led_tx, led) = watch::channel(true);
         let chain = Arc::new(ChainFetch::new(Arc::clone(&agreed), peers.clone(), stop.clone()));
-        let core = Arc::new(Core { config, raft, agreed, proposer, reads, peers, chain, hearts: Hearts::default(), led, stop });
+        let core = Arc::new(Core {
+            config,
+            raft,
+            agreed,
+            proposer,
+            reads,
+            peers,
+            chain,
+            hearts: Hearts::default(),
+            gate,
+            changing: Arc::default(),
+            removed: watch::Sender::new(false),
+            refused: Refused::default(),
+            contact: Mutex::new(Instant::now()),
+            led,
+            stop,
+        });
         let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
         let duties = tokio::spawn(duties(Arc::clone(&core)));
+        let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
         let (servers, failures) = service::serve(&core, &tls, listeners)?;
         tracing::info!(
             member = core.config.id,
@@ -181,7 +227,7 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        Ok(Self { core, tasks: vec![proposing, reading, standing, duties], servers, failures, released })
+        Ok(Self { core, tasks: vec![proposing, reading, standing, duties, membership], servers, failures, released })
     }
 
     /// Returns once the cluster is formed, has a leader, and this member can serve. Never, while there is no majority.
@@ -213,6 +259,12 @@ impl Member {
                 }
             }
         };
+        let removed = async {
+            match self.core.removed.subscribe().wait_for(|removed| *removed).await {
+                Ok(_) => MemberError::Removed { path: self.core.config.data_dir.clone() },
+                Err(_) => std::future::pending().await,
+            }
+        };
         let servers = async {
             match failures.wait_for(Option::is_some).await {
                 Ok(failure) => MemberError::Serve { why: failure.clone().unwrap_or_default() },
@@ -222,6 +274,7 @@ impl Member {
         tokio::select! {
             error = raft => error,
             error = servers => error,
+            error = removed => error,
         }
     }
 
@@ -232,7 +285,7 @@ impl Member {
 
     /// The member that leads, as this one knows.
     pub fn leader(&self) -> Option<u64> {
-        self.core.raft.metrics().borrow().current_leader
+        self.core.leader()
     }
 
     /// Stops everything and returns when the folder is free.
@@ -277,8 +330,7 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {
-    let members: BTreeMap<u64, Peer> =
-        config.members.iter().map(|m| (m.id, Peer { service: m.service.clone(), raft: m.raft.clone() })).collect();
+    let members: BTreeMap<u64, Peer> = config.members.iter().map(|m| (m.id, m.peer())).collect();
     match raft.initialize(members).await {
         Ok(()) => Ok(()),
         Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Err(MemberError::Bootstrapped { path: config.data_dir.clone() }),
@@ -289,7 +341,40 @@ async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberErro
 impl Core {
     /// Whether this member leads, as far as it knows.
     pub fn leads(&self) -> bool {
-        self.raft.metrics().borrow().current_leader == Some(self.config.id)
+        self.leader() == Some(self.config.id)
+    }
+
+    /// Who leads, as far as this member knows.
+    pub fn leader(&self) -> Option<u64> {
+        self.raft.metrics().borrow().current_leader
+    }
+
+    /// The membership in force here, committed or not.
+    pub fn roster(&self) -> Roster {
+        Roster::of(&self.raft.metrics().borrow().membership_config)
+    }
+
+    /// The members for agents: what is committed.
+    pub fn member_list(&self) -> MemberList {
+        let roster = self.agreed.roster();
+        MemberList { generation: self.agreed.ledger().generation(), since: roster.index(), services: roster.services() }
+    }
+
+    /// A leader's message was taken.
+    pub fn heard_leader(&self) {
+        *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether there is a leader now: this member with a majority behind it, or one that is heard.
+    pub fn has_leader(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let silence = match metrics.current_leader {
+            None => return false,
+            Some(leader) if leader == self.config.id => metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis),
+            Some(_) => self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed(),
+        };
+        silence < Duration::from_millis(self.config.election_ms)
     }
 
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
@@ -321,7 +406,7 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
             _ = tick.tick() => {}
         }
         let metrics = core.raft.metrics();
-        let has_leader = {
+        {
             let metrics = metrics.borrow();
             let now = (metrics.current_leader, metrics.current_term);
             if known != now {
@@ -331,16 +416,8 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
                     (None, term) => tracing::warn!(term, "this member has no leader"),
                 }
             }
-            match metrics.current_leader {
-                None => false,
-                Some(leader) if leader == core.config.id => {
-                    let silence = metrics.millis_since_quorum_ack.map(Duration::from_millis);
-                    silence.is_none_or(|s| s < LEADERLESS_MAX)
-                }
-                Some(_) => true,
-            }
-        };
-        if has_leader {
+        }
+        if core.has_leader() {
             last_led = Instant::now();
         }
         let is_led = last_led.elapsed() < LEADERLESS_MAX;
@@ -406,7 +483,11 @@ async fn tell_leader(core: &Core, leader: u64) {
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
     let summary = HeartbeatSummary { from: MemberId(core.config.id), heard };
-    if core.peers.heartbeats(leader, &summary, DUTIES_TICK).await {
+    let told = match core.roster().members.get(&leader) {
+        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
+        None => false,
+    };
+    if told {
         core.hearts.leader_knows(until);
     } else {
         // Told with the next summary, to whoever leads then.

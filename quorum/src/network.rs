@@ -1,11 +1,11 @@
-//! How members reach each other: one lazy connection each to the other's Raft and service ports.
+//! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
+//! membership says; one that moved gets new connections.
 
-use crate::config::MemberAddress;
 use crate::identity::member_name;
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::tls::{ClientTls, TlsError};
-use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX};
+use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
@@ -18,8 +18,8 @@ use openraft::raft::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
@@ -30,11 +30,18 @@ const BACKOFF: Duration = Duration::from_millis(100);
 
 /// The other members.
 #[derive(Clone, Debug)]
-pub struct Peers(Arc<BTreeMap<u64, Link>>);
+pub struct Peers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    tls: ClientTls,
+    links: Mutex<BTreeMap<u64, Link>>,
+}
 
 /// One other member.
 #[derive(Clone, Debug)]
 struct Link {
+    peer: Peer,
     raft: Channel,
     service: Channel,
     since: Instant,
@@ -59,62 +66,118 @@ impl Link {
 }
 
 impl Peers {
-    /// Prepares connections; nothing is sent yet.
-    pub fn new(members: &[MemberAddress], this: u64, tls: &ClientTls) -> Result<Self, TlsError> {
-        let mut links = BTreeMap::new();
-        for member in members.iter().filter(|m| m.id != this) {
-            let name = member_name(member.id);
-            let link = Link {
-                raft: tls.channel(&member.raft, &name)?,
-                service: tls.channel(&member.service, &name)?,
-                since: Instant::now(),
-                answered: Arc::new(AtomicU64::new(0)),
-                silent: Arc::default(),
-            };
-            links.insert(member.id, link);
+    /// Knows nobody yet.
+    pub fn new(tls: ClientTls) -> Self {
+        Self(Arc::new(Inner { tls, links: Mutex::default() }))
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Link>> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections to `member` at `peer`, made where there are none; nothing is sent yet.
+    fn link(&self, member: u64, peer: &Peer) -> Result<Link, TlsError> {
+        let mut links = self.links();
+        if let Some(link) = links.get(&member).filter(|link| link.peer == *peer) {
+            return Ok(link.clone());
         }
-        Ok(Self(Arc::new(links)))
+        let link = self.open(member, peer)?;
+        links.insert(member, link.clone());
+        Ok(link)
+    }
+
+    fn open(&self, member: u64, peer: &Peer) -> Result<Link, TlsError> {
+        let name = member_name(member);
+        Ok(Link {
+            peer: peer.clone(),
+            raft: self.0.tls.channel(&peer.raft, &name)?,
+            service: self.0.tls.channel(&peer.service, &name)?,
+            since: Instant::now(),
+            answered: Arc::new(AtomicU64::new(0)),
+            silent: Arc::default(),
+        })
+    }
+
+    fn known(&self, member: u64) -> Option<Link> {
+        self.links().get(&member).cloned()
+    }
+
+    /// Learns where members are that are not known yet; nothing is sent. What the membership says later counts more.
+    pub fn introduce<'a>(&self, this: u64, members: impl IntoIterator<Item = (u64, &'a Peer)>) {
+        for (member, peer) in members {
+            if member != this
+                && self.known(member).is_none()
+                && let Err(error) = self.link(member, peer)
+            {
+                tracing::warn!(member, error = %with_causes(&error), "a member's address cannot be used");
+            }
+        }
+    }
+
+    /// Closes the connections to a member that is none any more.
+    pub fn forget(&self, member: u64) {
+        self.links().remove(&member);
     }
 
     /// How long ago this member last answered.
     pub fn silence(&self, member: u64) -> Option<Duration> {
-        let link = self.0.get(&member)?;
+        let link = self.known(member)?;
         let answered = link.answered.load(Ordering::Relaxed).checked_sub(1)?;
         Some(link.since.elapsed().saturating_sub(Duration::from_millis(answered)))
     }
 
     /// The service of this member.
-    pub fn service(&self, member: u64) -> Option<ServiceClient<Channel>> {
-        let channel = self.0.get(&member)?.service.clone();
-        let client = ServiceClient::new(channel);
-        Some(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    pub fn service(&self, member: u64, peer: &Peer) -> Result<ServiceClient<Channel>, TlsError> {
+        let client = ServiceClient::new(self.link(member, peer)?.service);
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
     /// The other members.
     pub fn ids(&self) -> Vec<u64> {
-        self.0.keys().copied().collect()
+        self.links().keys().copied().collect()
     }
 
     /// Audit records of this member behind `after`, as many as one message takes. With `u64::MAX` the page's head alone
     /// comes: the member has its state and its audit chain up to there, and a learner may vote.
     pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoPage> {
-        let link = self.0.get(&member).ok_or_else(|| NoPage::Unanswered("it is not in this member's configuration".to_owned()))?;
+        let link = self.known(member).ok_or_else(|| NoPage::Unanswered("it is not known where it is".to_owned()))?;
         let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage::Unanswered(with_causes(&e)))?;
-        match tokio::time::timeout(PAGE_TIMEOUT, raft_client(link).audit(body)).await {
+        match tokio::time::timeout(PAGE_TIMEOUT, raft_client(&link).audit(body)).await {
             Ok(Ok(page)) => unpack(page.get_ref()).map_err(|e| NoPage::Unanswered(with_causes(&e))),
             Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => Err(NoPage::Unknown),
-            Ok(Err(status)) => {
-                Err(NoPage::Unanswered(std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes)))
-            }
+            Ok(Err(status)) => Err(NoPage::Unanswered(status_text(&status))),
             Err(_) => Err(NoPage::Unanswered("no answer in time".to_owned())),
         }
     }
 
     /// Tells the leader what this member heard. True when it took it.
-    pub async fn heartbeats(&self, leader: u64, summary: &HeartbeatSummary, limit: Duration) -> bool {
-        let (Some(link), Ok(body)) = (self.0.get(&leader), pack(summary)) else { return false };
-        matches!(tokio::time::timeout(limit, raft_client(link).heartbeats(body)).await, Ok(Ok(_)))
+    pub async fn heartbeats(&self, leader: u64, peer: &Peer, summary: &HeartbeatSummary, limit: Duration) -> bool {
+        let (Ok(link), Ok(body)) = (self.link(leader, peer), pack(summary)) else { return false };
+        matches!(tokio::time::timeout(limit, raft_client(&link).heartbeats(body)).await, Ok(Ok(_)))
     }
+
+    /// Asks whoever is at `peer` who it is and which membership it has committed; why there is no answer otherwise.
+    pub async fn roster(&self, member: u64, peer: &Peer, question: &RosterQuestion, limit: Duration) -> Result<RosterAnswer, String> {
+        // Connections of its own: who is asked need not be a member.
+        let link = self.open(member, peer).map_err(|e| with_causes(&e))?;
+        let body = pack(question).map_err(|e| with_causes(&e))?;
+        match tokio::time::timeout(limit, raft_client(&link).roster(body)).await {
+            Ok(Ok(reply)) => unpack(reply.get_ref()).map_err(|e| with_causes(&e)),
+            Ok(Err(status)) => Err(status_text(&status)),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
+    }
+
+    /// Asks a member to become a candidate now. True when it does.
+    pub async fn campaign(&self, member: u64, limit: Duration) -> bool {
+        let Some(link) = self.known(member) else { return false };
+        matches!(tokio::time::timeout(limit, raft_client(&link).campaign(Packed::default())).await, Ok(Ok(_)))
+    }
+}
+
+/// What a failed call says, with the transport's causes where it has some.
+pub fn status_text(status: &tonic::Status) -> String {
+    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), with_causes)
 }
 
 /// Why a member gave no page of its audit chain.
@@ -133,8 +196,8 @@ fn raft_client(link: &Link) -> RaftClient<Channel> {
 impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = Wire;
 
-    async fn new_client(&mut self, target: u64, _peer: &Peer) -> Wire {
-        Wire { target, link: self.0.get(&target).cloned() }
+    async fn new_client(&mut self, target: u64, peer: &Peer) -> Wire {
+        Wire { target, link: self.link(target, peer).map_err(|e| with_causes(&e)) }
     }
 }
 
@@ -142,7 +205,8 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
 #[derive(Debug)]
 pub struct Wire {
     target: u64,
-    link: Option<Link>,
+    /// Or why there can be none.
+    link: Result<Link, String>,
 }
 
 #[derive(Clone, Copy)]
@@ -170,8 +234,9 @@ impl Wire {
         E: std::error::Error + DeserializeOwned + Serialize,
     {
         let no_answer = |why: String| NoAnswer { target: self.target, why };
-        let Some(link) = &self.link else {
-            return Err(RPCError::Unreachable(Unreachable::new(&no_answer("it is not in this member's configuration".to_owned()))));
+        let link = match &self.link {
+            Ok(link) => link,
+            Err(why) => return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why.clone())))),
         };
         let broken = |error: PackError| RPCError::Network(NetworkError::from(AnyError::new(&error)));
         let body: Packed = pack(question).map_err(broken)?;
@@ -190,7 +255,7 @@ impl Wire {
                 reply
             }
             Ok(Err(status)) => {
-                let why = std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes);
+                let why = status_text(&status);
                 link.is_silent(self.target, &why);
                 return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why))));
             }

@@ -15,7 +15,7 @@ use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Commands that wait to be proposed; more are refused.
@@ -49,10 +49,10 @@ struct Waiting {
 pub struct Proposer(mpsc::Sender<Waiting>);
 
 impl Proposer {
-    /// Starts the task that proposes.
-    pub fn start(raft: Raft, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    /// Starts the task that proposes. While `gate` is false, commands wait.
+    pub fn start(raft: Raft, gate: watch::Receiver<bool>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
-        let task = tokio::spawn(ProposerTask { raft, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
+        let task = tokio::spawn(ProposerTask { raft, gate, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
         (Self(tx), task)
     }
 
@@ -82,6 +82,7 @@ pub async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
 
 struct ProposerTask {
     raft: Raft,
+    gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
 }
@@ -94,6 +95,11 @@ impl ProposerTask {
                 first = self.queue.recv() => first,
             };
             let Some(first) = first else { return };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Its other end lives as long as the member.
+                _open = self.gate.wait_for(|open| *open) => {}
+            }
             let permit = tokio::select! {
                 () = stop.cancelled() => return,
                 permit = Arc::clone(&self.under_way).acquire_owned() => permit,

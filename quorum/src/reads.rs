@@ -8,7 +8,7 @@ use crate::proposer::Unserved;
 use crate::raft::Raft;
 use openraft::error::{CheckIsLeaderError, RaftError};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Questions that wait; more are refused.
@@ -29,7 +29,8 @@ impl ReadGate {
     /// Starts the task that asks the members.
     ///
     /// `held`: the index of the last entry that the log had when the member started; applied before the first answer.
-    pub fn start(raft: Raft, held: u64, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    /// While `gate` is false, questions wait.
+    pub fn start(raft: Raft, held: u64, mut gate: watch::Receiver<bool>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, mut rx) = mpsc::channel::<Waiting>(WAITING_MAX);
         let task = tokio::spawn(async move {
             let mut caught_up = held == 0;
@@ -39,6 +40,11 @@ impl ReadGate {
                     first = rx.recv() => first,
                 };
                 let Some(first) = first else { return };
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    // Its other end lives as long as the member.
+                    _open = gate.wait_for(|open| *open) => {}
+                }
                 let mut waiting = vec![first];
                 while let Ok(next) = rx.try_recv() {
                     waiting.push(next);

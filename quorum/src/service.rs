@@ -10,6 +10,7 @@ use crate::identity::{Caller, Role};
 use crate::member::{Core, Listeners, MemberError};
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
+use crate::refused::Cause;
 use crate::tls::{ClientTls, TlsError};
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
 use lattice_api::v1::Packed;
@@ -80,6 +81,12 @@ struct Service {
     calls: Arc<Semaphore>,
 }
 
+impl Service {
+    fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, Status> {
+        Caller::of(request).inspect_err(|_| self.core.refused.count(Cause::Name))
+    }
+}
+
 type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -88,11 +95,13 @@ impl Quorum for Service {
     type WatchStream = Packets;
 
     async fn call(&self, request: tonic::Request<Packed>) -> Result<Response<Packed>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = self.caller(&request)?;
         let _permit = self.calls.try_acquire().map_err(|_| Status::unavailable("too many calls at once"))?;
         if request.metadata().contains_key(answer::FORWARDED) {
-            if caller.role != Role::Quorum {
-                return Err(Status::permission_denied("only members forward"));
+            let members = self.core.roster().members;
+            if !caller.member().is_some_and(|id| members.contains_key(&id)) {
+                self.core.refused.count(Cause::Role);
+                return Err(Status::permission_denied(format!("only members forward, and {} is none", caller.name)));
             }
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
@@ -100,28 +109,32 @@ impl Quorum for Service {
         let question: Request = unpack(request.get_ref())?;
         let answer = match answer::may(&caller, &question) {
             Ok(()) => answer::answer(&self.core, question).await,
-            Err(refusal) => Err(refusal),
+            Err(refusal) => {
+                self.core.refused.count(Cause::Role);
+                Err(refusal)
+            }
         };
         Ok(Response::new(pack(&answer)?))
     }
 
     async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = self.caller(&request)?;
         if caller.role == Role::Quorum {
+            self.core.refused.count(Cause::Role);
             return Err(Status::permission_denied("sessions are for agents (roles node and api)"));
         }
         Ok(Response::new(session::open(Arc::clone(&self.core), caller, request.into_inner())))
     }
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
-        Caller::of(&request)?;
+        self.caller(&request)?;
         let wanted = unpack(request.get_ref())?;
         Ok(Response::new(watching::open(Arc::clone(&self.core), wanted)?))
     }
 }
 
 /// As a refusal, for those who asked for an answer.
-fn unserved(why: Unserved) -> Refusal {
+pub(crate) fn unserved(why: Unserved) -> Refusal {
     match why {
         Unserved::NotLeader(Some(leader)) => Refusal::Unavailable { why: format!("member {leader} leads") },
         Unserved::NotLeader(None) => Refusal::Unavailable { why: "no member leads at present".to_owned() },

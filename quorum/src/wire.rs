@@ -2,6 +2,7 @@
 //! vocabulary (the model's) on both ends.
 
 use crate::ledger::AuditHead;
+use crate::roster::Roster;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation, Incarnation,
     MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
@@ -45,6 +46,32 @@ pub enum Request {
     VerifyAudit,
     /// How the members stand. Answered by the member asked, leader or not.
     Status,
+    /// How the members stand, as the leader sees them.
+    Members,
+    /// A change of the members, given again until it is done.
+    ChangeMembers(MembersOrder),
+}
+
+/// An operator's order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersOrder {
+    /// Who gives it.
+    pub by: Principal,
+    /// What is to be.
+    pub change: MembersChange,
+}
+
+/// A change of the members. Each is idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MembersChange {
+    /// A member that runs with an empty folder learns, then votes.
+    Add { id: u64, service: String, raft: String },
+    /// A member loses its vote, then is forgotten.
+    Remove { id: u64 },
+    /// The same in one change of votes.
+    Replace { old: u64, id: u64, service: String, raft: String },
+    /// Another member leads: this one, or the one that has most of the log.
+    Transfer { to: Option<u64> },
 }
 
 /// What a [`Request`] is answered with.
@@ -68,6 +95,8 @@ pub enum Answer {
     AuditVerified { records: u64, head: String },
     /// How the members stand.
     Status(QuorumStatus),
+    /// How far a change of the members is.
+    Changed { done: bool, text: String },
 }
 
 /// Why a request was not granted. A refusal changed nothing.
@@ -104,6 +133,10 @@ pub enum Refusal {
     TooLarge { what: String, bytes: u64, most: u64 },
     #[error("the request is malformed: {why}")]
     Malformed { why: String },
+    #[error("this is for operators; {name} is none")]
+    NotOperator { name: String },
+    #[error("{why}")]
+    Members { why: String },
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
     /// The caller should try another member, or again later.
@@ -165,9 +198,11 @@ pub enum Down {
         heartbeat_ms: u64,
         /// The last report of this incarnation that was acknowledged.
         report_seq: u64,
-        /// Every member's service address (`host:port`), for the next connect.
-        members: Vec<String>,
+        /// Who the members are, for the next connect.
+        members: MemberList,
     },
+    /// The members changed.
+    Members(MemberList),
     /// All that the node is to do now. Sent after registration and after each change that concerns the node.
     Desired(DesiredList),
     /// Reports up to `seq` of this incarnation are committed.
@@ -176,6 +211,24 @@ pub enum Down {
     HeartbeatAck { seq: u64 },
     /// The session is over; connect to another member.
     Close { why: String },
+}
+
+/// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberList {
+    /// Of the recovery: a recovered quorum's lists are newer than all before.
+    pub generation: Generation,
+    /// The log index of the membership.
+    pub since: u64,
+    /// Every member's service address, `host:port`.
+    pub services: Vec<String>,
+}
+
+impl MemberList {
+    /// Whether this list is newer than `other`.
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        (self.generation, self.since) > (other.generation, other.since)
+    }
 }
 
 /// Opens a watch.
@@ -233,6 +286,28 @@ pub struct AuditPage {
     pub records: Vec<AuditRecord>,
 }
 
+/// One member asks another who it is and who the members are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterQuestion {
+    pub cluster: String,
+    /// Who asks.
+    pub from: u64,
+    /// What is committed, as far as it knows.
+    pub roster: Roster,
+}
+
+/// The answer to a [`RosterQuestion`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterAnswer {
+    pub cluster: String,
+    /// Who answers.
+    pub member: u64,
+    /// Whether its log is empty.
+    pub pristine: bool,
+    /// What is committed, as far as it knows.
+    pub roster: Roster,
+}
+
 /// How the members stand, as one of them sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuorumStatus {
@@ -248,6 +323,9 @@ pub struct QuorumStatus {
     pub allocations: Vec<(AllocationState, u32)>,
     pub audit_records: u64,
     pub at: Timestamp,
+    /// What the member that answers refused to callers whose certificate does not fit, and how often since it began.
+    #[serde(default)]
+    pub refused: Vec<(String, u64)>,
 }
 
 /// One member in a [`QuorumStatus`].
@@ -258,6 +336,8 @@ pub struct MemberStatus {
     pub service: String,
     /// Where members reach it, `host:port`.
     pub raft: String,
+    /// Whether it votes; one that does not is learning.
+    pub votes: bool,
     /// The last log index known to be on its disk; `None` where this member does not know.
     pub matched: Option<u64>,
     /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).

@@ -4,14 +4,19 @@ use super::refusal::{status, unexpected};
 use super::{Api, allocations::ANSWER};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
-use lattice_quorum::wire::{Answer, QuorumStatus, Request as Ask};
+use lattice_quorum::wire::{Answer, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
+use std::time::Duration;
 use tonic::{Request, Response, Status};
+
+/// How long one step of a change of the members may take until there is an answer of any kind.
+const CHANGE: Duration = Duration::from_secs(8);
 
 #[tonic::async_trait]
 impl AdminService for Api {
     async fn quorum_status(&self, request: Request<v1::QuorumStatusRequest>) -> Result<Response<v1::QuorumStatusResponse>, Status> {
         self.caller(&request).await?;
-        match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
+        let ask = if request.get_ref().by_leader { Ask::Members } else { Ask::Status };
+        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Status(now) => Ok(Response::new(to_proto(&now))),
             other => Err(unexpected(&other)),
         }
@@ -24,10 +29,43 @@ impl AdminService for Api {
             other => Err(unexpected(&other)),
         }
     }
+
+    async fn change_members(&self, request: Request<v1::ChangeMembersRequest>) -> Result<Response<v1::ChangeMembersResponse>, Status> {
+        let by = self.user(&request).await?;
+        let change = change(request.into_inner())?;
+        match self.quorum.call(&Ask::ChangeMembers(MembersOrder { by, change }), CHANGE).await.map_err(|e| status(&e))? {
+            Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn change(request: v1::ChangeMembersRequest) -> Result<MembersChange, Status> {
+    use v1::change_members_request::Change;
+    let address = |what: &str, text: String| {
+        let well = lattice_quorum::config::is_address(&text);
+        if well { Ok(text) } else { Err(Status::invalid_argument(format!("{what} {text:?}: host:port is needed"))) }
+    };
+    let member = |m: v1::AddMember| Ok::<_, Status>((m.id, address("service", m.service)?, address("raft", m.raft)?));
+    let change = match request.change.ok_or_else(|| Status::invalid_argument("no change is named"))? {
+        Change::Add(m) => member(m).map(|(id, service, raft)| MembersChange::Add { id, service, raft })?,
+        Change::Remove(m) => MembersChange::Remove { id: m.id },
+        Change::Replace(m) => {
+            let (id, service, raft) = member(m.by.unwrap_or_default())?;
+            MembersChange::Replace { old: m.old, id, service, raft }
+        }
+        Change::Transfer(m) => MembersChange::Transfer { to: m.to },
+    };
+    match &change {
+        MembersChange::Add { id: 0, .. } | MembersChange::Replace { id: 0, .. } => {
+            Err(Status::invalid_argument("members are counted from 1"))
+        }
+        _ => Ok(change),
+    }
 }
 
 fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
-    use v1::quorum_status_response::{Count, Member};
+    use v1::quorum_status_response::{Count, Member, Refused};
     v1::QuorumStatusResponse {
         cluster: now.cluster.clone(),
         answered_by: now.member.0,
@@ -44,10 +82,12 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
                 raft: m.raft.clone(),
                 standing: m.standing.clone(),
                 matched: m.matched,
+                votes: m.votes,
             })
             .collect(),
         audit_records: now.audit_records,
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
+        refused: now.refused.iter().map(|(what, count)| Refused { what: what.clone(), count: *count }).collect(),
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }
-                Refusal::NotYours { .. } | Refusal::Role { .. } => Status::permission_denied(text),
+                Refusal::NotYours { .. } | Refusal::Role { .. } | Refusal::NotOperator { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),

@@ -1,15 +1,29 @@
-//! `lattice quorum status`.
+//! `lattice quorum status` and `members`.
 
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Table, block};
 use lattice_api::v1;
-use lattice_api::v1::quorum_status_response::Count;
+use lattice_api::v1::quorum_status_response::{Count, Refused};
 
-pub async fn run(session: &Session) -> Result<(), Failure> {
+/// The members alone, as the leader sees them.
+pub async fn members(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest {})).await?;
+    let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: true })).await?;
+    match session.format() {
+        Format::Table => print(&table(&status)),
+        Format::Json => print_json(&json(&status)["members"]),
+        Format::Name => {
+            let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
+            print_names(ids.iter().map(String::as_str))
+        }
+    }
+}
+
+pub async fn status(session: &Session) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: false })).await?;
     match session.format() {
         Format::Table => print(&text(&status)),
         Format::Json => print_json(&json(&status)),
@@ -30,15 +44,27 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         ("Audit", format!("{} records", status.audit_records)),
         ("Nodes", counts(&status.nodes)),
         ("Allocations", counts(&status.allocations)),
+        ("Refused", refused(&status.refused)),
     ]);
-    let mut table = Table::new(&["MEMBER", "STANDING", "MATCHED", "SERVICE", "RAFT"]);
+    text.push('\n');
+    text.push_str(&table(status));
+    text
+}
+
+fn table(status: &v1::QuorumStatusResponse) -> String {
+    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "SERVICE", "RAFT"]);
     for m in &status.members {
         let matched = m.matched.map(|index| index.to_string()).unwrap_or_default();
-        table.row(vec![m.id.to_string(), m.standing.clone(), matched, m.service.clone(), m.raft.clone()]);
+        let votes = if m.votes { "yes" } else { "no" };
+        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, m.service.clone(), m.raft.clone()]);
     }
-    text.push('\n');
-    text.push_str(&table.text(&[]));
-    text
+    table.text(&[])
+}
+
+/// Callers whose certificates did not fit.
+fn refused(counts: &[Refused]) -> String {
+    let counts: Vec<String> = counts.iter().map(|c| format!("{} {}", c.count, c.what)).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
 fn counts(counts: &[Count]) -> String {
@@ -51,7 +77,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
     let members = status
         .members
         .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "matched": m.matched, "service": m.service, "raft": m.raft }));
+        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "service": m.service, "raft": m.raft }));
     serde_json::json!({
         "cluster": status.cluster,
         "answered_by": status.answered_by,
@@ -63,6 +89,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
         "allocations": count(&status.allocations),
+        "refused": status.refused.iter().map(|r| (r.what.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
     })
 }
 
@@ -78,6 +105,7 @@ mod tests {
             raft: format!("h{id}:9000"),
             standing: standing.into(),
             matched,
+            votes: true,
         };
         let status = v1::QuorumStatusResponse {
             cluster: "lattice".into(),
@@ -90,6 +118,7 @@ mod tests {
             audit_records: 40,
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
+            refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],
         };
         let want = "\
 Cluster:      lattice
@@ -99,10 +128,11 @@ Revision:     120 (generation 1)
 Audit:        40 records
 Nodes:        3 Ready
 Allocations:  none
+Refused:      2 certificates of another role
 
-MEMBER  STANDING  MATCHED  SERVICE   RAFT
-1       follower  —        h1:50051  h1:9000
-2       leader    120      h2:50051  h2:9000
+MEMBER  STANDING  VOTES  MATCHED  SERVICE   RAFT
+1       follower  yes    —        h1:50051  h1:9000
+2       leader    yes    120      h2:50051  h2:9000
 ";
         assert_eq!(text(&status), want);
     }

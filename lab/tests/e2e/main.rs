@@ -14,6 +14,7 @@ mod isolation;
 mod jobs;
 mod lifetime;
 mod logs;
+mod members;
 mod mpi;
 mod outage;
 mod probe;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         mpi::trials(),
         survival::trials(),
         outage::trials(),
+        members::trials(),
         recovery::trials(),
         supervisor::trials(),
         full_disk::trials(),

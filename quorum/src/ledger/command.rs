@@ -5,6 +5,7 @@ use lattice_model::{
     Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A command with the time at which the leader proposed it: the only time that applying it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,35 @@ pub enum Action {
     ReleaseLease { name: String, token: u64 },
     /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
     ExpireLease { name: String, token: u64, renewed: Revision },
+    /// A step of a change of the members that is about to be taken: written down first.
+    Members { by: Principal, step: MembersStep },
+}
+
+/// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MembersStep {
+    /// A member begins to learn.
+    Learn { id: u64, service: String, raft: String },
+    /// From now on these vote.
+    Vote { voters: Vec<u64> },
+    /// A member without a vote is forgotten.
+    Forget { id: u64 },
+    /// Another member is to lead.
+    HandOver { to: u64 },
+}
+
+impl fmt::Display for MembersStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Learn { id, service, raft } => write!(f, "member {id} (service {service}, raft {raft}) learns"),
+            Self::Vote { voters } => {
+                let voters: Vec<String> = voters.iter().map(u64::to_string).collect();
+                write!(f, "members {} vote", voters.join(", "))
+            }
+            Self::Forget { id } => write!(f, "member {id} leaves the cluster"),
+            Self::HandOver { to } => write!(f, "member {to} is to lead"),
+        }
+    }
 }
 
 impl Action {
@@ -65,6 +95,7 @@ impl Action {
             | Self::AcquireLease { .. }
             | Self::ReleaseLease { .. }
             | Self::ExpireLease { .. } => 256,
+            Self::Members { .. } => 1024,
         }
     }
 }

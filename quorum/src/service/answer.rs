@@ -4,8 +4,11 @@ use super::unserved;
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome};
 use crate::member::Core;
+use crate::membership::{self, SILENT_AFTER};
+use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
+use crate::roster::Roster;
 use crate::store::machine::AuditError;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
 use lattice_model::{Allocation, Entrypoint, MemberId, Revision};
@@ -24,14 +27,12 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 const LIST_MAX: u32 = 1000;
 /// Audit records in one answer.
 const AUDIT_MAX: u32 = 10_000;
-/// A member that has not answered the leader for so long is called silent.
-const SILENT_AFTER: Duration = Duration::from_secs(2);
 
 /// What a member passes on to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Forward {
     Propose(Vec<Action>),
-    Read(Request),
+    Answer(Request),
 }
 
 /// What the leader answers to a [`Forward`].
@@ -45,7 +46,7 @@ pub(super) enum Forwarded {
 /// Whether the caller's certificate entitles it to this.
 pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
     let needed = match request {
-        Request::Status | Request::GetAllocation { .. } | Request::ListNodes => return Ok(()),
+        Request::Status | Request::Members | Request::GetAllocation { .. } | Request::ListNodes => return Ok(()),
         Request::AcquireLease { holder, .. } if caller.role == Role::Api && holder.as_str() != caller.name => {
             return Err(Refusal::Malformed { why: format!("{} cannot take a lease for {holder}", caller.name) });
         }
@@ -56,7 +57,8 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
         | Request::Audit { .. }
-        | Request::VerifyAudit => Role::Api,
+        | Request::VerifyAudit
+        | Request::ChangeMembers(_) => Role::Api,
     };
     if caller.role == needed { Ok(()) } else { Err(Refusal::Role { needed: needed.to_string(), role: caller.role.to_string() }) }
 }
@@ -66,9 +68,13 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
         Request::VerifyAudit => return verify_audit(core).await,
-        Request::GetAllocation { .. } | Request::ListAllocations { .. } | Request::ListNodes | Request::Audit { .. } => {
-            return read(core, request).await;
-        }
+        Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
+        Request::GetAllocation { .. }
+        | Request::ListAllocations { .. }
+        | Request::ListNodes
+        | Request::Audit { .. }
+        | Request::Members
+        | Request::ChangeMembers(_) => return by_leader(core, request).await,
         Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
@@ -96,10 +102,10 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
-async fn read(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     match leader_elsewhere(core) {
-        None => read_here(core, request).await,
-        Some(leader) => match pass_on(core, leader, &Forward::Read(request)).await.map_err(unserved)? {
+        None => answer_here(core, request).await,
+        Some(leader) => match pass_on(core, leader, &Forward::Answer(request)).await.map_err(unserved)? {
             Forwarded::Answered(answer) => answer,
             Forwarded::Unserved(why) => Err(Refusal::Unavailable { why }),
             Forwarded::Proposed(_) => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
@@ -114,27 +120,31 @@ pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
             Ok(results) => Forwarded::Proposed(results),
             Err(why) => Forwarded::Unserved(unserved(why).to_string()),
         },
-        Forward::Read(request) => Forwarded::Answered(read_here(core, request).await),
+        Forward::Answer(request) => Forwarded::Answered(answer_here(core, request).await),
     }
 }
 
 fn leader_elsewhere(core: &Core) -> Option<u64> {
-    core.raft.metrics().borrow().current_leader.filter(|leader| *leader != core.config.id)
+    core.leader().filter(|leader| *leader != core.config.id)
 }
 
 async fn pass_on(core: &Core, leader: u64, forward: &Forward) -> Result<Forwarded, Unserved> {
     let unavailable = |why: String| Unserved::Unavailable(format!("member {leader} leads: {why}"));
-    let mut client = core.peers.service(leader).ok_or_else(|| unavailable("it is not in the configuration".to_owned()))?;
+    let peer = core.roster().members.remove(&leader).ok_or_else(|| unavailable("this member does not know where it is".to_owned()))?;
+    let mut client = core.peers.service(leader, &peer).map_err(|e| unavailable(with_causes(&e)))?;
     let mut request = tonic::Request::new(pack(forward).map_err(|e| unavailable(with_causes(&e)))?);
     request.metadata_mut().insert(FORWARDED, MetadataValue::from_static("1"));
     match tokio::time::timeout(FORWARD_TIMEOUT, client.call(request)).await {
         Ok(Ok(reply)) => unpack(reply.get_ref()).map_err(|e| unavailable(with_causes(&e))),
-        Ok(Err(status)) => Err(unavailable(std::error::Error::source(&status).map_or_else(|| status.message().to_owned(), with_causes))),
+        Ok(Err(status)) => Err(unavailable(status_text(&status))),
         Err(_) => Err(unavailable("no answer in time".to_owned())),
     }
 }
 
-async fn read_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+    if let Request::ChangeMembers(order) = request {
+        return membership::change(core, order).await;
+    }
     core.reads.pass().await.map_err(unserved)?;
     match request {
         Request::GetAllocation { key } => {
@@ -150,6 +160,7 @@ async fn read_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal
             let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
+        Request::Members => Ok(Answer::Status(status(core))),
         Request::Audit { after_seq, limit } => {
             let limit = if limit == 0 { AUDIT_MAX } else { limit.min(AUDIT_MAX) };
             let agreed = Arc::clone(&core.agreed);
@@ -161,6 +172,7 @@ async fn read_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
         | Request::VerifyAudit
+        | Request::ChangeMembers(_)
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
     }
 }
@@ -203,23 +215,26 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError
 fn status(core: &Core) -> QuorumStatus {
     let metrics = core.raft.metrics().borrow().clone();
     let leads = metrics.current_leader == Some(core.config.id);
-    let members = core.config.members.iter().map(|member| {
-        let is_leader = metrics.current_leader == Some(member.id);
-        let this = member.id == core.config.id;
-        let replicated = metrics.replication.as_ref().and_then(|r| r.get(&member.id)).copied().flatten().map(|id| id.index);
+    let roster = Roster::of(&metrics.membership_config);
+    let members = roster.members.iter().map(|(id, peer)| {
+        let is_leader = metrics.current_leader == Some(*id);
+        let this = *id == core.config.id;
+        let votes = roster.has_vote(*id);
+        let replicated = metrics.replication.as_ref().and_then(|r| r.get(id)).copied().flatten().map(|id| id.index);
         let matched = if this { metrics.last_log_index } else { replicated };
+        let alive = if votes { "follower" } else { "learner" };
         let standing = if is_leader {
             "leader"
         } else if this {
-            "follower"
+            alive
         } else if leads {
-            let silent = core.peers.silence(member.id).is_none_or(|s| s > SILENT_AFTER);
-            if silent { "silent" } else { "follower" }
+            let silent = core.peers.silence(*id).is_none_or(|s| s > SILENT_AFTER);
+            if silent { "silent" } else { alive }
         } else {
             "unknown"
         };
-        let (service, raft) = (member.service.clone(), member.raft.clone());
-        MemberStatus { id: MemberId(member.id), service, raft, matched, standing: standing.to_owned() }
+        let (service, raft) = (peer.service.clone(), peer.raft.clone());
+        MemberStatus { id: MemberId(*id), service, raft, votes, matched, standing: standing.to_owned() }
     });
     let members = members.collect();
     let ledger = core.agreed.ledger();
@@ -235,5 +250,6 @@ fn status(core: &Core) -> QuorumStatus {
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
         at: crate::proposer::now(),
+        refused: core.refused.told(),
     }
 }

@@ -1,14 +1,16 @@
-//! Raft's messages, from members alone.
+//! Raft's messages, from members alone, each in its own name.
 
 use crate::chain;
 use crate::identity::{Caller, Role};
 use crate::member::Core;
+use crate::membership;
 use crate::pack::{pack, unpack, with_causes};
 use crate::raft::TypeConfig;
-use crate::wire::{AuditPageRequest, HeartbeatSummary};
+use crate::refused::Cause;
+use crate::wire::{AuditPageRequest, HeartbeatSummary, RosterQuestion};
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
-use openraft::raft::InstallSnapshotRequest;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, VoteRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
@@ -17,31 +19,61 @@ pub(super) struct RaftService {
     pub(super) core: Arc<Core>,
 }
 
-fn members_only(request: &Request<Packed>) -> Result<(), Status> {
-    let caller = Caller::of(request)?;
-    if caller.role == Role::Quorum {
-        return Ok(());
+impl RaftService {
+    /// The id in the caller's certificate, which must be a member's.
+    fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
+        let caller = Caller::of(request).inspect_err(|_| self.core.refused.count(Cause::Name))?;
+        if caller.role != Role::Quorum {
+            self.core.refused.count(Cause::Role);
+            let why = format!("this needs the certificate role quorum; {} has {}", caller.name, caller.role);
+            return Err(Status::permission_denied(why));
+        }
+        caller.member().ok_or_else(|| {
+            self.core.refused.count(Cause::Name);
+            Status::permission_denied(format!("{:?} is no member's name", caller.name))
+        })
     }
-    Err(Status::permission_denied(format!("this needs the certificate role quorum; {} has {}", caller.name, caller.role)))
+
+    /// Refuses what one member says in another's name.
+    fn speaks_for(&self, member: u64, said: u64) -> Result<(), Status> {
+        if member == said {
+            return Ok(());
+        }
+        self.core.refused.count(Cause::Name);
+        Err(Status::permission_denied(format!("member-{member} speaks as member {said}")))
+    }
 }
 
 #[tonic::async_trait]
 impl Raft for RaftService {
     async fn append(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        members_only(&request)?;
-        let answer = self.core.raft.append_entries(unpack(request.get_ref())?).await;
+        let member = self.member(&request)?;
+        let entries: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
+        self.speaks_for(member, entries.vote.leader_id.node_id)?;
+        let answer = self.core.raft.append_entries(entries).await;
+        if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_) | AppendEntriesResponse::Conflict))
+        {
+            self.core.heard_leader();
+        }
         Ok(Response::new(pack(&answer)?))
     }
 
     async fn vote(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        members_only(&request)?;
-        let answer = self.core.raft.vote(unpack(request.get_ref())?).await;
+        let member = self.member(&request)?;
+        let vote: VoteRequest<u64> = unpack(request.get_ref())?;
+        self.speaks_for(member, vote.vote.leader_id.node_id)?;
+        let answer = self.core.raft.vote(vote).await;
         Ok(Response::new(pack(&answer)?))
     }
 
     async fn install_snapshot(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        members_only(&request)?;
+        let member = self.member(&request)?;
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
+        self.speaks_for(member, part.vote.leader_id.node_id)?;
+        self.core.heard_leader();
+        // Who joins knows nobody yet.
+        let members = part.meta.last_membership.membership().nodes().map(|(id, peer)| (*id, peer));
+        self.core.peers.introduce(self.core.config.id, members);
         if !self.core.chain.is_ready_for(&part.meta.snapshot_id, part.vote.leader_id.node_id) {
             return Err(Status::unavailable("the audit records that the snapshot relies on are fetched first"));
         }
@@ -50,7 +82,7 @@ impl Raft for RaftService {
     }
 
     async fn audit(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        members_only(&request)?;
+        self.member(&request)?;
         let AuditPageRequest { after } = unpack(request.get_ref())?;
         let agreed = Arc::clone(&self.core.agreed);
         let page = tokio::task::spawn_blocking(move || chain::page(&agreed, after)).await;
@@ -59,16 +91,33 @@ impl Raft for RaftService {
     }
 
     async fn heartbeats(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        members_only(&request)?;
+        let member = self.member(&request)?;
         if !self.core.leads() {
             return Err(Status::failed_precondition("this member does not lead"));
         }
         let summary: HeartbeatSummary = unpack(request.get_ref())?;
+        self.speaks_for(member, summary.from.0)?;
         let now = Instant::now();
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             self.core.hearts.heard(node, incarnation, at);
         }
+        Ok(Response::new(Packed::default()))
+    }
+
+    async fn roster(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
+        let member = self.member(&request)?;
+        let question: RosterQuestion = unpack(request.get_ref())?;
+        self.speaks_for(member, question.from)?;
+        Ok(Response::new(pack(&membership::answer(&self.core, &question))?))
+    }
+
+    async fn campaign(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
+        let member = self.member(&request)?;
+        if self.core.leader() != Some(member) {
+            return Err(Status::failed_precondition(format!("member {member} does not lead, so it hands nothing over")));
+        }
+        self.core.raft.trigger().elect().await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(Packed::default()))
     }
 }

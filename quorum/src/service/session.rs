@@ -12,6 +12,8 @@ use crate::identity::Caller;
 use crate::ledger::{Action, Outcome, Registration};
 use crate::member::Core;
 use crate::pack::{pack, unpack, with_causes};
+use crate::refused::Cause;
+use crate::roster::Roster;
 use crate::wire::{Down, Refusal, Up};
 use lattice_api::v1::Packed;
 use lattice_model::{DesiredShare, Incarnation, NodeId, NodeReport, Revision};
@@ -109,6 +111,8 @@ struct Session<'a> {
     incarnation: Incarnation,
     /// Wakes when what the node is to do changes.
     changed: Arc<Notify>,
+    /// Changes of the members.
+    rosters: watch::Receiver<Arc<Roster>>,
     /// Up to when the leader knows what was heard here.
     known: watch::Receiver<Instant>,
     /// The last heartbeat that the leader does not know yet.
@@ -123,6 +127,7 @@ impl<'a> Session<'a> {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
+            core.refused.count(Cause::Name);
             let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
@@ -141,15 +146,16 @@ impl<'a> Session<'a> {
             return Err(Ended::Close("this member lies too far behind the leader".to_owned()));
         }
         let changed = core.agreed.changes.session(node.clone());
+        let rosters = core.agreed.rosters();
         core.hearts.heard(node.clone(), incarnation, Instant::now());
-        let mut session = Self { core, down, node, incarnation, changed, known: core.hearts.known(), beat: None, sent: None };
+        let mut session = Self { core, down, node, incarnation, changed, rosters, known: core.hearts.known(), beat: None, sent: None };
         let registered = Down::Registered {
             incarnation,
             generation: core.agreed.ledger().generation(),
             cluster: core.config.cluster.clone(),
             heartbeat_ms: core.config.node_heartbeat_ms,
             report_seq,
-            members: core.config.members.iter().map(|m| m.service.clone()).collect(),
+            members: core.member_list(),
         };
         down.send(&registered).await?;
         session.send_desired(revision).await?;
@@ -181,6 +187,7 @@ impl<'a> Session<'a> {
                         None => return Err(Ended::Gone),
                     },
                     () = self.changed.notified() => self.send_desired(Revision(0)).await?,
+                    Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
                     known = self.known.changed(), if self.beat.is_some() => {
                         if known.is_ok() {
                             self.acknowledge_beat().await?;

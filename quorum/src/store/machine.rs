@@ -15,6 +15,7 @@ use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
 use crate::pack;
 use crate::proposer::now;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
+use crate::roster::Roster;
 use lattice_model::{AuditRecord, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use thiserror::Error;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 /// The agreed state of this member, for readers.
@@ -29,6 +31,8 @@ use uuid::Uuid;
 pub struct Agreed {
     ledger: RwLock<Ledger>,
     audit: Mutex<AuditChain>,
+    /// The committed membership.
+    roster: watch::Sender<Arc<Roster>>,
     /// Who hears of changes.
     pub changes: Changes,
 }
@@ -52,6 +56,16 @@ impl Agreed {
     /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
     pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The committed membership, as of the last applied entry.
+    pub fn roster(&self) -> Arc<Roster> {
+        Arc::clone(&self.roster.borrow())
+    }
+
+    /// Hears of each change of the committed membership.
+    pub fn rosters(&self) -> watch::Receiver<Arc<Roster>> {
+        self.roster.subscribe()
     }
 
     fn audit(&self) -> MutexGuard<'_, AuditChain> {
@@ -177,12 +191,18 @@ impl Machine {
             Some(loaded) => (loaded.ledger, Some(loaded.about.meta)),
             None => (Ledger::default(), None),
         };
-        let agreed = Agreed { ledger: RwLock::new(ledger), audit: Mutex::new(audit), changes: Changes::default() };
+        let membership = meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default();
+        let agreed = Agreed {
+            ledger: RwLock::new(ledger),
+            audit: Mutex::new(audit),
+            roster: watch::Sender::new(Arc::new(Roster::of(&membership))),
+            changes: Changes::default(),
+        };
         Ok(Self {
             directory: directory.clone(),
             agreed: Arc::new(agreed),
             applied: meta.as_ref().and_then(|m| m.last_log_id),
-            membership: meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default(),
+            membership,
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
         })
     }
@@ -287,6 +307,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal)?,
                 EntryPayload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
+                    self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
                     Replies::default()
                 }
             });
@@ -330,6 +351,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.snapshots.kept.are(kept);
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
+        self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
         *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
         self.agreed.changes.tell_everything();
         Ok(())

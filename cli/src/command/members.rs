@@ -1,0 +1,67 @@
+//! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: asked for again until the change is done.
+
+use crate::args::{AddMember, MemberId, ReplaceMember, Transfer};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use lattice_api::v1;
+use lattice_api::v1::change_members_request::Change;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long there may be no answer in a row: a change may move the leadership.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+/// Between two tries where there was none.
+const AGAIN: Duration = Duration::from_millis(300);
+
+fn member(args: AddMember) -> v1::AddMember {
+    v1::AddMember { id: args.id, service: args.service, raft: args.raft }
+}
+
+pub async fn add(session: &Session, args: AddMember) -> Result<(), Failure> {
+    change(session, Change::Add(member(args))).await
+}
+
+pub async fn remove(session: &Session, args: MemberId) -> Result<(), Failure> {
+    change(session, Change::Remove(v1::RemoveMember { id: args.id })).await
+}
+
+pub async fn replace(session: &Session, args: ReplaceMember) -> Result<(), Failure> {
+    change(session, Change::Replace(v1::ReplaceMember { old: args.old, by: Some(member(args.new)) })).await
+}
+
+pub async fn transfer(session: &Session, args: Transfer) -> Result<(), Failure> {
+    change(session, Change::Transfer(v1::TransferLeader { to: args.to })).await
+}
+
+async fn change(session: &Session, change: Change) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let mut told = String::new();
+    let mut away: Option<Instant> = None;
+    loop {
+        let request = v1::ChangeMembersRequest { change: Some(change.clone()) };
+        match answer(client.admin().change_members(request)).await {
+            Ok(now) if now.done => {
+                return match session.format() {
+                    Format::Table => print(&format!("{}\n", now.text)),
+                    Format::Json => print_json(&serde_json::json!({ "done": true, "text": now.text })),
+                    Format::Name => print_names([now.text.as_str()]),
+                };
+            }
+            Ok(now) => {
+                away = None;
+                if told != now.text {
+                    session.note(&now.text);
+                    told = now.text;
+                }
+            }
+            Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
+                if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
+                    return Err(failure.hint("what was begun stays as it is: the same command goes on from there"));
+                }
+                sleep(AGAIN).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}

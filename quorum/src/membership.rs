@@ -1,0 +1,257 @@
+//! Changes of the membership, step by step, on the leader; and how a member learns that it was taken out.
+//!
+//! ```text
+//!   change (an operator, again until it is done) ──▶ plan::next ──▶ audited, then done ──▶ plan::next …
+//!   leaderless member ──roster?──▶ the others: a newer committed list without it ends it
+//! ```
+//!
+//! Nothing of a change is kept beside the membership itself: whoever leads goes on from what is there. Each step is in
+//! the audit log before it happens, under the name of the operator.
+
+pub mod plan;
+
+use crate::ledger::{Action, MembersStep};
+use crate::member::Core;
+use crate::network::NoPage;
+use crate::pack::with_causes;
+use crate::proposer::Unserved;
+use crate::raft::Peer;
+use crate::roster::Roster;
+use crate::wire::{Answer, MembersChange, MembersOrder, Refusal, RosterAnswer, RosterQuestion};
+use lattice_model::Principal;
+use openraft::ChangeMembers;
+use plan::{Standing, Step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one call works on a change before it says how far it came.
+const CALL_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether what is waited for has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// Audit records that a learner may lie behind: what is applied while it is asked.
+const HISTORY_LAG_MAX: u64 = 1000;
+/// A member that has not answered for so long is silent.
+pub const SILENT_AFTER: Duration = Duration::from_secs(2);
+/// How long another member may take for a question about the membership.
+pub const QUESTION_MAX: Duration = Duration::from_secs(1);
+
+/// Works on a change, on the leader. What takes longer goes on by itself; the order is given again to hear of it.
+pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answer, Refusal> {
+    if !order.by.is_root() {
+        return Err(Refusal::NotOperator { name: order.by.name });
+    }
+    let begun = |text: &str| Ok(Answer::Changed { done: false, text: text.to_owned() });
+    let Ok(turn) = Arc::clone(&core.changing).try_lock_owned() else {
+        return begun("a step of a change is under way");
+    };
+    let working = {
+        let core = Arc::clone(core);
+        tokio::spawn(async move {
+            let result = work(&core, &order).await;
+            drop(turn);
+            result
+        })
+    };
+    // The step goes on where nobody waits for it any more: half a change of Raft's membership helps nobody.
+    match tokio::time::timeout(CALL_MAX + LOOK, working).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(Refusal::Unavailable { why: error.to_string() }),
+        Err(_) => begun("waiting for a majority of the members to take the change"),
+    }
+}
+
+async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal> {
+    let end = Instant::now() + CALL_MAX;
+    // Not before everything that is committed is applied here: an older membership would be judged.
+    core.reads.pass().await.map_err(unserved)?;
+    loop {
+        let standing = standing(core);
+        match plan::next(&standing, &order.change) {
+            Step::Done(text) => return Ok(Answer::Changed { done: true, text }),
+            Step::Refuse(why) => return Err(Refusal::Members { why }),
+            Step::Wait(text) => {
+                if Instant::now() > end {
+                    return Ok(Answer::Changed { done: false, text });
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            Step::Learn(id, peer) => {
+                meet(core, id, &peer).await?;
+                let (service, raft) = (peer.service.clone(), peer.raft.clone());
+                audit(core, &order.by, MembersStep::Learn { id, service, raft }).await?;
+                let nodes = BTreeMap::from([(id, peer)]);
+                alter(core, ChangeMembers::AddNodes(nodes)).await?;
+            }
+            Step::Vote(voters) => {
+                let new = voters.iter().find(|id| !standing.roster.has_vote(**id));
+                if let Some(text) = lacks_history(core, new.copied()).await {
+                    if Instant::now() > end {
+                        return Ok(Answer::Changed { done: false, text });
+                    }
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+                audit(core, &order.by, MembersStep::Vote { voters: voters.iter().copied().collect() }).await?;
+                alter(core, ChangeMembers::ReplaceAllVoters(voters)).await?;
+            }
+            Step::Forget(id) => {
+                let peer = standing.roster.members.get(&id).cloned();
+                audit(core, &order.by, MembersStep::Forget { id }).await?;
+                alter(core, ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
+                if let Some(peer) = peer {
+                    say_farewell(core, id, peer);
+                }
+            }
+            Step::HandOver(to) => {
+                audit(core, &order.by, MembersStep::HandOver { to }).await?;
+                crate::handover::to(core, to).await?;
+                let done = matches!(order.change, MembersChange::Transfer { .. });
+                return Ok(Answer::Changed { done, text: format!("member {to} leads") });
+            }
+        }
+    }
+}
+
+fn standing(core: &Core) -> Standing {
+    let metrics = core.raft.metrics().borrow().clone();
+    let roster = Roster::of(&metrics.membership_config);
+    let this = core.config.id;
+    let answers = |id: &u64| *id == this || core.peers.silence(*id).is_some_and(|s| s < SILENT_AFTER);
+    let replicated = metrics.replication.unwrap_or_default();
+    Standing {
+        leader: this,
+        last: metrics.last_log_index.unwrap_or(0),
+        matched: replicated.into_iter().filter_map(|(id, matched)| Some((id, matched?.index))).collect(),
+        answering: roster.members.keys().copied().filter(answers).collect(),
+        roster,
+    }
+}
+
+/// Makes sure that whoever is at the address is the member that is meant, of this cluster, and has no other past.
+async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
+    let refuse = |why: String| Err(Refusal::Members { why });
+    let answer = match core.peers.roster(id, peer, &question(core), QUESTION_MAX).await {
+        Ok(answer) => answer,
+        Err(why) => return refuse(format!("member {id} does not answer at {}: {why}", peer.raft)),
+    };
+    if answer.cluster != core.config.cluster {
+        return refuse(format!("the member at {} is of cluster {:?}, this is {:?}", peer.raft, answer.cluster, core.config.cluster));
+    }
+    if answer.member != id {
+        return refuse(format!("at {} is member {}, not {id}", peer.raft, answer.member));
+    }
+    if !answer.pristine {
+        return refuse(format!("member {id} has a past already: start it with an empty data_dir, without --bootstrap"));
+    }
+    Ok(())
+}
+
+/// Why a learner may not vote yet: it has its vote with the audit chain, or not at all.
+async fn lacks_history(core: &Core, learner: Option<u64>) -> Option<String> {
+    let id = learner?;
+    let want = core.agreed.ledger().audit_head().seq;
+    // The head of what it has applied, with the records up to there.
+    match core.peers.audit_page(id, u64::MAX).await {
+        Ok(page) if page.head.seq + HISTORY_LAG_MAX >= want => None,
+        Ok(page) => Some(format!("member {id} catches up: it has {} of {want} audit records", page.head.seq)),
+        Err(NoPage::Unknown) => None,
+        Err(error) => Some(format!("member {id}: {error}")),
+    }
+}
+
+async fn audit(core: &Core, by: &Principal, step: MembersStep) -> Result<(), Refusal> {
+    tracing::info!(by = by.name, "the membership: {step}");
+    let results = core.propose_here(vec![Action::Members { by: by.clone(), step }]).await.map_err(unserved)?;
+    results.into_iter().try_for_each(|result| result.map(drop))
+}
+
+async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refusal> {
+    // Those that lose their vote go on learning until they are forgotten: so they hear that they lost it.
+    let altered = core.raft.change_membership(change, true).await;
+    altered.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
+}
+
+/// Tells a member that was taken out, as soon as that is applied here. One that does not hear it asks for itself.
+fn say_farewell(core: &Arc<Core>, id: u64, peer: Peer) {
+    let core = Arc::clone(core);
+    tokio::spawn(async move {
+        let until = Instant::now() + SILENT_AFTER;
+        while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+        if let Err(why) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
+            tracing::info!(member = id, why, "the member that was taken out does not hear of it now");
+        }
+        core.peers.forget(id);
+    });
+}
+
+fn question(core: &Core) -> RosterQuestion {
+    RosterQuestion { cluster: core.config.cluster.clone(), from: core.config.id, roster: (*core.agreed.roster()).clone() }
+}
+
+/// Answers another member's question, and takes notice of what it says itself.
+pub(crate) fn answer(core: &Core, question: &RosterQuestion) -> RosterAnswer {
+    if question.cluster == core.config.cluster {
+        core.peers.introduce(core.config.id, question.roster.members.iter().map(|(id, peer)| (*id, peer)));
+        notice(core, &question.roster);
+    }
+    RosterAnswer {
+        cluster: core.config.cluster.clone(),
+        member: core.config.id,
+        pristine: core.raft.metrics().borrow().last_log_index.is_none(),
+        roster: (*core.agreed.roster()).clone(),
+    }
+}
+
+fn notice(core: &Core, roster: &Roster) {
+    let known = Roster::of(&core.raft.metrics().borrow().membership_config);
+    if !roster.expels(core.config.id, &known) {
+        return;
+    }
+    if let Err(error) = write_removed(&core.config.data_dir, roster.index()) {
+        tracing::error!(error = %with_causes(&error), "that this member was removed cannot be written down");
+    }
+    core.removed.send_replace(true);
+}
+
+/// Asks the others once a second while this member has no leader: perhaps it was taken out while it did not listen.
+pub(crate) async fn watch(core: Arc<Core>) {
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            () = tokio::time::sleep(QUESTION_MAX) => {}
+        }
+        if core.has_leader() {
+            continue;
+        }
+        let known = Roster::of(&core.raft.metrics().borrow().membership_config);
+        let others = known.members.iter().filter(|(id, _)| **id != core.config.id && known.members.contains_key(&core.config.id));
+        let question = question(&core);
+        let asked = others.map(|(id, peer)| core.peers.roster(*id, peer, &question, QUESTION_MAX));
+        for answer in futures::future::join_all(asked).await.into_iter().flatten() {
+            if answer.cluster == core.config.cluster {
+                notice(&core, &answer.roster);
+            }
+        }
+    }
+}
+
+fn removed_file(dir: &Path) -> PathBuf {
+    dir.join("removed")
+}
+
+fn write_removed(dir: &Path, index: u64) -> Result<(), crate::store::StoreError> {
+    crate::store::directory::replace(&removed_file(dir), format!("the membership of log index {index} lacks this member\n").as_bytes())
+}
+
+/// Whether the member of this folder was taken out of its cluster.
+pub(crate) fn was_removed(dir: &Path) -> bool {
+    removed_file(dir).exists()
+}
+
+fn unserved(why: Unserved) -> Refusal {
+    crate::service::unserved(why)
+}
