@@ -4,8 +4,9 @@
 //!   call ──▶ member ──Unavailable, no answer──▶ next member, after a short jittered pause ──▶ … until the deadline
 //! ```
 //!
-//! Every command is idempotent, so sending it again is right. The member that answered last is asked first. Who the
-//! members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
+//! Every command is idempotent, so sending it again is right. A call goes to the leader, where an earlier answer named it:
+//! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
+//! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
 
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
@@ -69,7 +70,12 @@ struct Known {
     members: Vec<Arc<Member>>,
     /// The member that answered last.
     present: usize,
+    /// Where the leader serves, as the last answer had it.
+    leader: Option<String>,
 }
+
+/// In a member's answer: where the leader serves, when that is another one.
+pub(crate) const LEADER_HEADER: &str = "lattice-leader";
 
 #[derive(Debug)]
 struct Member {
@@ -83,7 +89,7 @@ impl QuorumClient {
         let mut members = endpoints.iter().map(|address| open(&tls, address)).collect::<Result<Vec<_>, TlsError>>()?;
         // Agents begin at different members, and leave one that fails for different ones.
         members.shuffle(&mut rand::rng());
-        let known = Known { list: MemberList::default(), members, present: 0 };
+        let known = Known { list: MemberList::default(), members, present: 0, leader: None };
         Ok(Self(Arc::new(Inner { tls, configured: endpoints, known: Mutex::new(known) })))
     }
 
@@ -131,7 +137,7 @@ impl QuorumClient {
         let mut why = "no members are configured".to_owned();
         loop {
             for _ in 0..self.count() {
-                let Some(member) = self.member() else { break };
+                let Some(member) = self.asked_first() else { break };
                 let left = end.saturating_duration_since(Instant::now()).min(ATTEMPT_TIMEOUT);
                 if left.is_zero() {
                     return Err(CallError::Unavailable { why });
@@ -140,9 +146,12 @@ impl QuorumClient {
                 let reply = timeout(left, grpc.call(body.clone())).await;
                 why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
-                        Ok(Ok(answer)) => return Ok(answer),
                         Ok(Err(Refusal::Unavailable { why })) => why,
-                        Ok(Err(refusal)) => return Err(refusal.into()),
+                        Ok(answer) => {
+                            // It was passed on and came back: who is named does lead.
+                            self.heed(reply.metadata());
+                            return answer.map_err(CallError::from);
+                        }
                         Err(error) => with_causes(&error),
                     },
                     Ok(Err(status)) => match refusal_of(&status) {
@@ -206,6 +215,20 @@ impl QuorumClient {
         self.known().members.len()
     }
 
+    /// The leader where it is known, else the member that answered last.
+    fn asked_first(&self) -> Option<Arc<Member>> {
+        let known = self.known();
+        let leader = known.leader.as_ref().and_then(|leader| known.members.iter().find(|m| m.address == *leader));
+        leader.or_else(|| known.members.get(known.present)).cloned()
+    }
+
+    /// Notes who leads, where the answer came from another member.
+    fn heed(&self, metadata: &tonic::metadata::MetadataMap) {
+        if let Some(leader) = metadata.get(LEADER_HEADER).and_then(|value| value.to_str().ok()) {
+            self.known().leader = Some(leader.to_owned());
+        }
+    }
+
     fn member(&self) -> Option<Arc<Member>> {
         let known = self.known();
         known.members.get(known.present).cloned()
@@ -214,6 +237,7 @@ impl QuorumClient {
     /// From now on the member after this one, unless somebody has moved on already.
     fn leave(&self, address: &str) {
         let mut known = self.known();
+        known.leader.take_if(|leader| leader == address);
         if known.members.get(known.present).is_some_and(|m| m.address == address) {
             known.present = (known.present + 1) % known.members.len();
         }

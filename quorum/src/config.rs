@@ -72,7 +72,7 @@ impl Default for QuorumConfig {
             members: Vec::new(),
             tls: TlsFiles::default(),
             heartbeat_ms: 100,
-            election_ms: 1000,
+            election_ms: 500,
             node_heartbeat_ms: 10_000,
             node_degraded_after_ms: 30_000,
             node_down_after_ms: 60_000,

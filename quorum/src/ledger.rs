@@ -29,7 +29,7 @@ mod views;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-mod scenarios;
+pub(crate) mod scenarios;
 
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::SCHEDULER_LEASE;

@@ -41,6 +41,8 @@ pub mod wire;
 mod chain;
 mod handover;
 mod hearts;
+#[cfg(test)]
+mod hostile;
 mod membership;
 mod network;
 mod proposer;

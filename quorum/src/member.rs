@@ -15,7 +15,7 @@ use crate::config::{InvalidConfig, QuorumConfig};
 use crate::hearts::Hearts;
 use crate::ledger::{Action, Outcome};
 use crate::membership;
-use crate::network::Peers;
+use crate::network::{Network, Peers};
 use crate::pack::with_causes;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
@@ -44,6 +44,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
 
 /// A member that was without a leader for so long closes its sessions.
 pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
@@ -165,8 +166,8 @@ impl Member {
         }
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
         let kept = Kept::default();
-        let log = Log::open(&directory, kept.clone())?;
-        let machine = Machine::open(&directory, kept, log.first_index())?;
+        let log = Log::open(&directory, config.id, kept.clone())?;
+        let machine = Machine::open(&directory, kept, log.first_index(), log.synced())?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);
@@ -182,7 +183,8 @@ impl Member {
             peers.introduce(config.id, known.iter().map(|(id, peer)| (*id, peer)));
         }
         chain::complete(&agreed, &peers).await?;
-        let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), peers.clone(), log, machine).await?;
+        let network = Network { peers: peers.clone(), synced: log.synced() };
+        let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), network, log, machine).await?;
         if bootstrap {
             initialise(&raft, &config).await?;
         } else if !pristine {
@@ -375,6 +377,11 @@ impl Core {
             Some(_) => self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed(),
         };
         silence < Duration::from_millis(self.config.election_ms)
+    }
+
+    /// Where that member serves agents, as a header has it.
+    pub fn service_of(&self, id: u64) -> Option<MetadataValue<Ascii>> {
+        self.roster().members.get(&id)?.service.parse().ok()
     }
 
     /// Proposes commands here, in this order, and waits for all. Only the leader can.

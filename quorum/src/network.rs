@@ -4,6 +4,7 @@
 use crate::identity::member_name;
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
+use crate::store::synced::Synced;
 use crate::tls::{ClientTls, TlsError};
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
 use lattice_api::v1::Packed;
@@ -193,11 +194,20 @@ fn raft_client(link: &Link) -> RaftClient<Channel> {
     RaftClient::new(link.raft.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-impl RaftNetworkFactory<TypeConfig> for Peers {
+/// What Raft sends through.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// To whom.
+    pub peers: Peers,
+    /// Nobody is told of a commit that is not on this member's disk.
+    pub synced: Synced,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Wire;
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Wire {
-        Wire { target, link: self.link(target, peer).map_err(|e| with_causes(&e)) }
+        Wire { target, link: self.peers.link(target, peer).map_err(|e| with_causes(&e)), synced: self.synced.clone() }
     }
 }
 
@@ -207,6 +217,7 @@ pub struct Wire {
     target: u64,
     /// Or why there can be none.
     link: Result<Link, String>,
+    synced: Synced,
 }
 
 #[derive(Clone, Copy)]
@@ -274,9 +285,10 @@ impl Wire {
 impl RaftNetwork<TypeConfig> for Wire {
     async fn append_entries(
         &mut self,
-        rpc: AppendEntriesRequest<TypeConfig>,
+        mut rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Peer, RaftError<u64>>> {
+        rpc.leader_commit = rpc.leader_commit.min(self.synced.upto());
         self.ask(Rpc::Append, &rpc, option).await
     }
 

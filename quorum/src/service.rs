@@ -6,6 +6,10 @@ mod raft_rpc;
 mod session;
 mod watching;
 
+#[cfg(test)]
+pub(crate) use answer::{Forward, Forwarded};
+
+use crate::client::LEADER_HEADER;
 use crate::identity::{Caller, Role};
 use crate::member::{Core, Listeners, MemberError};
 use crate::pack::{pack, unpack, with_causes};
@@ -114,7 +118,11 @@ impl Quorum for Service {
                 Err(refusal)
             }
         };
-        Ok(Response::new(pack(&answer)?))
+        let mut response = Response::new(pack(&answer)?);
+        if let Some(leader) = answer::leader_elsewhere(&self.core).and_then(|id| self.core.service_of(id)) {
+            response.metadata_mut().insert(LEADER_HEADER, leader);
+        }
+        Ok(response)
     }
 
     async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {

@@ -25,10 +25,12 @@ pub mod directory;
 pub mod kept;
 pub mod log;
 pub mod machine;
+pub mod power;
 pub mod previous;
 pub mod record;
 pub mod segments;
 pub mod snapshot_file;
+pub mod synced;
 
 #[cfg(test)]
 mod crash_tests;

@@ -46,6 +46,8 @@ pub enum Request {
     VerifyAudit,
     /// How the members stand. Answered by the member asked, leader or not.
     Status,
+    /// The hash of the state that the member asked has applied: the same on every member at the same revision.
+    StateHash,
     /// How the members stand, as the leader sees them.
     Members,
     /// A change of the members, given again until it is done.
@@ -95,6 +97,8 @@ pub enum Answer {
     AuditVerified { records: u64, head: String },
     /// How the members stand.
     Status(QuorumStatus),
+    /// SHA-256 of the state as of this revision, in hexadecimal digits.
+    StateHash { revision: Revision, hash: String },
     /// How far a change of the members is.
     Changed { done: bool, text: String },
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 pub(super) const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
 
-pub(super) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
+pub(crate) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
     AllocationSpec {
         nodes,
         requeue,
@@ -22,11 +22,11 @@ pub(super) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> All
     }
 }
 
-pub(super) fn user(uid: u32) -> Principal {
+pub(crate) fn user(uid: u32) -> Principal {
     Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
 }
 
-pub(super) fn node(number: u8) -> NodeId {
+pub(crate) fn node(number: u8) -> NodeId {
     format!("n{number}").parse().unwrap()
 }
 
@@ -35,7 +35,7 @@ pub(super) fn id(number: u128) -> AllocationId {
     AllocationId(Uuid::from_u128(number << 96 | number))
 }
 
-pub(super) fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
+pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
     Registration {
         node: node(number),
         boot: Boot(Uuid::from_u128(boot)),

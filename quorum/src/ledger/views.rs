@@ -1,9 +1,12 @@
 //! What readers ask of the ledger.
 
 use super::{AuditHead, Holding, Ledger};
+use crate::pack::{self, PackError};
 use crate::wire::Refusal;
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -39,6 +42,15 @@ impl Ledger {
     /// The audit chain's head.
     pub fn audit_head(&self) -> &AuditHead {
         &self.audit
+    }
+
+    /// SHA-256 over all of it, in hexadecimal digits. Replicas that applied the same commands have the same.
+    pub fn hash(&self) -> Result<String, PackError> {
+        let mut hex = String::with_capacity(64);
+        for byte in Sha256::digest(pack::to_bytes(self)?) {
+            write!(hex, "{byte:02x}").expect("writing to a string cannot fail");
+        }
+        Ok(hex)
     }
 
     /// One node.

@@ -30,14 +30,14 @@ const AUDIT_MAX: u32 = 10_000;
 
 /// What a member passes on to the leader.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Forward {
+pub(crate) enum Forward {
     Propose(Vec<Action>),
     Answer(Request),
 }
 
 /// What the leader answers to a [`Forward`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Forwarded {
+pub(crate) enum Forwarded {
     Proposed(Vec<Result<(Outcome, Revision), Refusal>>),
     Answered(Result<Answer, Refusal>),
     Unserved(String),
@@ -57,6 +57,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
         | Request::Audit { .. }
+        | Request::StateHash
         | Request::VerifyAudit
         | Request::ChangeMembers(_) => Role::Api,
     };
@@ -67,6 +68,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
 pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
+        Request::StateHash => return state_hash(core).await,
         Request::VerifyAudit => return verify_audit(core).await,
         Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
         Request::GetAllocation { .. }
@@ -124,7 +126,7 @@ pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
     }
 }
 
-fn leader_elsewhere(core: &Core) -> Option<u64> {
+pub(super) fn leader_elsewhere(core: &Core) -> Option<u64> {
     core.leader().filter(|leader| *leader != core.config.id)
 }
 
@@ -173,6 +175,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ReleaseLease { .. }
         | Request::VerifyAudit
         | Request::ChangeMembers(_)
+        | Request::StateHash
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
     }
 }
@@ -194,6 +197,18 @@ pub(super) fn bytes_about(allocation: &Allocation) -> usize {
         Entrypoint::Command { .. } => 0,
     };
     1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
+}
+
+/// Hashed away from the tasks that serve: a large state takes a while. Its copy shares all entries.
+async fn state_hash(core: &Arc<Core>) -> Result<Answer, Refusal> {
+    let ledger = core.agreed.ledger().clone();
+    let hashed = tokio::task::spawn_blocking(move || ledger.hash().map(|hash| Answer::StateHash { revision: ledger.revision(), hash }));
+    let why = match hashed.await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => with_causes(&error),
+        Err(error) => error.to_string(),
+    };
+    Err(Refusal::Unavailable { why })
 }
 
 async fn verify_audit(core: &Arc<Core>) -> Result<Answer, Refusal> {

@@ -123,7 +123,7 @@ async fn reopen(scratch: &Scratch) -> (Log, Directory) {
     // As if every entry up to there were in the newest snapshot and in the one before it.
     let kept = Kept::default();
     kept.are(vec![100, 99]);
-    (Log::open(&directory, kept).unwrap(), directory)
+    (Log::open(&directory, 1, kept).unwrap(), directory)
 }
 
 /// Closes the log and waits until its folder is free.
@@ -165,6 +165,76 @@ async fn vote_truncation_and_purge_outlast_a_restart() {
     let (mut log, directory) = reopen(&scratch).await;
     assert_eq!(indices(&mut log).await, [101]);
     close(&scratch, log, directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_starts_again_leads_only_when_it_is_elected_again() {
+    let scratch = Scratch::new();
+    for (saved, read) in [
+        (Vote::new_committed(3, 1), Vote::new(3, 1)),
+        (Vote::new(4, 1), Vote::new(4, 1)),
+        (Vote::new_committed(5, 2), Vote::new_committed(5, 2)),
+    ] {
+        let (mut log, directory) = reopen(&scratch).await;
+        log.save_vote(&saved).await.unwrap();
+        assert_eq!(log.read_vote().await.unwrap(), Some(saved));
+        close(&scratch, log, directory).await;
+        let (mut log, directory) = reopen(&scratch).await;
+        assert_eq!(log.read_vote().await.unwrap(), Some(read));
+        close(&scratch, log, directory).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mark_follows_the_disk_in_both_directions() {
+    let scratch = Scratch::new();
+    let (mut log, directory) = reopen(&scratch).await;
+    let mut synced = log.synced();
+    assert_eq!(synced.upto(), None);
+    // Its own entries as a leader: told before they are on disk, and there a moment later.
+    log.save_vote(&Vote::new_committed(1, 1)).await.unwrap();
+    log.blocking_append((1..=5).map(entry)).await.unwrap();
+    synced.reached(5).await.unwrap();
+    assert_eq!(synced.upto(), Some(id(5)));
+    // As a follower, of entries of the very same term: told when they are.
+    log.save_vote(&Vote::new_committed(2, 2)).await.unwrap();
+    log.blocking_append([entry(6)]).await.unwrap();
+    assert_eq!(synced.upto(), Some(id(6)));
+    log.truncate(id(3)).await.unwrap();
+    assert_eq!(synced.upto(), Some(id(2)));
+    log.purge(id(50)).await.unwrap();
+    assert_eq!(synced.upto(), Some(id(50)));
+    close(&scratch, log, directory).await;
+}
+
+#[tokio::test]
+async fn nothing_is_applied_that_is_not_on_disk() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mark = super::synced::SyncedMark::new(Some(id(1)));
+    let mut machine = Machine::open(&directory, Kept::default(), 0, mark.reader()).unwrap();
+    machine.apply([entry(1)]).await.unwrap();
+    {
+        let mut applying = std::pin::pin!(machine.apply([entry(2)]));
+        assert!(futures::poll!(&mut applying).is_pending());
+        mark.set(Some(id(2)));
+        applying.await.unwrap();
+    }
+    assert_eq!(machine.agreed().ledger().revision(), Revision(2));
+    let mut applying = std::pin::pin!(machine.apply([entry(3)]));
+    assert!(futures::poll!(&mut applying).is_pending());
+    mark.fail();
+    assert!(applying.await.is_err(), "the disk failed");
+}
+
+#[test]
+fn a_loss_of_power_takes_what_was_not_synced() {
+    let scratch = Scratch::new();
+    three_entries(&scratch.0);
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    segments.append(4, &[b"lost".to_vec()]).unwrap();
+    segments.lose_unsynced().unwrap();
+    assert_eq!(payloads(&scratch.0).unwrap().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,9 +383,14 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
     assert!(missed.contains("record 1 should follow"), "{missed}");
 }
 
+/// A log that is on disk up to there.
+fn on_disk(index: u64) -> super::synced::Synced {
+    super::synced::SyncedMark::new(Some(id(index))).reader()
+}
+
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory, Kept::default(), 0).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), 0, on_disk(30)).unwrap();
     let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
     assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
     (machine, directory)
@@ -330,7 +405,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     drop((machine, directory, snapshot));
     let open = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        Machine::open(&directory, Kept::default(), 1).map(|machine| (machine, directory))
+        Machine::open(&directory, Kept::default(), 1, on_disk(30)).map(|machine| (machine, directory))
     };
     {
         let (mut machine, _directory) = open().unwrap();

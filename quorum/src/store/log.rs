@@ -6,10 +6,16 @@
 //!
 //! One thread owns the files. Appends that wait while it syncs are written together and share the next sync. Recent
 //! entries stay in memory, bounded by bytes; older ones are read from their segment.
+//!
+//! A follower's append is told when it is on disk. A leader's is told at once, so that the others write it at the same
+//! time; [`super::synced`] keeps what follows from it back until it is on disk here as well. A leader that is started
+//! again may therefore lack entries of its term that others have: it never leads in that term again ([`Log::open`]).
 
 use super::directory::{Directory, replace};
 use super::kept::Kept;
+use super::power::Power;
 use super::segments::{self, Files, Place, Segments};
+use super::synced::{Synced, SyncedMark};
 use super::{StoreError, segments::Stored};
 use crate::pack;
 use crate::raft::{Entry, LogId, StorageError, TypeConfig, Vote};
@@ -39,7 +45,9 @@ pub struct Log {
     index: Arc<Mutex<Index>>,
     jobs: SyncSender<Job>,
     vote: Option<Vote>,
+    member: u64,
     kept: Kept,
+    synced: Synced,
 }
 
 #[derive(Debug, Default)]
@@ -62,31 +70,52 @@ struct Slot {
 }
 
 enum Job {
-    Append { first: u64, payloads: Vec<Vec<u8>>, flushed: LogFlushed<TypeConfig> },
+    Append(Append),
     Vote { vote: Vote, done: oneshot::Sender<Result<(), StoreError>> },
     Truncate { since: u64, done: oneshot::Sender<Result<(), StoreError>> },
     Purge { upto: LogId, clear: bool, done: oneshot::Sender<Result<(), StoreError>> },
 }
 
+struct Append {
+    first: u64,
+    last: LogId,
+    payloads: Vec<Vec<u8>>,
+    /// Whoever is told when it is on disk; `None` where that was not waited for.
+    flushed: Option<LogFlushed<TypeConfig>>,
+}
+
 impl Log {
-    /// Opens the log, cutting a torn tail off, and starts its writer.
-    pub fn open(directory: &Directory, kept: Kept) -> Result<Self, StoreError> {
+    /// Opens the log of `member`, cutting a torn tail off, and starts its writer.
+    ///
+    /// Where this member led when it stopped, its vote is read as not yet granted: others may have entries of that term
+    /// that never reached this disk, and no second entry may get the place of one of them.
+    pub fn open(directory: &Directory, member: u64, kept: Kept) -> Result<Self, StoreError> {
         let path = directory.path();
-        let vote = read_small::<Vote>(&path.join("vote"))?;
+        let vote = read_small::<Vote>(&path.join("vote"))?
+            .map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
         let purged = read_small::<LogId>(&path.join("purged"))?;
         let mut index = Index { purged, ..Index::default() };
         let segments = Segments::open(&path.join("log"), |stored| index.found(stored))?;
         index.files = segments.files().clone();
         index.cached_from = index.first();
         index.evict();
+        let mark = SyncedMark::new(index.slots.back().map(|s| s.id).or(index.purged));
+        let synced = mark.reader();
         let index = Arc::new(Mutex::new(index));
         let (jobs, queue) = sync_channel(JOBS_MAX);
-        let writer = Writer { directory: directory.clone(), index: Arc::clone(&index), segments, failed: false };
+        let writer = Writer {
+            directory: directory.clone(),
+            index: Arc::clone(&index),
+            segments,
+            mark,
+            power: Power::from_environment(),
+            failed: false,
+        };
         std::thread::Builder::new()
             .name("quorum-log".to_owned())
             .spawn(move || writer.run(&queue))
             .map_err(StoreError::io(path, "the writer thread cannot be started"))?;
-        Ok(Self { index, jobs, vote, kept })
+        Ok(Self { index, jobs, vote, member, kept, synced })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
@@ -106,11 +135,21 @@ impl Log {
         index.slots.back().map(|s| s.id).or(index.purged).map_or(0, |id| id.index)
     }
 
+    /// How far it is on disk.
+    pub fn synced(&self) -> Synced {
+        self.synced.clone()
+    }
+
     async fn job(&self, make: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job) -> Result<(), StoreError> {
         let (tx, rx) = oneshot::channel();
         self.jobs.send(make(tx)).map_err(|_| StoreError::Stopped)?;
         rx.await.map_err(|_| StoreError::Stopped)?
     }
+}
+
+/// Whether this vote made `member` the leader of its term.
+fn leads(vote: &Vote, member: u64) -> bool {
+    vote.committed && vote.leader_id.node_id == member
 }
 
 fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
@@ -216,6 +255,8 @@ struct Writer {
     directory: Directory,
     index: Arc<Mutex<Index>>,
     segments: Segments,
+    mark: SyncedMark,
+    power: Power,
     failed: bool,
 }
 
@@ -224,7 +265,7 @@ impl Writer {
         let mut next = queue.recv().ok();
         while let Some(job) = next.take() {
             match job {
-                Job::Append { first, payloads, flushed } => next = self.append(queue, first, payloads, flushed),
+                Job::Append(append) => next = self.append(queue, append),
                 // Whoever asked may have been stopped meanwhile; the work is done all the same.
                 Job::Vote { vote, done } => {
                     let _gone = done.send(write_small(&self.path("vote"), &vote));
@@ -247,29 +288,36 @@ impl Writer {
     }
 
     /// Writes this append and those that wait behind it, syncs once, and tells all of them. Gives back the job that ended the run.
-    fn append(&mut self, queue: &Receiver<Job>, first: u64, payloads: Vec<Vec<u8>>, flushed: LogFlushed<TypeConfig>) -> Option<Job> {
-        let mut waiting = vec![flushed];
-        let mut bytes: usize = payloads.iter().map(Vec::len).sum();
-        let mut result = self.write(first, &payloads);
+    fn append(&mut self, queue: &Receiver<Job>, append: Append) -> Option<Job> {
+        let mut bytes: usize = append.payloads.iter().map(Vec::len).sum();
+        let mut result = self.write(append.first, &append.payloads);
+        let mut last = append.last;
+        let mut waiting = vec![append.flushed];
         let mut next = None;
         while bytes < BATCH_BYTES_MAX
             && let Ok(job) = queue.try_recv()
         {
-            let Job::Append { first, payloads, flushed } = job else {
+            let Job::Append(append) = job else {
                 next = Some(job);
                 break;
             };
-            bytes += payloads.iter().map(Vec::len).sum::<usize>();
-            waiting.push(flushed);
-            result = result.and_then(|()| self.write(first, &payloads));
+            bytes += append.payloads.iter().map(Vec::len).sum::<usize>();
+            waiting.push(append.flushed);
+            last = append.last;
+            result = result.and_then(|()| self.write(append.first, &append.payloads));
         }
+        self.power.check(&self.segments);
         let result = result.and_then(|()| self.segments.sync());
-        if let Err(error) = &result {
-            // What reached the disk is not known: nothing more may be acknowledged.
-            self.failed = true;
-            tracing::error!(error = %pack::with_causes(error), "the log cannot be written; this member stops");
+        match &result {
+            Ok(()) => self.mark.set(Some(last)),
+            Err(error) => {
+                // What reached the disk is not known: nothing more may be acknowledged.
+                self.failed = true;
+                self.mark.fail();
+                tracing::error!(error = %pack::with_causes(error), "the log cannot be written; this member stops");
+            }
         }
-        for flushed in waiting {
+        for flushed in waiting.into_iter().flatten() {
             let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
             flushed.log_io_completed(told.copied());
         }
@@ -307,6 +355,7 @@ impl Writer {
             let dropped = index.slots.split_off(at);
             index.drop_slots(dropped);
         }
+        self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
         index.files.clone_from(self.segments.files());
         Ok(())
     }
@@ -316,6 +365,8 @@ impl Writer {
         write_small(&self.path("purged"), &upto)?;
         if clear {
             self.segments.clear()?;
+            let index = lock(&self.index);
+            self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
         } else {
             self.segments.purge(upto.index)?;
         }
@@ -389,16 +440,26 @@ impl RaftLogStorage<TypeConfig> for Log {
             slots.push(Slot { id: *entry.get_log_id(), bytes: payload.len(), place: None, entry: Some(entry) });
             payloads.push(payload);
         }
-        let Some(first) = slots.first().map(|s| s.id.index) else {
+        let (Some(first), Some(last)) = (slots.first().map(|s| s.id.index), slots.last().map(|s| s.id)) else {
             flushed.log_io_completed(Ok(()));
             return Ok(());
         };
+        // Entries of the term in which this member leads are its own: nobody waits for its disk alone.
+        let own = self.vote.is_some_and(|vote| leads(&vote, self.member) && slots.iter().all(|s| s.id.leader_id == vote.leader_id));
         {
             let mut index = lock(&self.index);
             index.cached += slots.iter().map(|s| s.bytes).sum::<usize>();
             index.slots.extend(slots);
         }
-        self.jobs.send(Job::Append { first, payloads, flushed }).map_err(|_| fail(StoreError::Stopped))
+        if self.synced.is_over() {
+            return Err(fail(StoreError::Stopped));
+        }
+        let (told, later) = if own { (Some(flushed), None) } else { (None, Some(flushed)) };
+        self.jobs.send(Job::Append(Append { first, last, payloads, flushed: later })).map_err(|_| fail(StoreError::Stopped))?;
+        if let Some(flushed) = told {
+            flushed.log_io_completed(Ok(()));
+        }
+        Ok(())
     }
 
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {

@@ -9,6 +9,7 @@ use super::audit::{AuditChain, Checkpoint, Records, Sealed};
 use super::directory::Directory;
 use super::kept::Kept;
 use super::snapshot_file::{About, Loaded};
+use super::synced::Synced;
 use super::{StoreError, previous, snapshot_file};
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
@@ -156,6 +157,8 @@ pub struct Machine {
     applied: Option<LogId>,
     membership: StoredMembership,
     snapshots: Arc<Snapshots>,
+    /// Nothing is applied that is not on this disk.
+    synced: Synced,
 }
 
 #[derive(Debug)]
@@ -172,7 +175,7 @@ impl Machine {
     /// snapshot from elsewhere relies on: see [`Agreed::lacks_audit`].
     ///
     /// `log_first`: the first entry that the log still has. What came before it must be in a snapshot.
-    pub fn open(directory: &Directory, kept: Kept, log_first: u64) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, kept: Kept, log_first: u64, synced: Synced) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, log_first)?;
@@ -204,6 +207,7 @@ impl Machine {
             applied: meta.as_ref().and_then(|m| m.last_log_id),
             membership,
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
+            synced,
         })
     }
 
@@ -302,6 +306,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     {
         let mut replies = Vec::new();
         for entry in entries {
+            self.synced.reached(entry.log_id.index).await.map_err(|e| apply_failed(entry.log_id, &e))?;
             replies.push(match &entry.payload {
                 EntryPayload::Blank => Replies::default(),
                 EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal)?,

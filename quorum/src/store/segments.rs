@@ -162,6 +162,12 @@ impl Segments {
         Ok(())
     }
 
+    /// Cuts off what is not on disk, as a loss of power may.
+    pub fn lose_unsynced(&self) -> Result<(), StoreError> {
+        let (segment, file) = self.last()?;
+        file.set_len(self.synced).map_err(StoreError::io(&self.path(segment), "cannot be cut"))
+    }
+
     fn last(&self) -> Result<(u64, Arc<File>), StoreError> {
         self.files.last_key_value().map(|(first, file)| (*first, Arc::clone(file))).ok_or(StoreError::Stopped)
     }

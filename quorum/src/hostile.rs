@@ -1,0 +1,315 @@
+//! Bytes that come from a network or a disk and are not what they should be: no decoder panics, none believes a length
+//! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
+
+use crate::ledger::{Action, AuditHead, Command, Ledger};
+use crate::pack::{from_bytes, to_bytes};
+use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
+use crate::service::{Forward, Forwarded};
+use crate::store::audit::AuditChain;
+use crate::store::record::{self, Ending};
+use crate::store::segments::Segments;
+use crate::store::snapshot_file::{self, About};
+use crate::wire::{
+    Answer, AuditPage, AuditPageRequest, Change, Down, HeartbeatSummary, Refusal, Request, Up, WatchAllocations, WatchRequest,
+};
+use lattice_model::{Allocation, AllocationId, AuditRecord, Incarnation, MemberId, Revision, Timestamp};
+use openraft::error::{InstallSnapshotError, RaftError};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{CommittedLeaderId, EntryPayload, Membership};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What is done to true bytes.
+#[derive(Clone, Debug)]
+enum Harm {
+    Flip {
+        at: prop::sample::Index,
+        by: u8,
+    },
+    Cut {
+        at: prop::sample::Index,
+    },
+    Insert {
+        at: prop::sample::Index,
+        bytes: Vec<u8>,
+    },
+    /// A MessagePack length that promises far more than there is.
+    Boast {
+        at: prop::sample::Index,
+        kind: usize,
+    },
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    prop_oneof![
+        (any::<prop::sample::Index>(), 1..=255u8).prop_map(|(at, by)| Harm::Flip { at, by }),
+        any::<prop::sample::Index>().prop_map(|at| Harm::Cut { at }),
+        (any::<prop::sample::Index>(), prop::collection::vec(any::<u8>(), 1..16)).prop_map(|(at, bytes)| Harm::Insert { at, bytes }),
+        (any::<prop::sample::Index>(), 0..4usize).prop_map(|(at, kind)| Harm::Boast { at, kind }),
+    ]
+}
+
+fn harmed(bytes: &[u8], harms: &[Harm]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for harm in harms {
+        match harm {
+            Harm::Flip { at, by } if !bytes.is_empty() => {
+                let at = at.index(bytes.len());
+                bytes[at] ^= by;
+            }
+            Harm::Flip { .. } => {}
+            Harm::Cut { at } => bytes.truncate(at.index(bytes.len() + 1)),
+            Harm::Insert { at, bytes: more } => {
+                let at = at.index(bytes.len() + 1);
+                bytes.splice(at..at, more.iter().copied());
+            }
+            Harm::Boast { at, kind } => {
+                // str 32, bin 32, array 32, map 32: four billion of them.
+                let head = [0xdb, 0xc6, 0xdd, 0xdf][*kind];
+                let at = at.index(bytes.len() + 1);
+                bytes.splice(at..at, [head, 0xff, 0xff, 0xff, 0xff]);
+            }
+        }
+    }
+    bytes
+}
+
+/// One type that is read from outside, with true values of it.
+struct Decoder {
+    name: &'static str,
+    truths: Vec<Vec<u8>>,
+    decode: fn(&[u8]) -> bool,
+}
+
+fn decoder<T: Serialize + DeserializeOwned>(name: &'static str, truths: &[T]) -> Decoder {
+    let truths = truths.iter().map(|t| to_bytes(t).unwrap()).collect();
+    Decoder { name, truths, decode: |bytes| from_bytes::<T>(bytes).is_ok() }
+}
+
+fn log_id(index: u64) -> LogId {
+    LogId::new(CommittedLeaderId::new(3, 1), index)
+}
+
+fn command() -> Command {
+    Command { at: Timestamp(5), action: Action::AcquireLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000 } }
+}
+
+fn entries() -> Vec<Entry> {
+    let members: BTreeMap<u64, Peer> = (1..=3).map(|id| (id, Peer { service: format!("h{id}:1"), raft: format!("h{id}:2") })).collect();
+    vec![
+        Entry { log_id: log_id(1), payload: EntryPayload::Membership(Membership::new(vec![members.keys().copied().collect()], members)) },
+        Entry { log_id: log_id(2), payload: EntryPayload::Blank },
+        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(&[command()]).unwrap()) },
+    ]
+}
+
+fn allocation() -> Allocation {
+    let spec = crate::ledger::scenarios::spec(2, lattice_model::RequeuePolicy::Always, 1);
+    Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, crate::ledger::scenarios::user(1), Timestamp(9))
+}
+
+/// A ledger with something in every part, and the audit records that it made.
+fn ledger() -> (Ledger, Vec<AuditRecord>) {
+    use crate::ledger::scenarios::{node, registration};
+    let mut ledger = Ledger::default();
+    let mut records = Vec::new();
+    let allocation = allocation();
+    let actions = [
+        Action::Bootstrap { cluster: "c".into() },
+        Action::Register(registration(1, 1, 0, true)),
+        Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
+        Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
+    ];
+    for (index, action) in (1..).zip(actions) {
+        let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
+        applied.result.unwrap();
+        records.extend(applied.audit);
+    }
+    (ledger, records)
+}
+
+fn decoders() -> Vec<Decoder> {
+    let (ledger, records) = ledger();
+    let (node, allocation) = ("n1".parse().unwrap(), allocation());
+    let list = Request::ListAllocations { uid: Some(7), states: vec![lattice_model::AllocationState::Running], limit: 3 };
+    let submit =
+        Request::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None };
+    let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
+    let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
+    let append =
+        |entries| AppendEntriesRequest::<TypeConfig> { vote, prev_log_id: Some(log_id(1)), entries, leader_commit: Some(log_id(1)) };
+    let install = InstallSnapshotRequest::<TypeConfig> { vote, meta: meta.clone(), offset: 7, data: vec![1, 2, 3], done: false };
+    let (appended, voted): (Result<_, RaftError<u64>>, Result<_, RaftError<u64>>) =
+        (Ok(AppendEntriesResponse::<u64>::Success), Ok(VoteResponse::new(vote, Some(log_id(3)), true)));
+    let installed: Result<_, RaftError<u64, InstallSnapshotError>> = Ok(InstallSnapshotResponse { vote });
+    vec![
+        decoder("Request", &[list, submit, Request::Status]),
+        decoder::<Result<Answer, Refusal>>(
+            "Answer",
+            &[
+                Ok(Answer::Allocation(Box::new(allocation.clone()))),
+                Ok(Answer::Audit(records.clone())),
+                Err(Refusal::LeaseHeld { name: "l".into(), holder: node }),
+            ],
+        ),
+        decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),
+        decoder("Down", &[Down::HeartbeatAck { seq: 3 }, Down::Desired(lattice_model::DesiredList::default())]),
+        decoder("WatchRequest", &[WatchRequest { nodes: true, allocations: WatchAllocations::Live }]),
+        decoder("Change", &[Change::Allocation(Box::new(allocation.clone()))]),
+        decoder("HeartbeatSummary", &[HeartbeatSummary { from: MemberId(2), heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)] }]),
+        decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
+        decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records: records.clone() }]),
+        decoder("Forward", &[Forward::Propose(vec![command().action]), Forward::Answer(Request::ListNodes)]),
+        decoder("Forwarded", &[Forwarded::Unserved("why".into())]),
+        decoder("commands of an entry", &[vec![command(), command()]]),
+        decoder("Entry", &entries()),
+        decoder("Vote", &[vote]),
+        decoder("LogId", &[log_id(7)]),
+        decoder("SnapshotMeta", &[meta]),
+        decoder("Ledger", &[ledger]),
+        decoder("AuditRecord", &records),
+        decoder("AppendEntriesRequest", &[append(entries()), append(vec![])]),
+        decoder("AppendEntriesResponse", &[appended]),
+        decoder("VoteRequest", &[VoteRequest { vote, last_log_id: Some(log_id(3)) }]),
+        decoder("VoteResponse", &[voted]),
+        decoder("InstallSnapshotRequest", &[install]),
+        decoder("InstallSnapshotResponse", &[installed]),
+    ]
+}
+
+#[test]
+fn every_decoder_reads_what_is_written() {
+    for decoder in decoders() {
+        for truth in &decoder.truths {
+            assert!((decoder.decode)(truth), "{}", decoder.name);
+        }
+    }
+}
+
+#[test]
+fn depth_is_bounded() {
+    // Arrays within arrays, where a field is ignored and where one is read.
+    for head in [&[][..], &[0x81, 0xa1, b'x'][..], &[0x81, 0xa6, b'S', b't', b'a', b't', b'u', b's'][..]] {
+        let mut bytes = head.to_vec();
+        bytes.resize(head.len() + 1_000_000, 0x91);
+        for decoder in decoders() {
+            assert!(!(decoder.decode)(&bytes), "{}", decoder.name);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages(bytes in prop::collection::vec(any::<u8>(), 0..256), which in any::<prop::sample::Index>(), harms in prop::collection::vec(harm(), 1..4)) {
+        for decoder in decoders() {
+            let _read = (decoder.decode)(&bytes);
+            let truth = &decoder.truths[which.index(decoder.truths.len())];
+            let _read = (decoder.decode)(&harmed(truth, &harms));
+        }
+    }
+
+    #[test]
+    fn a_log_segment_is_cut_or_refused_and_gives_no_entry_that_was_not_written(
+        harms in prop::collection::vec(harm(), 1..4), lengths in prop::collection::vec(0..300usize, 1..8)
+    ) {
+        let scratch = Scratch::new();
+        let written: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0x5a; *length]).collect();
+        let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+        for (index, payload) in (1..).zip(&written) {
+            segments.append(index, std::slice::from_ref(payload)).unwrap();
+            segments.sync().unwrap();
+        }
+        drop(segments);
+        let file = scratch.0.join(format!("{:020}.log", 1));
+        let whole = std::fs::read(&file).unwrap();
+        let end = whole.iter().rposition(|b| *b != 0).unwrap() + 1;
+        let bytes = harmed(&whole[..end], &harms);
+        std::fs::write(&file, &bytes).unwrap();
+        let mut found = Vec::new();
+        let opened = Segments::open(&scratch.0, |stored| {
+            found.push(stored.payload);
+            Ok(())
+        });
+        prop_assert!(found.len() <= written.len() && found == written[..found.len()], "another entry than was written");
+        match opened {
+            // What is left is read again and goes on.
+            Ok(mut segments) => {
+                segments.append(found.len() as u64 + 1, &[b"more".to_vec()]).unwrap();
+                segments.sync().unwrap();
+            }
+            Err(_) => prop_assert_eq!(std::fs::read(&file).unwrap(), bytes, "what is refused is left as it is"),
+        }
+    }
+
+    #[test]
+    fn records(bytes in prop::collection::vec(any::<u8>(), 0..512), start in 0..64usize) {
+        let (found, ending) = record::scan(&bytes, start);
+        for record in found {
+            prop_assert!(record.offset + record::HEADER + record.length <= bytes.len());
+        }
+        match ending {
+            Ending::Clean => {}
+            Ending::Torn { offset } | Ending::Damaged { offset } => prop_assert!(offset <= bytes.len().max(start)),
+        }
+        let _payload = record::payload(&bytes);
+    }
+}
+
+/// A folder that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lattice-hostile-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The chain in a folder of its own, and its one segment's file.
+fn written_chain(scratch: &Scratch, records: &[AuditRecord]) -> PathBuf {
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(records).unwrap();
+    std::fs::read_dir(&scratch.0).unwrap().next().unwrap().unwrap().path()
+}
+
+proptest! {
+    #[test]
+    fn a_snapshot_is_whole_or_refused(harms in prop::collection::vec(harm(), 1..4)) {
+        let scratch = Scratch::new();
+        let meta = SnapshotMeta { last_log_id: Some(log_id(4)), snapshot_id: "4".into(), ..SnapshotMeta::default() };
+        let (ledger, _) = ledger();
+        let path = snapshot_file::write(&scratch.0, &About::of(meta, &ledger, Timestamp(1)), &ledger).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let bytes = harmed(&whole, &harms);
+        std::fs::write(&path, &bytes).unwrap();
+        prop_assert!(snapshot_file::load(&path).is_err() || bytes == whole);
+    }
+
+    #[test]
+    fn an_audit_segment_gives_no_record_that_was_not_written(harms in prop::collection::vec(harm(), 1..4)) {
+        let scratch = Scratch::new();
+        let (_, written) = ledger();
+        let path = written_chain(&scratch, &written);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, harmed(&whole, &harms)).unwrap();
+        if let Ok(chain) = AuditChain::open(&scratch.0) {
+            let found: Vec<AuditRecord> = chain.records(0, u64::MAX).map_while(Result::ok).collect();
+            prop_assert!(found.len() <= written.len() && found == written[..found.len()]);
+        }
+    }
+}
