@@ -4,6 +4,7 @@
 mod adoption;
 mod figures;
 mod launch;
+mod quorum;
 mod runtime;
 mod slurm;
 mod subject;
@@ -22,6 +23,7 @@ pub use figures::{Figure, Report, Samples, Verdict};
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
     let report = match name {
         Name::Launch => launch::run(dir, options)?,
+        Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
     };
     if json {
@@ -37,6 +39,8 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 pub enum Name {
     /// Starting work: inside an allocation, and a whole job
     Launch,
+    /// What agreement costs, beside etcd: commits, failover, heartbeats, a large state
+    Quorum,
     /// What a node's runtime costs: images, programs, output, and an agent at rest
     Runtime,
 }

@@ -8,8 +8,13 @@ use std::path::Path;
 /// A member's file.
 pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
     let timers = format!(
-        "heartbeat_ms: 50\nelection_ms: 300\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\n",
-        options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms
+        "heartbeat_ms: {}\nelection_ms: {}\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\n{}",
+        options.raft_heartbeat_ms,
+        options.raft_election_ms,
+        options.heartbeat_ms,
+        options.degraded_after_ms,
+        options.down_after_ms,
+        options.member_lines
     );
     member_with(cluster, member, &cluster.members, &timers)
 }

@@ -5,8 +5,9 @@
 //!            (who was started: pid, start time, boot)     (nothing is left: process, scope, mount, loop device, file)
 //! ```
 //!
-//! The lab knows the product from outside only: its binaries, their configuration files and `lattice -o json`. So
-//! it tests what a user gets, and goes on working while the crates behind it change.
+//! The lab knows the product from outside: its binaries, their configuration files and `lattice -o json`. So it tests
+//! what a user gets, and goes on working while the crates behind it change. Where members are measured or their histories
+//! checked it speaks to them as an agent does, with the quorum's own client.
 //!
 //! | module | idea |
 //! |---|---|
@@ -17,6 +18,8 @@
 //! | [`lattice`] | the CLI, asked |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
+//! | [`quorum`] | members alone, and simulated agents |
+//! | [`history`] | whether what clients saw can be explained by one order |
 //! | [`demo`], [`bench`] | what people run |
 
 pub mod bench;
@@ -27,12 +30,14 @@ pub mod demo;
 pub mod down;
 pub mod faults;
 pub mod gpus;
+pub mod history;
 pub mod image;
 pub mod interrupt;
 pub mod lattice;
 pub mod machine;
 pub mod ports;
 pub mod process;
+pub mod quorum;
 pub mod ring;
 pub mod sweep;
 pub mod up;

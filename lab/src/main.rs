@@ -48,7 +48,7 @@ struct Dir {
 #[derive(Args)]
 struct Up {
     /// Agents
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: u32,
     /// Members: 1, 3 or 5
     #[arg(long, default_value_t = 3)]

@@ -47,17 +47,21 @@ pub struct Peer {
 pub enum Target {
     /// At most this part of the named peer's median.
     RatioTo { peer: String, at_most: f64 },
+    /// At least so many times the named peer's median.
+    RatioAtLeast { peer: String, at_least: f64 },
     /// At most this much, in the figure's unit; why that much.
     AtMost { value: f64, why: String },
+    /// At least this much, in the figure's unit; why that much.
+    AtLeast { value: f64, why: String },
 }
 
 /// How a figure stands against its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// At or below it.
+    /// On its side.
     Met,
-    /// Above it.
+    /// Not there.
     Missed,
     /// None is set: the figure is there to be watched.
     NoTarget,
@@ -68,7 +72,7 @@ pub enum Verdict {
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// `ms`, `MB` or `%`.
+    /// `ms`, `MB`, `%` or `/s`.
     pub unit: &'static str,
     /// The measurements.
     pub samples: Samples,
@@ -90,6 +94,8 @@ impl Figure {
             None => Verdict::NoTarget,
             Some(Target::AtMost { value, .. }) => met(samples.median <= *value),
             // A peer that was not measured cannot be beaten: that is a miss, not a silence.
+            Some(Target::AtLeast { value, .. }) => met(samples.median >= *value),
+            Some(Target::RatioAtLeast { peer, at_least }) => met(peers.iter().any(|p| p.name == *peer && p.ratio >= *at_least)),
             Some(Target::RatioTo { peer, at_most }) => met(peers.iter().any(|p| p.name == *peer && p.ratio <= *at_most)),
         };
         Self { name: name.to_owned(), unit, samples, peers, target, verdict }
@@ -103,7 +109,7 @@ fn met(yes: bool) -> Verdict {
 /// All figures of one run, with what a reader must know of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `launch`, `runtime`.
+    /// `launch`, `runtime`, `quorum`.
     pub bench: &'static str,
     /// The machine.
     pub machine: Machine,
@@ -138,6 +144,8 @@ impl fmt::Display for Report {
             let target = match &figure.target {
                 None => "no target".to_owned(),
                 Some(Target::RatioTo { peer, at_most }) => format!("target: at most {at_most} × {peer}"),
+                Some(Target::RatioAtLeast { peer, at_least }) => format!("target: at least {at_least} × {peer}"),
+                Some(Target::AtLeast { value, why }) => format!("target: at least {value} {} ({why})", figure.unit),
                 Some(Target::AtMost { value, why }) => format!("target: at most {value} {} ({why})", figure.unit),
             };
             let verdict = match figure.verdict {
@@ -182,6 +190,11 @@ mod tests {
         assert_eq!(verdict(vec![("srun", Some(samples(&[20.0])))], ratio()), Verdict::Missed);
         assert_eq!(verdict(vec![("srun", None)], ratio()), Verdict::Missed);
         assert_eq!(verdict(vec![], Some(Target::AtMost { value: 30.0, why: String::new() })), Verdict::Met);
+        let more = || Some(Target::RatioAtLeast { peer: "etcd".into(), at_least: 1.2 });
+        assert_eq!(verdict(vec![("etcd", Some(samples(&[8.0])))], more()), Verdict::Met);
+        assert_eq!(verdict(vec![("etcd", Some(samples(&[9.0])))], more()), Verdict::Missed);
+        assert_eq!(verdict(vec![], more()), Verdict::Missed);
+        assert_eq!(verdict(vec![], Some(Target::AtLeast { value: 10.5, why: String::new() })), Verdict::Missed);
         assert_eq!(verdict(vec![], None), Verdict::NoTarget);
     }
 }

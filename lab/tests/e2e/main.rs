@@ -8,6 +8,7 @@ mod data;
 mod demo;
 mod full_disk;
 mod harness;
+mod histories;
 mod hooks;
 mod identity;
 mod isolation;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         full_disk::trials(),
         unprivileged::trials(),
         crash::trials(),
+        histories::trials(),
         topology::trials(),
         logs::trials(),
         whole::trials(),

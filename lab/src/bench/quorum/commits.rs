@@ -1,0 +1,106 @@
+//! Clients of Lattice that commit: submissions and claims.
+
+use super::load::Client;
+use crate::quorum::members::NAME;
+use anyhow::{Context, Result, bail, ensure};
+use lattice_model::claim::ClaimShare;
+use lattice_model::{AllocationId, AllocationSpec, Claim, Entrypoint, Node, NodeId, Principal, Resources};
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::wire::{Answer, Request};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How long a command may take before the bench fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The lease lasts longer than any bench.
+const LEASE_MS: u64 = 3_600_000;
+
+/// Allocations that wait to be claimed.
+pub type Submitted = Arc<Mutex<Vec<AllocationId>>>;
+
+/// What an allocation of the bench asks for: one core of one node.
+fn spec() -> AllocationSpec {
+    let command = Entrypoint::Command { argv: vec!["/bin/true".into()] };
+    let share = Some(Resources { cores: 1, memory_bytes: 0, gpus: 0 });
+    AllocationSpec { share, ..AllocationSpec::new("bench", command, Path::new("/")) }
+}
+
+fn owner() -> Principal {
+    Principal { name: "bench".into(), uid: 1000, gid: 1000, groups: vec![] }
+}
+
+/// Submits one small allocation after the other. What it submitted waits to be claimed.
+#[derive(Clone)]
+pub struct Submitter {
+    client: QuorumClient,
+    submitted: Submitted,
+}
+
+impl Submitter {
+    /// One that notes what it submitted.
+    pub fn new(client: QuorumClient, submitted: &Submitted) -> Self {
+        Self { client, submitted: Arc::clone(submitted) }
+    }
+}
+
+impl Client for Submitter {
+    async fn commit(&mut self) -> Result<()> {
+        let id = AllocationId(Uuid::new_v4());
+        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner(), claim: None };
+        self.client.call(&request, PATIENCE).await?;
+        self.submitted.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        Ok(())
+    }
+}
+
+/// Nodes on which shares are claimed in turn.
+pub struct Room {
+    token: u64,
+    nodes: Vec<Node>,
+    next: AtomicUsize,
+}
+
+impl Room {
+    /// Takes the scheduler's lease and looks at the nodes.
+    pub async fn new(client: &QuorumClient) -> Result<Self> {
+        let holder: NodeId = NAME.parse()?;
+        let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS };
+        let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("a lease was asked for") };
+        let Answer::Nodes(nodes) = client.call(&Request::ListNodes, PATIENCE).await? else { bail!("nodes were asked for") };
+        ensure!(!nodes.is_empty(), "no node is registered");
+        Ok(Self { token, nodes, next: AtomicUsize::new(0) })
+    }
+}
+
+/// Claims one core for one waiting allocation after the other, each on another node.
+pub struct Claimer {
+    client: QuorumClient,
+    room: Arc<Room>,
+    waiting: Submitted,
+}
+
+impl Claimer {
+    /// One that takes from what waits.
+    pub fn new(client: QuorumClient, room: &Arc<Room>, waiting: &Submitted) -> Self {
+        Self { client, room: Arc::clone(room), waiting: Arc::clone(waiting) }
+    }
+}
+
+impl Client for Claimer {
+    async fn commit(&mut self) -> Result<()> {
+        let allocation = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let allocation = allocation.context("no allocation waits any more")?;
+        let node = &self.room.nodes[self.room.next.fetch_add(1, Ordering::Relaxed) % self.room.nodes.len()];
+        let resources = spec().amount_of(&node.size);
+        let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
+        let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share] };
+        match self.client.call(&Request::Claim(claim), PATIENCE).await? {
+            Answer::Claimed { .. } => Ok(()),
+            other => bail!("a claim was made: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The quorum alone, as processes: started, broken, and spoken to with its own client; nodes are simulated sessions.
+
+pub mod agents;
+pub mod members;

@@ -1,0 +1,141 @@
+//! Simulated agents: each a session with a certificate of its own that registers a node and shows that it lives.
+
+use super::members::{Members, certificate};
+use anyhow::{Context, Result, bail, ensure};
+use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
+use lattice_quorum::identity::Role;
+use lattice_quorum::wire::{Down, Up};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+
+/// What each node has. Its cores are claimed one by one.
+pub const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 0 };
+/// Handshakes at once.
+const OPENING_MAX: usize = 32;
+/// How long one agent may take to register.
+const REGISTER_MAX: Duration = Duration::from_secs(60);
+
+/// Agents that hold their sessions until dropped.
+pub struct Agents {
+    _stop: DropGuard,
+    tasks: JoinSet<Result<()>>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+impl Agents {
+    /// Registers so many nodes and goes on with heartbeats, each at its own moment of the interval.
+    pub async fn open(members: &Members, count: usize, interval: Duration) -> Result<Self> {
+        let stop = CancellationToken::new();
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let opening = Arc::new(Semaphore::new(OPENING_MAX));
+        let (registered, mut all) = tokio::sync::mpsc::channel(count);
+        let mut tasks = JoinSet::new();
+        for number in 0..count {
+            let name = format!("s{number:05}");
+            let client = members.client_as(certificate(&members.cluster, &name, Role::Node)?)?;
+            let agent = Agent { name, client, interval, phase: interval.mul_f64(number as f64 / count as f64) };
+            let (opening, registered, stop, acknowledged) =
+                (Arc::clone(&opening), registered.clone(), stop.clone(), Arc::clone(&acknowledged));
+            tasks.spawn(async move {
+                let permit = opening.acquire_owned().await?;
+                let session = agent.register().await?;
+                drop(permit);
+                registered.send(()).await?;
+                drop(registered);
+                tokio::select! {
+                    () = stop.cancelled() => Ok(()),
+                    ended = agent.live(session, &acknowledged) => ended,
+                }
+            });
+        }
+        drop(registered);
+        for done in 0..count {
+            if all.recv().await.is_none() {
+                let ended = tasks.join_next().await;
+                bail!("only {done} of {count} agents could register: {ended:?}");
+            }
+        }
+        Ok(Self { _stop: stop.drop_guard(), tasks, acknowledged })
+    }
+
+    /// Heartbeats acknowledged so far, over all agents.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Fails when an agent lost its session.
+    pub fn check(&mut self) -> Result<()> {
+        match self.tasks.try_join_next() {
+            None => Ok(()),
+            Some(ended) => bail!("an agent's session ended: {ended:?}"),
+        }
+    }
+}
+
+struct Agent {
+    name: String,
+    client: lattice_quorum::client::QuorumClient,
+    interval: Duration,
+    phase: Duration,
+}
+
+struct Session {
+    up: tokio::sync::mpsc::Sender<Up>,
+    down: lattice_quorum::client::DownStream,
+    incarnation: Incarnation,
+}
+
+impl Agent {
+    async fn register(&self) -> Result<Session> {
+        let registration = Up::Register {
+            node: self.name.parse()?,
+            boot: Boot(Uuid::nil()),
+            size: SIZE,
+            addresses: NodeAddresses { mesh: format!("{}:9401", self.name), gossip: format!("{}:9402", self.name) },
+            schedulable: true,
+            incarnation: Incarnation(0),
+            new_life: true,
+            unlimited: vec![],
+            features: Default::default(),
+            found: None,
+        };
+        let end = Instant::now() + REGISTER_MAX;
+        loop {
+            let why = match self.client.session(registration.clone()).await {
+                Ok((up, mut down)) => match down.next().await {
+                    Ok(Down::Registered { incarnation, .. }) => return Ok(Session { up, down, incarnation }),
+                    other => format!("{other:?}"),
+                },
+                Err(error) => error.to_string(),
+            };
+            ensure!(Instant::now() < end, "{} cannot register: {why}", self.name);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn live(&self, mut session: Session, acknowledged: &AtomicU64) -> Result<()> {
+        let mut seq = 0;
+        let mut next = tokio::time::Instant::now() + self.phase;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {
+                    seq += 1;
+                    next += self.interval;
+                    session.up.send(Up::Heartbeat { incarnation: session.incarnation, seq }).await.context("the session is over")?;
+                }
+                said = session.down.next() => match said? {
+                    Down::HeartbeatAck { .. } => {
+                        acknowledged.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Down::Close { why } => bail!("{} was sent away: {why}", self.name),
+                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) => {}
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Histories of claims and leases, recorded while members are killed, stopped and lose their power: each must be
+//! linearizable, nothing acknowledged may be missing, and afterwards every member holds the same state.
+//!
+//! Two schedulers race for the cores of few nodes, other clients for few leases. `LATTICE_TEST_SEED` repeats a run's
+//! faults and choices (not its timing); `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is short: what
+//! nobody answered may have happened at any later time, and too much of that cannot be searched.
+
+use crate::harness::{alone, binaries, fresh_dir};
+use lattice_lab::down::Guard;
+use lattice_lab::history::{Model, Operation, first_fault};
+use lattice_lab::quorum::agents::{Agents, SIZE};
+use lattice_lab::quorum::members::{Members, Timers, certificate};
+use lattice_model::claim::ClaimShare;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Claim, Entrypoint, Node, NodeId, Principal, Resources};
+use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::wire::{Answer, Refusal, Request};
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+const NODES: usize = 24;
+const SCHEDULERS: usize = 2;
+const HOLDERS: usize = 3;
+const LEASES: usize = 3;
+/// How long clients work and members break.
+const ROUND: Duration = Duration::from_secs(15);
+/// How long a client waits for one answer; then nobody knows.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// A command that took longer may have been sent more than once.
+const SENT_TWICE: Duration = Duration::from_millis(100);
+/// Longer than any run: no lease expires by itself.
+const LEASE_MS: u64 = 3_600_000;
+const TIMERS: Timers = Timers { heartbeat_ms: 50, election_ms: 300 };
+/// Snapshots are made, and sent to members that lag, during the run.
+const LINES: &str = "snapshot_entries: 300\n";
+
+pub fn trials() -> Vec<Trial> {
+    vec![alone("histories::claims_and_leases_are_linearizable_under_faults", &[], || {
+        let number = |name: &str| std::env::var(name).ok().map(|v| v.parse::<u64>().unwrap());
+        let first = number("LATTICE_TEST_SEED").unwrap_or_else(|| rand::rng().random());
+        let lasts = Duration::from_secs(number("LATTICE_TEST_SECONDS").unwrap_or(0));
+        binaries();
+        let began = Instant::now();
+        for round in 0.. {
+            let seed = first.wrapping_add(round);
+            eprintln!("LATTICE_TEST_SEED={seed}");
+            let dir = fresh_dir("histories");
+            let guard = Guard::new(&dir);
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(run(&dir, seed));
+            drop(runtime);
+            guard.down(Duration::ZERO).unwrap();
+            if began.elapsed() >= lasts {
+                break;
+            }
+        }
+    })]
+}
+
+/// The cores of one node: each given to at most one allocation, and none taken back.
+struct Cores;
+
+#[derive(Clone, Debug)]
+enum CoreAsk {
+    Claim(AllocationId),
+    Look(AllocationId),
+}
+
+#[derive(Clone, Debug)]
+enum CoreTold {
+    Claimed,
+    /// It has a claim already.
+    NotPending,
+    Conflict,
+    /// It was seen, with a claim or without.
+    Seen(bool),
+}
+
+impl Model for Cores {
+    type State = BTreeSet<AllocationId>;
+    type Input = CoreAsk;
+    type Output = CoreTold;
+
+    fn initial() -> Self::State {
+        BTreeSet::new()
+    }
+
+    fn step(held: &Self::State, input: &CoreAsk, output: Option<&CoreTold>) -> Option<Self::State> {
+        let full = held.len() == SIZE_CORES;
+        let taken = |id: &AllocationId| held.iter().copied().chain([*id]).collect();
+        match (input, output) {
+            (CoreAsk::Claim(id), Some(CoreTold::Claimed)) => (!full && !held.contains(id)).then(|| taken(id)),
+            // Claimed before, or by this very command, whose first answer was lost on its way.
+            (CoreAsk::Claim(id), Some(CoreTold::NotPending)) => (held.contains(id) || !full).then(|| taken(id)),
+            (CoreAsk::Claim(id), Some(CoreTold::Conflict)) => (full && !held.contains(id)).then(|| held.clone()),
+            (CoreAsk::Claim(id), None) => Some(if full { held.clone() } else { taken(id) }),
+            (CoreAsk::Look(id), Some(CoreTold::Seen(claimed))) => (held.contains(id) == *claimed).then(|| held.clone()),
+            (CoreAsk::Look(_), None) => Some(held.clone()),
+            (CoreAsk::Claim(_), Some(CoreTold::Seen(_))) | (CoreAsk::Look(_), Some(_)) => None,
+        }
+    }
+}
+
+/// Of each node's cores, those that are claimed here at all: a claim takes an equal part of the whole node.
+const SIZE_CORES: usize = 4;
+const PART: Resources = Resources { cores: SIZE.cores / SIZE_CORES as u32, memory_bytes: 0, gpus: 0 };
+
+/// One lease: one holder at a time, each grant with a higher token than all before it.
+struct LeaseOf;
+
+#[derive(Clone, Debug)]
+enum LeaseAsk {
+    Acquire(usize),
+    Release(u64),
+}
+
+#[derive(Clone, Debug)]
+enum LeaseTold {
+    Held(u64),
+    HeldByOther,
+    Released,
+    Stale,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LeaseState {
+    /// Who holds it and under which token, where that was told to anybody.
+    holder: Option<(usize, Option<u64>)>,
+    /// The last token that was told.
+    token: u64,
+}
+
+impl Model for LeaseOf {
+    type State = LeaseState;
+    type Input = LeaseAsk;
+    type Output = LeaseTold;
+
+    fn initial() -> LeaseState {
+        LeaseState { holder: None, token: 0 }
+    }
+
+    fn step(state: &LeaseState, input: &LeaseAsk, output: Option<&LeaseTold>) -> Option<LeaseState> {
+        let free = LeaseState { holder: None, token: state.token };
+        match (input, output) {
+            (LeaseAsk::Acquire(who), Some(LeaseTold::Held(token))) => {
+                let granted = LeaseState { holder: Some((*who, Some(*token))), token: *token };
+                match state.holder {
+                    Some((holder, Some(known))) => (holder == *who && known == *token).then_some(granted),
+                    Some((holder, None)) => (holder == *who && *token > state.token).then_some(granted),
+                    None => (*token > state.token).then_some(granted),
+                }
+            }
+            (LeaseAsk::Acquire(who), Some(LeaseTold::HeldByOther)) => {
+                state.holder.is_some_and(|(holder, _)| holder != *who).then(|| state.clone())
+            }
+            (LeaseAsk::Acquire(who), None) => Some(LeaseState { holder: state.holder.or(Some((*who, None))), token: state.token }),
+            (LeaseAsk::Release(token), Some(LeaseTold::Released)) => match state.holder {
+                Some((_, known)) => (known == Some(*token)).then_some(free),
+                None => Some(free),
+            },
+            // Sent twice, it may have been the first one that gave it back.
+            (LeaseAsk::Release(token), Some(LeaseTold::Stale) | None) => {
+                Some(if state.holder.is_some_and(|(_, known)| known == Some(*token)) { free } else { state.clone() })
+            }
+            (LeaseAsk::Acquire(_), Some(LeaseTold::Released | LeaseTold::Stale))
+            | (LeaseAsk::Release(_), Some(LeaseTold::Held(_) | LeaseTold::HeldByOther)) => None,
+        }
+    }
+}
+
+type CoreHistory = Arc<Mutex<Vec<Operation<CoreAsk, CoreTold>>>>;
+type LeaseHistory = Arc<Mutex<Vec<Operation<LeaseAsk, LeaseTold>>>>;
+
+async fn run(dir: &Path, seed: u64) {
+    let mut members = Members::start(dir, TIMERS, LINES).await.unwrap();
+    drop(Agents::open(&members, NODES, Duration::from_secs(10)).await.unwrap());
+    // From here on they can lose their power.
+    members.restart(TIMERS, LINES).unwrap();
+    members.leader().await.unwrap();
+
+    let began = Instant::now();
+    let end = began + ROUND;
+    let (cores, leases) = (CoreHistory::default(), LeaseHistory::default());
+    let submitted: Arc<Mutex<Vec<AllocationId>>> = Arc::default();
+    let client = members.client().unwrap();
+    let token = lease(&client, "lab").await;
+    let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
+    assert_eq!(nodes.len(), NODES);
+    let mut tasks = Vec::new();
+    for number in 0..SCHEDULERS {
+        let rng = StdRng::seed_from_u64(seed ^ (number as u64 + 1));
+        let scheduler =
+            Scheduler { client: members.client().unwrap(), token, nodes: nodes.clone(), rng, began, history: Arc::clone(&cores) };
+        tasks.push(tokio::spawn(scheduler.run(end, Arc::clone(&submitted))));
+    }
+    for number in 0..HOLDERS {
+        let name = format!("holder{number}");
+        let tls = certificate(&members.cluster, &name, Role::Api).unwrap();
+        let rng = StdRng::seed_from_u64(seed ^ (number as u64 + 100));
+        let holder = Holder { number, name, client: members.client_as(tls).unwrap(), rng, began, history: Arc::clone(&leases) };
+        tasks.push(tokio::spawn(holder.run(end)));
+    }
+    let faults = faults(&mut members, StdRng::seed_from_u64(seed), end).await;
+    for task in tasks {
+        task.await.unwrap();
+    }
+    members.caught_up().await.unwrap();
+    members.assert_same().await.unwrap();
+
+    let submitted = submitted.lock().unwrap().clone();
+    for id in &submitted {
+        let there = client.call(&Request::GetAllocation { key: id.to_string() }, PATIENCE).await;
+        assert!(matches!(there, Ok(Answer::Allocation(_))), "acknowledged and missing: {id}: {there:?}");
+    }
+    let (cores, leases) = (cores.lock().unwrap().clone(), leases.lock().unwrap().clone());
+    let (on_cores, on_leases) = (first_fault::<Cores>(&cores), first_fault::<LeaseOf>(&leases));
+    let shown = |key: &str| {
+        let cores = cores.iter().filter(|o| o.key == key).map(|o| format!("{o:?}"));
+        cores.chain(leases.iter().filter(|o| o.key == key).map(|o| format!("{o:?}"))).collect::<Vec<_>>().join("\n")
+    };
+    if let Some(key) = on_cores.or(on_leases) {
+        panic!("LATTICE_TEST_SEED={seed}: no order explains the history of {key}:\n{}", shown(&key));
+    }
+    let answered = |told: &dyn Fn(&CoreTold) -> bool| cores.iter().filter(|o| o.returned.as_ref().is_some_and(|(_, t)| told(t))).count();
+    let (claimed, refused) = (answered(&|t| matches!(t, CoreTold::Claimed)), answered(&|t| matches!(t, CoreTold::Conflict)));
+    let granted = leases.iter().filter(|o| matches!(o.returned, Some((_, LeaseTold::Held(_))))).count();
+    eprintln!(
+        "{} submissions, {} operations on {NODES} nodes ({claimed} claimed, {refused} in conflict), {} on leases ({granted} granted); {}",
+        submitted.len(),
+        cores.len(),
+        leases.len(),
+        faults.join(", ")
+    );
+    // A run in which nothing was decided proves nothing.
+    assert!(claimed > NODES && refused > 0 && granted > LEASES && faults.len() > 2, "seed {seed}: too little happened");
+}
+
+/// Breaks something, mends it, lets clients get on for a while, until the end.
+async fn faults(members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'static str> {
+    let ms = |rng: &mut StdRng, range: std::ops::Range<u64>| Duration::from_millis(rng.random_range(range));
+    let mut done = Vec::new();
+    while Instant::now() + Duration::from_secs(3) < end {
+        let leader = members.leader().await.unwrap();
+        let other = leader % 3 + 1;
+        match rng.random_range(0..6) {
+            0 => {
+                members.signal(leader, Signal::SIGKILL).unwrap();
+                tokio::time::sleep(ms(&mut rng, 0..600)).await;
+                members.start_again(leader).unwrap();
+                done.push("leader killed");
+            }
+            1 => {
+                members.signal(other, Signal::SIGKILL).unwrap();
+                tokio::time::sleep(ms(&mut rng, 0..300)).await;
+                members.start_again(other).unwrap();
+                done.push("member killed");
+            }
+            // It comes back and believes that it leads.
+            2 => {
+                members.signal(leader, Signal::SIGSTOP).unwrap();
+                tokio::time::sleep(ms(&mut rng, 200..1500)).await;
+                members.signal(leader, Signal::SIGCONT).unwrap();
+                done.push("leader stopped");
+            }
+            3 => {
+                members.signal(other, Signal::SIGSTOP).unwrap();
+                tokio::time::sleep(ms(&mut rng, 200..1500)).await;
+                members.signal(other, Signal::SIGCONT).unwrap();
+                done.push("member stopped");
+            }
+            4 => {
+                members.restart(TIMERS, LINES).unwrap();
+                done.push("all killed");
+            }
+            _ => {
+                std::fs::write(members.power_switch(), "").unwrap();
+                // Whoever has nothing to write lives on.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                members.restart(TIMERS, LINES).unwrap();
+                done.push("power lost");
+            }
+        }
+        tokio::time::sleep(ms(&mut rng, 300..900)).await;
+    }
+    done
+}
+
+async fn lease(client: &QuorumClient, holder: &str) -> u64 {
+    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: LEASE_MS };
+    match client.call(&request, Duration::from_secs(20)).await.unwrap() {
+        Answer::Lease { token, .. } => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+struct Scheduler {
+    client: QuorumClient,
+    token: u64,
+    nodes: Vec<Node>,
+    rng: StdRng,
+    began: Instant,
+    history: CoreHistory,
+}
+
+impl Scheduler {
+    async fn run(mut self, end: Instant, submitted: Arc<Mutex<Vec<AllocationId>>>) {
+        let mut tried: Vec<(AllocationId, NodeId)> = Vec::new();
+        let spec = AllocationSpec {
+            share: Some(PART),
+            ..AllocationSpec::new("history", Entrypoint::Command { argv: vec!["/bin/true".into()] }, Path::new("/"))
+        };
+        while Instant::now() < end {
+            let id = AllocationId(Uuid::from_u128(self.rng.random()));
+            let owner = Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] };
+            let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None };
+            if self.client.call(&request, PATIENCE).await.is_err() {
+                continue;
+            }
+            submitted.lock().unwrap().push(id);
+            let node = self.nodes.choose(&mut self.rng).unwrap().clone();
+            let resources = spec.amount_of(&node.size);
+            let shares = vec![ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }];
+            let claim = Request::Claim(Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares });
+            self.ask(&node.id, CoreAsk::Claim(id), &claim).await;
+            tried.push((id, node.id));
+            let (id, node) = tried.choose(&mut self.rng).unwrap().clone();
+            self.ask(&node, CoreAsk::Look(id), &Request::GetAllocation { key: id.to_string() }).await;
+        }
+    }
+
+    async fn ask(&self, node: &NodeId, input: CoreAsk, request: &Request) {
+        let called = self.began.elapsed();
+        let told = match self.client.call(request, PATIENCE).await {
+            Ok(Answer::Claimed { .. }) => Some(CoreTold::Claimed),
+            Ok(Answer::Allocation(a)) => Some(CoreTold::Seen(is_claimed(&a))),
+            Err(CallError::Refused(Refusal::Conflict { .. })) => Some(CoreTold::Conflict),
+            Err(CallError::Refused(Refusal::NotPending { .. })) => Some(CoreTold::NotPending),
+            Err(CallError::Unavailable { .. }) => None,
+            other => panic!("{request:?}: {other:?}"),
+        };
+        let returned = told.map(|told| (self.began.elapsed(), told));
+        self.history.lock().unwrap().push(Operation { key: node.to_string(), called, returned, input });
+    }
+}
+
+fn is_claimed(allocation: &Allocation) -> bool {
+    allocation.state != AllocationState::Pending
+}
+
+struct Holder {
+    number: usize,
+    name: String,
+    client: QuorumClient,
+    rng: StdRng,
+    began: Instant,
+    history: LeaseHistory,
+}
+
+impl Holder {
+    async fn run(mut self, end: Instant) {
+        let mut held: Vec<(String, u64)> = Vec::new();
+        while Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..20))).await;
+            if !held.is_empty() && self.rng.random_bool(0.5) {
+                let (name, token) = held.swap_remove(self.rng.random_range(0..held.len()));
+                let request = Request::ReleaseLease { name: name.clone(), token };
+                self.ask(&name, LeaseAsk::Release(token), &request).await;
+            } else {
+                let name = format!("history:{}", self.rng.random_range(0..LEASES));
+                let holder = self.name.parse().unwrap();
+                let request = Request::AcquireLease { name: name.clone(), holder, ttl_ms: LEASE_MS };
+                let told = self.ask(&name, LeaseAsk::Acquire(self.number), &request).await;
+                if let Some(LeaseTold::Held(token)) = told {
+                    held.retain(|(n, _)| *n != name);
+                    held.push((name, token));
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, name: &str, input: LeaseAsk, request: &Request) -> Option<LeaseTold> {
+        let called = self.began.elapsed();
+        let told = match self.client.call(request, PATIENCE).await {
+            Ok(Answer::Lease { token, .. }) => Some(LeaseTold::Held(token)),
+            Ok(Answer::Done { .. }) => Some(LeaseTold::Released),
+            Err(CallError::Refused(Refusal::LeaseHeld { .. })) => Some(LeaseTold::HeldByOther),
+            Err(CallError::Refused(Refusal::StaleLease { .. })) => Some(LeaseTold::Stale),
+            Err(CallError::Unavailable { .. }) => None,
+            other => panic!("{request:?}: {other:?}"),
+        };
+        let now = self.began.elapsed();
+        let operation = Operation { key: name.to_owned(), called, returned: told.clone().map(|told| (now, told)), input };
+        let mut history = self.history.lock().unwrap();
+        if operation.returned.is_some() && now - called > SENT_TWICE && matches!(operation.input, LeaseAsk::Acquire(_)) {
+            // A member that was stopped may still pass the first one on, after everything else.
+            history.push(Operation { returned: None, ..operation.clone() });
+        }
+        history.push(operation);
+        told
+    }
+}
