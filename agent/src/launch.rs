@@ -34,7 +34,14 @@ const FENCE_LOOK: Duration = Duration::from_millis(250);
 
 /// The launches of this head, by id. Cloneable; all clones are one.
 #[derive(Clone, Default)]
-pub struct Launches(Arc<Mutex<BTreeMap<LaunchId, Entry>>>);
+pub struct Launches(Arc<Mutex<Registry>>);
+
+#[derive(Default)]
+struct Registry {
+    entries: BTreeMap<LaunchId, Entry>,
+    /// The last number given in each allocation that was asked for one.
+    numbers: BTreeMap<AllocationId, u32>,
+}
 
 struct Entry {
     spec: Arc<LaunchSpec>,
@@ -62,41 +69,48 @@ pub struct LaunchView {
 impl Launches {
     /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
     pub fn begin(&self, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        begin_in(&mut map, context, share, spec).ended
+        begin_in(&mut self.registry().entries, context, share, spec).ended
     }
 
     /// A launch of this head.
     pub fn get(&self, id: LaunchId) -> Option<LaunchView> {
-        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        map.get(&id).map(Entry::view)
+        self.registry().entries.get(&id).map(Entry::view)
     }
 
     /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
     /// inline command of an allocation has 1. A number whose log files are there is never used again.
-    pub fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
-        let on_disk = context.workers.get(spec.allocation).map_or(0, |w| w.highest_launch_number());
+    pub async fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, String> {
+        let allocation = spec.allocation;
+        let asked_before = self.registry().numbers.contains_key(&allocation);
+        if !asked_before && let Some(worker) = context.workers.get(allocation) {
+            // A former life of this agent may have given some.
+            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await.map_err(|e| e.to_string())?;
+            self.registry().numbers.entry(allocation).or_insert(on_disk);
+        }
         let entry = match share.spec.entrypoint {
             Entrypoint::Command { .. } => 1,
             Entrypoint::Script { .. } => 0,
         };
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = map.values().filter(|e| e.spec.allocation == spec.allocation).map(|e| e.spec.number).max().unwrap_or(0);
-        spec.number = on_disk.max(known).max(entry) + 1;
-        begin_in(&mut map, context, share, spec)
+        let mut registry = self.registry();
+        if let Some(entry) = registry.entries.get(&spec.id) {
+            return Ok(entry.view());
+        }
+        let last = registry.numbers.entry(allocation).or_default();
+        *last = entry.max(*last) + 1;
+        spec.number = *last;
+        Ok(begin_in(&mut registry.entries, context, share, spec))
     }
 
     /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
     pub fn abort(&self, id: LaunchId, code: i32, why: String) -> bool {
-        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A queue that is full has an abort in it already; one that is closed is a launch that has ended.
-        map.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
+        self.registry().entries.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
     }
 
     /// The end of this launch was told to who asked for it: its nodes may forget it, and of the allocation's ended
     /// launches only the newest are remembered here.
     pub fn told(&self, id: LaunchId) {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = &mut self.registry().entries;
         let Some(entry) = map.get_mut(&id) else { return };
         entry.told = true;
         let allocation = entry.spec.allocation;
@@ -120,13 +134,18 @@ impl Launches {
 
     /// The allocation is being ended: its launches need no head any more.
     pub fn drop_of(&self, allocation: AllocationId) {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        map.retain(|_, entry| {
+        let mut registry = self.registry();
+        registry.numbers.remove(&allocation);
+        registry.entries.retain(|_, entry| {
             if entry.spec.allocation == allocation {
                 entry.stop.cancel();
             }
             entry.spec.allocation != allocation
         });
+    }
+
+    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

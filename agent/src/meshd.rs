@@ -183,11 +183,17 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     tokio::spawn(async move {
         // An agent that has just begun looks after what it adopts in a moment.
         let soon = std::time::Instant::now() + ADOPTION_WAIT;
-        while dir.config().exists() && !spools.looks_after(&dir) && std::time::Instant::now() < soon {
+        while dir.config().exists() && spools.looked_after(&dir).is_none() && std::time::Instant::now() < soon {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let (known, of) = (spools.clone(), dir.clone());
-        let Ok(spool) = tokio::task::spawn_blocking(move || known.of(&of, allocation, epoch, &me)).await else { return };
+        let spool = match spools.looked_after(&dir) {
+            Some(spool) => spool,
+            None => {
+                let (known, of) = (spools.clone(), dir.clone());
+                let Ok(spool) = tokio::task::spawn_blocking(move || known.of(&of, allocation, epoch, &me)).await else { return };
+                spool
+            }
+        };
         logs::tail(dir, spool, spools.store().cloned(), wanted, follow, out).await;
     });
     items
@@ -240,9 +246,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
         Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
         None => {
             let spec = launch_spec(&share, id, open)?;
-            let (context, share) = (Arc::clone(context), Arc::clone(&share));
-            let begun = tokio::task::spawn_blocking(move || context.launches.begin_next(&context, &share, spec)).await;
-            begun.map_err(|e| e.to_string())?
+            context.launches.begin_next(context, &share, spec).await?
         }
     };
     let (out, items) = mpsc::channel(4);

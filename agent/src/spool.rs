@@ -164,15 +164,15 @@ impl Spools {
         self.0.trim();
     }
 
-    /// Whether this directory's output is looked after.
-    pub fn looks_after(&self, dir: &ShimDir) -> bool {
-        self.live().contains_key(&dir.0)
+    /// This directory's output, while it is looked after.
+    pub fn looked_after(&self, dir: &ShimDir) -> Option<Arc<Spool>> {
+        self.live().get(&dir.0).cloned()
     }
 
     /// What is known of output that may be read: of what is looked after now, or as it was left. Blocking.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
-        if let Some(spool) = self.live().get(&dir.0) {
-            return Arc::clone(spool);
+        if let Some(spool) = self.looked_after(dir) {
+            return spool;
         }
         let index = record::read(dir).ok().flatten().unwrap_or_else(|| Index {
             version: VERSION,
