@@ -3,7 +3,7 @@
 //! there, or fails with `LATTICE_TEST_REQUIRE_ALL=1`, but for memory under version 1: it may be somebody else's.
 
 use lattice_model::{AllocationId, RankOutcome};
-use lattice_runtime::cgroup::controllers::{Controller, Controllers, Place, open_v1_procs};
+use lattice_runtime::cgroup::controllers::{Controller, Controllers, Place, V1Group, open_v1_procs};
 use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, LimitError, Limits};
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::process::{self, Program};
@@ -317,7 +317,9 @@ fn removed() -> Result<(), Failed> {
     let work = bed.work(&Limits { pids: Some(40), cpu_weight: Some(100), ..Limits::default() })?;
     let null = File::options().write(true).open("/dev/null")?;
     let child = work.start(&["sleep", "1000"], &[("PATH", "/usr/bin:/bin")], &null);
-    let groups = bed.controllers.v1_groups(work.id);
+    let limited = |group: &V1Group| matches!(group.controller(), Controller::Cpu | Controller::Pids);
+    let (groups, others): (Vec<_>, Vec<_>) = bed.controllers.v1_groups(work.id).into_iter().partition(limited);
+    assert!(others.iter().all(|g| !g.path().exists()), "what is not limited costs nothing");
     for group in &groups {
         let there = fs::read_to_string(group.path().join("cgroup.procs"))?;
         assert_eq!(there.trim(), child.pid.to_string(), "it joined {} before its program began", group.path().display());

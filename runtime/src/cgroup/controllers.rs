@@ -301,17 +301,27 @@ impl V1Group {
     /// Makes it and what is missing above it. A cpuset begins with its parent's processors and memory nodes: without any
     /// it can take no process.
     pub fn create(&self) -> Result<(), CgroupError> {
-        let mut directory = self.mount.clone();
-        for part in self.relative.components() {
-            let parent = directory.clone();
-            directory.push(part);
-            match fs::create_dir(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                other => other.map_err(failed(&directory, "making it"))?,
+        self.create_below(&self.relative)
+    }
+
+    fn create_below(&self, relative: &Path) -> Result<(), CgroupError> {
+        let directory = self.mount.join(relative);
+        match (fs::create_dir(&directory), relative.parent()) {
+            (Err(error), Some(above)) if error.kind() == io::ErrorKind::NotFound => {
+                self.create_below(above)?;
+                return self.create_below(relative);
             }
-            if self.controller == Controller::Cpuset {
-                inherit(&parent, &directory, "cpuset.cpus")?;
-                inherit(&parent, &directory, "cpuset.mems")?;
+            (Err(error), _) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            (made, _) => made.map_err(failed(&directory, "making it"))?,
+        }
+        if let (Controller::Cpuset, Some(above)) = (self.controller, relative.parent()) {
+            let parent = self.mount.join(above);
+            for name in ["cpuset.cpus", "cpuset.mems"] {
+                if !inherit(&parent, &directory, name)? {
+                    // Somebody else made the parent, and left it empty.
+                    self.create_below(above)?;
+                    inherit(&parent, &directory, name)?;
+                }
             }
         }
         Ok(())
@@ -343,15 +353,19 @@ pub fn open_v1_procs(directory: &Path) -> Result<OwnedFd, CgroupError> {
     fs::OpenOptions::new().write(true).open(&file).map(OwnedFd::from).map_err(failed(&file, "opening it"))
 }
 
-fn inherit(parent: &Path, child: &Path, name: &str) -> Result<(), CgroupError> {
+/// Gives a child what its parent has, unless it has something. `false`: the parent has nothing.
+fn inherit(parent: &Path, child: &Path, name: &str) -> Result<bool, CgroupError> {
     let file = child.join(name);
     let now = fs::read_to_string(&file).map_err(failed(&file, "reading it"))?;
     if !now.trim().is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let above = parent.join(name);
     let value = fs::read_to_string(&above).map_err(failed(&above, "reading it"))?;
-    fs::write(&file, value.trim()).map_err(failed(&file, "writing it"))
+    if value.trim().is_empty() {
+        return Ok(false);
+    }
+    fs::write(&file, value.trim()).map_err(failed(&file, "writing it")).map(|()| true)
 }
 
 #[cfg(test)]

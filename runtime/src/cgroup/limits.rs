@@ -161,7 +161,7 @@ impl Limits {
 
 impl Controllers {
     /// Limits the work of an allocation, and reads back that it is so. Gives the directories of version 1 that each of its
-    /// processes must join. May be done again, with the same limits or others; one that is no longer asked for stays.
+    /// processes must join: none for what is not limited. May be done again, with the same limits or others; one that is no longer asked for stays.
     pub fn set(&self, allocation: AllocationId, scope: Option<&Scope>, limits: &Limits) -> Result<Vec<PathBuf>, LimitError> {
         let unavailable = |controller, why: &str| LimitError::Unavailable { controller, why: why.to_owned() };
         for controller in limits.needs() {
@@ -188,7 +188,9 @@ impl Controllers {
             }
         }
         let mut joined = Vec::new();
-        for group in self.v1_groups(allocation) {
+        // Processor time is shared out by group even where nothing of it is limited: work never outnumbers the agent.
+        let wanted = |group: &V1Group| group.controller() == Controller::Cpu || limits.needs().contains(&group.controller());
+        for group in self.v1_groups(allocation).into_iter().filter(wanted) {
             group.create()?;
             set_v1(&group, limits)?;
             if let (Some((file, value)), Controller::Io) = (weight, group.controller()) {
