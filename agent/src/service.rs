@@ -1,9 +1,11 @@
 //! The API: `lattice.v1` on the agent's socket. One file per service; who is calling, and how refusals read, beside them.
 
+mod access;
 mod accounts;
 mod admin;
 mod allocations;
 mod attaching;
+mod auditing;
 mod caller;
 mod connections;
 mod launching;

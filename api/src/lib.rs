@@ -10,6 +10,7 @@
 //! [`spec::to_model`] is in range, and a documented field that is not built yet was refused by name.
 
 pub mod allocation;
+pub mod audit;
 pub mod client;
 pub mod node;
 pub mod spec;

@@ -14,7 +14,7 @@ mod quorum;
 mod status;
 mod submit;
 
-use crate::args::{AdminCommand, AuditCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
+use crate::args::{AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
 use crate::handover;
 use crate::session::Session;
@@ -43,9 +43,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
             QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
         },
-        Command::Audit(args) => match args.what {
-            AuditCommand::Verify => audit::run(session).await.map(well),
-        },
+        Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(args) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),
         },

@@ -1,14 +1,15 @@
-//! Moments as users write them: RFC 3339, or how long ago.
+//! Moments as users write them: RFC 3339, a day, or how long ago.
 
 use crate::failure::Failure;
 use lattice_model::duration::{self, BareNumber};
 use lattice_model::time::Timestamp;
 
-/// `2026-03-01T10:00:00Z`, with a fraction or another offset, or `10m` for ten minutes before `now`: milliseconds since 1970.
+/// `2026-03-01T10:00:00Z`, with a fraction or another offset, `2026-03-01` for its beginning in UTC, or `10m` for ten
+/// minutes before `now`: milliseconds since 1970.
 pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, Failure> {
     let wrong = || {
         Failure::usage(format!("{flag}: {text:?} is no time"))
-            .hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), or how long ago: 90s, 10m, 2h")
+            .hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), 2026-03-01, or how long ago: 90s, 10m, 2h")
     };
     if text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('-') {
         return rfc_3339(text).ok_or_else(wrong);
@@ -18,7 +19,7 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, Failure> {
 }
 
 fn rfc_3339(text: &str) -> Option<u64> {
-    let (date, clock) = text.split_once(['T', 't', ' '])?;
+    let (date, clock) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
     let number = |text: &str, digits: usize| {
         (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<i64>().ok()).flatten()
     };
@@ -62,18 +63,10 @@ mod tests {
         }
         assert_eq!(ms("2026-03-05T10:00:12Z"), Some(1_772_704_812_000));
         assert_eq!(ms("2026-03-05 11:00:12.5+01:00"), Some(1_772_704_812_500));
+        assert_eq!(ms("2026-03-05"), Some(1_772_668_800_000));
         assert_eq!(ms("10m"), Some(now.0 - 600_000));
         assert_eq!(ms("90"), Some(now.0 - 90_000));
-        for wrong in [
-            "",
-            "yesterday",
-            "2026-03-05",
-            "2026-13-05T10:00:12Z",
-            "2026-03-05T10:00:12",
-            "2026-03-05T10:00Z",
-            "2026-03-05T1é:00:00Z",
-            "-5m",
-        ] {
+        for wrong in ["", "yesterday", "2026-13-05T10:00:12Z", "2026-03-05T10:00:12", "2026-03-05T10:00Z", "2026-03-05T1é:00:00Z", "-5m"] {
             assert_eq!(ms(wrong), None, "{wrong}");
         }
         assert_eq!(moment("--since", "x", now).unwrap_err().exit(), 2);

@@ -35,6 +35,7 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     }
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
     text += timers;
+    text += "audit_sign_seconds: 1\n";
     text
 }
 

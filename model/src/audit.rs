@@ -3,6 +3,9 @@
 use crate::ids::{AllocationId, NodeId, Revision};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
 
 /// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,15 +16,18 @@ pub struct AuditRecord {
     pub revision: Revision,
     /// When, by the command's own time.
     pub at: Timestamp,
-    /// Who: a user's name, `node:<id>`, or `quorum`.
+    /// Who: a user's name, `node:<id>`, `member:<id>`, or `quorum`.
     pub actor: String,
     /// What.
     pub action: AuditAction,
     /// The allocation it is about.
     pub allocation: Option<AllocationId>,
+    /// Whose that allocation is. Left out of the text where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The node it is about.
     pub node: Option<NodeId>,
-    /// What a reader should know besides, for people.
+    /// What a reader should know besides, for people. JSON in records about signatures; see `docs/audit.md`.
     pub detail: String,
     /// SHA-256 of the record before it (64 zeros for the first), 64 hexadecimal digits.
     pub previous: String,
@@ -29,9 +35,30 @@ pub struct AuditRecord {
     pub hash: String,
 }
 
-/// The kinds of audited action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AuditAction {
+/// Declares the actions with the list of all of them, so that none is missing from it.
+macro_rules! actions {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The kinds of audited action.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum AuditAction {
+            $($(#[$doc])* $name),*
+        }
+
+        impl AuditAction {
+            /// Every action.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// As it is written in a record.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name)),*
+                }
+            }
+        }
+    };
+}
+
+actions! {
     ClusterBootstrapped,
     NodeRegistered,
     NodeStateChanged,
@@ -46,4 +73,211 @@ pub enum AuditAction {
     LeaseGranted,
     LeaseReleased,
     MembersChanged,
+    /// A terminal is about to be attached.
+    AttachStarted,
+    /// An attached terminal was closed.
+    AttachEnded,
+    /// Somebody else's output is about to be read.
+    LogsRead,
+    /// A launch is about to begin in somebody else's allocation.
+    LaunchStarted,
+    /// Somebody else's launch is about to be brought down.
+    LaunchAborted,
+    /// The audit log is about to be exported.
+    AuditExported,
+    /// A member signs with this key from now on.
+    SigningKeySet,
+    /// A member signed the chain up to an earlier record.
+    HeadSigned,
+}
+
+impl fmt::Display for AuditAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text names no action.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no type of audit record; there are {list}", list = AuditAction::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "))]
+pub struct UnknownAction(pub String);
+
+impl FromStr for AuditAction {
+    type Err = UnknownAction;
+
+    /// As it is written in a record, or with dashes and in any case: `attach-started`.
+    fn from_str(text: &str) -> Result<Self, UnknownAction> {
+        let plain: String = text.chars().filter(|c| !matches!(c, '-' | '_')).collect();
+        let known = Self::ALL.iter().find(|a| a.name().eq_ignore_ascii_case(&plain)).copied();
+        known.ok_or_else(|| UnknownAction(text.chars().take(40).collect()))
+    }
+}
+
+/// Which records are wanted. Everything that is given must fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditFilter {
+    /// What this user did, and what was done to the allocations of this user; or what `node:<id>`, `member:<id>` did.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// About the allocations whose id begins so.
+    #[serde(default)]
+    pub allocation: Option<AllocationPrefix>,
+    /// About this node.
+    #[serde(default)]
+    pub node: Option<NodeId>,
+    /// Of one of these kinds; empty: of any.
+    #[serde(default)]
+    pub actions: Vec<AuditAction>,
+    /// Not before this.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+    /// Before this.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+impl AuditFilter {
+    /// Whether a record is wanted.
+    pub fn matches(&self, record: &AuditRecord) -> bool {
+        let of_user = |user: &String| record.actor == *user || record.owner.as_ref() == Some(user);
+        self.user.as_ref().is_none_or(of_user)
+            && self.allocation.as_ref().is_none_or(|p| record.allocation.is_some_and(|id| p.fits(id)))
+            && self.node.as_ref().is_none_or(|n| record.node.as_ref() == Some(n))
+            && (self.actions.is_empty() || self.actions.contains(&record.action))
+            && self.since.is_none_or(|since| record.at >= since)
+            && self.until.is_none_or(|until| record.at < until)
+    }
+}
+
+/// The beginning of an allocation's id, or all of it: at least 4 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AllocationPrefix(String);
+
+/// The text is no beginning of an id.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no beginning of an allocation's id: give 4 to 32 hexadecimal digits")]
+pub struct BadPrefix(pub String);
+
+impl AllocationPrefix {
+    /// The least and the greatest id that begin so, as numbers.
+    pub fn bounds(&self) -> (u128, u128) {
+        let free = 128 - 4 * u32::try_from(self.0.len()).unwrap_or(32);
+        let least = u128::from_str_radix(&self.0, 16).unwrap_or(0).checked_shl(free).unwrap_or(0);
+        (least, least | 1u128.checked_shl(free).map_or(u128::MAX, |bit| bit - 1))
+    }
+
+    /// Whether the id begins so.
+    pub fn fits(&self, id: AllocationId) -> bool {
+        let (least, greatest) = self.bounds();
+        (least..=greatest).contains(&id.0.as_u128())
+    }
+}
+
+impl FromStr for AllocationPrefix {
+    type Err = BadPrefix;
+
+    fn from_str(text: &str) -> Result<Self, BadPrefix> {
+        let digits: String = text.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect();
+        if (4..=32).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            Ok(Self(digits))
+        } else {
+            Err(BadPrefix(text.chars().take(64).collect()))
+        }
+    }
+}
+
+impl TryFrom<String> for AllocationPrefix {
+    type Error = BadPrefix;
+
+    fn try_from(text: String) -> Result<Self, BadPrefix> {
+        text.parse()
+    }
+}
+
+impl From<AllocationPrefix> for String {
+    fn from(prefix: AllocationPrefix) -> Self {
+        prefix.0
+    }
+}
+
+impl From<AllocationId> for AllocationPrefix {
+    fn from(id: AllocationId) -> Self {
+        Self(id.0.simple().to_string())
+    }
+}
+
+impl fmt::Display for AllocationPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> AuditRecord {
+        AuditRecord {
+            seq: 7,
+            revision: Revision(9),
+            at: Timestamp(1000),
+            actor: "root".into(),
+            action: AuditAction::AttachStarted,
+            allocation: Some("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap()),
+            owner: Some("alice".into()),
+            node: Some("n1".parse().unwrap()),
+            detail: String::new(),
+            previous: String::new(),
+            hash: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_filter_takes_what_fits_all_of_it() {
+        let all = AuditFilter::default();
+        let prefix = |text: &str| Some(text.parse::<AllocationPrefix>().unwrap());
+        let fits = [
+            all.clone(),
+            AuditFilter { user: Some("root".into()), ..all.clone() },
+            AuditFilter { user: Some("alice".into()), node: Some("n1".parse().unwrap()), ..all.clone() },
+            AuditFilter { allocation: prefix("1F0C"), actions: vec![AuditAction::LogsRead, AuditAction::AttachStarted], ..all.clone() },
+            AuditFilter { allocation: prefix("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"), ..all.clone() },
+            AuditFilter { since: Some(Timestamp(1000)), until: Some(Timestamp(1001)), ..all.clone() },
+        ];
+        for filter in fits {
+            assert!(filter.matches(&record()), "{filter:?}");
+        }
+        let fits_not = [
+            AuditFilter { user: Some("bob".into()), ..all.clone() },
+            AuditFilter { user: Some("alice".into()), node: Some("n2".parse().unwrap()), ..all.clone() },
+            AuditFilter { allocation: prefix("1f0d"), ..all.clone() },
+            AuditFilter { actions: vec![AuditAction::LogsRead], ..all.clone() },
+            AuditFilter { since: Some(Timestamp(1001)), ..all.clone() },
+            AuditFilter { until: Some(Timestamp(1000)), ..all },
+        ];
+        for filter in fits_not {
+            assert!(!filter.matches(&record()), "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn prefixes_bound_the_ids_that_begin_so() {
+        let bounds = |text: &str| text.parse::<AllocationPrefix>().unwrap().bounds();
+        assert_eq!(bounds("ffff"), (0xffff << 112, u128::MAX));
+        assert_eq!(bounds(&"0".repeat(32)), (0, 0));
+        assert_eq!(bounds(&"f".repeat(32)), (u128::MAX, u128::MAX));
+        for bad in ["", "123", "wxyz", &"0".repeat(33)] {
+            assert!(bad.parse::<AllocationPrefix>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn actions_are_known_by_their_names_in_any_spelling() {
+        for action in AuditAction::ALL {
+            assert_eq!(action.name().parse(), Ok(*action));
+        }
+        assert_eq!("attach-started".parse(), Ok(AuditAction::AttachStarted));
+        assert!("attach".parse::<AuditAction>().unwrap_err().to_string().contains("AttachStarted"));
+    }
 }

@@ -30,7 +30,7 @@ pub mod time;
 pub mod topology;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
-pub use audit::{AuditAction, AuditRecord};
+pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use constraint::Constraints;

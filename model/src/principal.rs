@@ -22,8 +22,13 @@ impl Principal {
         self.uid == 0
     }
 
+    /// Whether this user is `owner`: the same account, by number and name.
+    pub fn owns(&self, owner: &Self) -> bool {
+        self.uid == owner.uid && self.name == owner.name
+    }
+
     /// Whether this user may act on what `owner` owns: its owner, or root of the machine that vouches.
     pub fn may_act_for(&self, owner: &Self) -> bool {
-        self.is_root() || (self.uid == owner.uid && self.name == owner.name)
+        self.is_root() || self.owns(owner)
     }
 }

@@ -40,6 +40,11 @@ pub struct QuorumConfig {
     pub node_down_after_ms: u64,
     /// A snapshot is made when so many entries were applied since the last one. At least 10.
     pub snapshot_entries: u64,
+    /// The key with which this member signs the audit log: Ed25519, PKCS#8 in PEM, mode 0600. Read at the start; another
+    /// file and a restart rotate it. Empty: a key that the member makes for itself in `data_dir`.
+    pub audit_signing_key_path: PathBuf,
+    /// How long audit records wait for a signature at most, in seconds. 1 to 3,600.
+    pub audit_sign_seconds: u64,
 }
 
 /// Where one member is reached.
@@ -77,6 +82,8 @@ impl Default for QuorumConfig {
             node_degraded_after_ms: 30_000,
             node_down_after_ms: 60_000,
             snapshot_entries: 10_000,
+            audit_signing_key_path: PathBuf::new(),
+            audit_sign_seconds: 10,
         }
     }
 }
@@ -129,6 +136,9 @@ impl QuorumConfig {
         if self.snapshot_entries < 10 {
             return invalid("snapshot_entries", "at least 10");
         }
+        if !(1..=3600).contains(&self.audit_sign_seconds) {
+            return invalid("audit_sign_seconds", "1 to 3600");
+        }
         Ok(())
     }
 
@@ -167,6 +177,7 @@ mod tests {
         refused(&|c| c.election_ms = 400, "election_ms");
         refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
         refused(&|c| c.cluster = String::new(), "cluster");
+        refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }

@@ -10,7 +10,7 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditPage, AuditPageRequest, Change, Down, HeartbeatSummary, Refusal, Request, Up, WatchAllocations, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Down, HeartbeatSummary, Refusal, Request, Up, WatchAllocations, WatchRequest,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, Incarnation, MemberId, Revision, Timestamp};
 use openraft::error::{InstallSnapshotError, RaftError};
@@ -154,7 +154,7 @@ fn decoders() -> Vec<Decoder> {
             "Answer",
             &[
                 Ok(Answer::Allocation(Box::new(allocation.clone()))),
-                Ok(Answer::Audit(records.clone())),
+                Ok(Answer::Audit(AuditFound { records: records.clone(), upto: 4, end: 4 })),
                 Err(Refusal::LeaseHeld { name: "l".into(), holder: node }),
             ],
         ),

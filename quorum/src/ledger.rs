@@ -9,14 +9,16 @@
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
 //! given twice), *allocations* (an acknowledged submission is not lost), *leases* (one scheduler at a time, fenced by
-//! a rising token), the *audit head* (one history). Free capacity, heartbeats and progress are not here.
+//! a rising token), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
 //!
 //! **Holdings outlive their claim.** A part of a node counts against it from the claim until the node itself reports
 //! that nothing is left, or comes back under another boot id. An ended or requeued allocation therefore does not free
 //! its nodes at once: what was there before may still be there.
 
+pub mod access;
 pub mod audit_chain;
 pub mod command;
+pub mod signing;
 
 mod allocations;
 mod claims;
@@ -31,6 +33,7 @@ mod properties;
 #[cfg(test)]
 pub(crate) mod scenarios;
 
+pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::SCHEDULER_LEASE;
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
@@ -41,6 +44,7 @@ use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Epoch, G
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Ended allocations that stay in memory; older ones are forgotten (the audit log has them).
 pub const ENDED_KEPT_MAX: usize = 10_000;
@@ -70,6 +74,11 @@ pub struct Ledger {
     /// The last fencing token issued, over all leases.
     lease_token: u64,
     audit: AuditHead,
+    #[serde(default)]
+    signing: signing::Signing,
+    /// Accesses that were recorded last, the oldest first: one that is sent again is not recorded again.
+    #[serde(default)]
+    accesses: VecDeque<Uuid>,
 }
 
 /// A part of a node that some claim took and the node has not yet reported free.
@@ -144,6 +153,8 @@ impl Default for Ledger {
             leases: BTreeMap::new(),
             lease_token: 0,
             audit: AuditHead::default(),
+            signing: signing::Signing::default(),
+            accesses: VecDeque::new(),
         }
     }
 }
@@ -169,6 +180,9 @@ impl Ledger {
                 self.record(&mut step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
                 Ok(Outcome::Done)
             }
+            Action::RecordAccess(access) => self.record_access(&mut step, access),
+            Action::SetSigningKey { member, key } => self.set_signing_key(&mut step, *member, key),
+            Action::SignHead(signed) => self.sign_head(&mut step, signed),
         };
         Applied { result, audit: step.audit, changed: step.changed }
     }
@@ -187,7 +201,10 @@ impl Ledger {
     }
 
     fn record(&mut self, step: &mut Step, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
-        let record = self.audit.link(step.revision, step.at, actor, action, about.allocation, about.node, detail);
+        // Commands of before the first key were applied by versions that did not say it: applied again, they make the same records.
+        let named = about.allocation.filter(|_| !self.signing.keys.is_empty());
+        let owner = named.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
+        let record = self.audit.link(step.revision, step.at, actor, action, about.allocation, owner, about.node, detail);
         step.audit.push(record);
     }
 

@@ -23,6 +23,7 @@
 //! An agent uses [`client::QuorumClient`]. A process that hosts a member uses [`member::run`], or [`member::Member`]
 //! where it must know when the member is ready. The state's parts and why each is agreed upon: [`ledger`].
 
+pub mod audit;
 pub mod ca;
 pub mod changes;
 pub mod client;

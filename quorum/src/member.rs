@@ -9,6 +9,8 @@
 //! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
 //! folder is free.
 
+use crate::audit::duty::SigningDuty;
+use crate::audit::signer::{Signer, SignerError};
 use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
@@ -64,6 +66,8 @@ pub enum MemberError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Signer(#[from] SignerError),
     #[error("{address}: cannot listen there")]
     Listen {
         address: SocketAddr,
@@ -128,6 +132,8 @@ pub(crate) struct Core {
     pub refused: Refused,
     /// When Raft's leader was last heard.
     contact: Mutex<Instant>,
+    /// Signs the audit log.
+    pub signer: Signer,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -165,6 +171,7 @@ impl Member {
             return Err(MemberError::Removed { path: config.data_dir });
         }
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
+        let signer = Signer::open(&config.audit_signing_key_path, directory.path(), MemberId(config.id))?;
         let kept = Kept::default();
         let log = Log::open(&directory, config.id, kept.clone())?;
         let machine = Machine::open(&directory, kept, log.first_index(), log.synced())?;
@@ -210,6 +217,7 @@ impl Member {
             peers,
             chain,
             hearts: Hearts::default(),
+            signer,
             gate,
             changing: Arc::default(),
             removed: watch::Sender::new(false),
@@ -432,6 +440,14 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
     }
 }
 
+/// One term of this member's leadership.
+struct Leading {
+    term: u64,
+    since: Instant,
+    clocks: Clocks,
+    signing: SigningDuty,
+}
+
 /// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
 async fn duties(core: Arc<Core>) {
     let limits = Limits {
@@ -441,7 +457,8 @@ async fn duties(core: Arc<Core>) {
     // A quarter of the shortest time that is measured, where that is shorter.
     let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.degraded_after / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut leading: Option<(u64, Instant, Clocks)> = None;
+    let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
+    let mut leading: Option<Leading> = None;
     // Elections are not waited for by the clock.
     let mut roles = core.raft.server_metrics();
     loop {
@@ -464,7 +481,7 @@ async fn duties(core: Arc<Core>) {
             }
             continue;
         }
-        if leading.as_ref().is_none_or(|(of, _, _)| *of != term) {
+        if leading.as_ref().is_none_or(|l| l.term != term) {
             // Not before everything that is committed is applied here: an older state would be judged.
             let caught_up = tokio::select! {
                 () = core.stop.cancelled() => return,
@@ -473,10 +490,15 @@ async fn duties(core: Arc<Core>) {
             if !caught_up {
                 continue;
             }
-            leading = Some((term, Instant::now(), Clocks::new(limits)));
+            leading = Some(Leading {
+                term,
+                since: Instant::now(),
+                clocks: Clocks::new(limits),
+                signing: SigningDuty::new(sign_every, Instant::now()),
+            });
         }
-        if let Some((_, since, clocks)) = &mut leading {
-            lead(&core, *since, clocks).await;
+        if let Some(leading) = &mut leading {
+            lead(&core, leading).await;
         }
     }
 }
@@ -504,7 +526,8 @@ async fn tell_leader(core: &Core, leader: u64) {
     }
 }
 
-async fn lead(core: &Core, since: Instant, clocks: &mut Clocks) {
+async fn lead(core: &Core, Leading { since, clocks, signing, .. }: &mut Leading) {
+    let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
     for (node, (incarnation, at)) in core.hearts.take() {
@@ -523,6 +546,7 @@ async fn lead(core: &Core, since: Instant, clocks: &mut Clocks) {
             actions.push(Action::NodeStates(standings));
         }
         actions.extend(clocks.expiries(now, ledger.leases()));
+        actions.extend(signing.due(until, &ledger, &core.signer));
     }
     if clocks.mass_silence && !mass_silence_before {
         tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");

@@ -2,6 +2,7 @@
 //! role in the caller's certificate.
 
 mod answer;
+mod auditing;
 mod raft_rpc;
 mod session;
 mod watching;

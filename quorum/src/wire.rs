@@ -1,11 +1,12 @@
 //! What agents and members say to each other. MessagePack with field names inside gRPC: additive, and one
 //! vocabulary (the model's) on both ends.
 
-use crate::ledger::AuditHead;
+use crate::audit::walk::AuditWalk;
+use crate::ledger::{Access, AuditHead};
 use crate::roster::Roster;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation, Incarnation,
-    MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation,
+    Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -40,10 +41,15 @@ pub enum Request {
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
     /// Gives a lease back.
     ReleaseLease { name: String, token: u64 },
-    /// Audit records after `after_seq`, at most `limit` (and 10,000).
-    Audit { after_seq: u64, limit: u32 },
-    /// Checks the whole chain on this member's disk.
-    VerifyAudit,
+    /// Audit records that fit `filter`, behind `after`, at most `limit` (and 10,000), in the order of the chain. An answer
+    /// may have fewer: the next one begins behind its `upto`.
+    QueryAudit { filter: AuditFilter, after: u64, limit: u32 },
+    /// Checks a part of the chain on one member's disk: from its beginning, or from where `from` stopped.
+    VerifyAudit { from: Option<Box<AuditWalk>> },
+    /// The same as a query, signed by the leader. `end`: the export ends with this record; 0: with the last there is.
+    ExportAudit { filter: AuditFilter, after: u64, end: u64 },
+    /// Writes down an access before it happens. Answered when it is committed.
+    RecordAccess(Access),
     /// How the members stand. Answered by the member asked, leader or not.
     Status,
     /// The hash of the state that the member asked has applied: the same on every member at the same revision.
@@ -92,15 +98,45 @@ pub enum Answer {
     /// The lease is held under this fencing token for `ttl_ms` from the moment the request was sent.
     Lease { token: u64, ttl_ms: u64 },
     /// Some audit records.
-    Audit(Vec<AuditRecord>),
-    /// Every link of the chain holds: how many, and the head's hash.
-    AuditVerified { records: u64, head: String },
+    Audit(AuditFound),
+    /// So much of the chain holds.
+    AuditVerified(Box<AuditWalk>),
+    /// A signed page of an export.
+    AuditExported(SignedPage),
     /// How the members stand.
     Status(QuorumStatus),
     /// SHA-256 of the state as of this revision, in hexadecimal digits.
     StateHash { revision: Revision, hash: String },
     /// How far a change of the members is.
     Changed { done: bool, text: String },
+}
+
+/// Records of the audit log that fit a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditFound {
+    /// In the order of the chain.
+    pub records: Vec<AuditRecord>,
+    /// All records up to this one were looked at.
+    pub upto: u64,
+    /// The last one to be looked at.
+    pub end: u64,
+}
+
+/// A page of an export; see [`crate::audit::export`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedPage {
+    /// The JSON text that is signed.
+    pub body: String,
+    /// Who signed.
+    pub member: MemberId,
+    /// The public half of the key, 64 hexadecimal digits.
+    pub key: String,
+    /// Ed25519 over the bytes of `body`, 128 hexadecimal digits.
+    pub signature: String,
+    /// All records up to this one were looked at.
+    pub upto: u64,
+    /// The last one to be looked at.
+    pub end: u64,
 }
 
 /// Why a request was not granted. A refusal changed nothing.
@@ -141,6 +177,8 @@ pub enum Refusal {
     NotOperator { name: String },
     #[error("{why}")]
     Members { why: String },
+    #[error("the walk along the audit chain began on member {began}, this is member {this}: begin again")]
+    OtherMember { began: MemberId, this: MemberId },
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
     /// The caller should try another member, or again later.

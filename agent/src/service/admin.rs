@@ -1,11 +1,13 @@
 //! `AdminService`.
 
+use super::auditing;
 use super::refusal::{status, unexpected};
-use super::{Api, allocations::ANSWER};
+use super::{Api, allocations::ANSWER, allocations::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_quorum::wire::{Answer, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use std::time::Duration;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// How long one step of a change of the members may take until there is an answer of any kind.
@@ -22,12 +24,22 @@ impl AdminService for Api {
         }
     }
 
-    async fn verify_audit(&self, request: Request<v1::VerifyAuditRequest>) -> Result<Response<v1::VerifyAuditResponse>, Status> {
-        self.caller(&request).await?;
-        match self.quorum.call(&Ask::VerifyAudit, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::AuditVerified { records, head } => Ok(Response::new(v1::VerifyAuditResponse { records, head })),
-            other => Err(unexpected(&other)),
-        }
+    async fn query_audit(&self, request: Request<v1::QueryAuditRequest>) -> Result<Response<v1::AuditPage>, Status> {
+        auditing::query(self, request).await.map(Response::new)
+    }
+
+    type VerifyAuditStream = Streamed<v1::VerifyAuditProgress>;
+
+    async fn verify_audit(&self, request: Request<v1::VerifyAuditRequest>) -> Result<Response<Self::VerifyAuditStream>, Status> {
+        let stream = auditing::verify(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    type ExportAuditStream = Streamed<v1::SignedAuditPage>;
+
+    async fn export_audit(&self, request: Request<v1::ExportAuditRequest>) -> Result<Response<Self::ExportAuditStream>, Status> {
+        let stream = auditing::export(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn change_members(&self, request: Request<v1::ChangeMembersRequest>) -> Result<Response<v1::ChangeMembersResponse>, Status> {

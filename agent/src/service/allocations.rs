@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
 
-type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl AllocationService for Api {

@@ -1,5 +1,6 @@
 //! `AllocationService.Attach`: a user's terminal in an allocation, on this node or brought from another.
 
+use super::access::{Whose, shown};
 use super::{Api, launching};
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use crate::places::Place;
@@ -8,9 +9,11 @@ use lattice_api::v1;
 use lattice_api::v1::attach_event::{Ended, Started, What as Shown};
 use lattice_api::v1::attach_request::{Start, What as Typed};
 use lattice_model::{NodeId, hostlist};
-use std::time::Duration;
+use lattice_quorum::ledger::{Access, AccessKind};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tonic::{Request, Status, Streaming};
+use uuid::Uuid;
 
 /// Events that wait for a slow caller.
 const QUEUE: usize = 16;
@@ -46,17 +49,53 @@ pub(super) async fn attach(
     let place = api.context.attached.take(asker.user.uid, api.context.attach_max_concurrent);
     let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name)))?;
     let open = wanted(start, &target, &asker)?;
+    let session = Uuid::new_v4();
+    let whose = Whose { allocation, owner: &target.owner, node: Some(&node) };
+    let what = format!("session {}: {}", session.simple(), shown(&open.argv));
+    let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
+    api.written_down(access.clone()).await?;
+    let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
     let ends = if here {
-        terminal::attach(&api.context, &open, asker).await.map_err(Status::failed_precondition)?
+        match terminal::attach(&api.context, &open, asker).await {
+            Ok(ends) => ends,
+            Err(why) => return Err(recorded.refused(Status::failed_precondition(why))),
+        }
     } else {
         let unavailable = |why: String| Status::unavailable(format!("node {node} cannot be reached: {why}"));
-        let address = api.mesh_address(allocation, &node).ok_or_else(|| unavailable("its address is not known".to_owned()))?;
-        over_mesh::dial(&api.context, &node, &address, open).await.map_err(unavailable)?
+        let dialled = match api.mesh_address(allocation, &node) {
+            Some(address) => over_mesh::dial(&api.context, &node, &address, open).await,
+            None => Err("its address is not known".to_owned()),
+        };
+        match dialled {
+            Ok(ends) => ends,
+            Err(why) => return Err(recorded.refused(unavailable(why))),
+        }
     };
     let (out, events) = mpsc::channel(QUEUE);
     let started = Started { allocation: allocation.to_string(), node: node.to_string() };
-    tokio::spawn(carry(ends, requests, out, started, place));
+    tokio::spawn(carry(ends, requests, out, started, place, recorded));
     Ok(events)
+}
+
+/// A session whose beginning the audit log has: it is to have its end as well.
+struct Recorded {
+    api: Api,
+    access: Access,
+    since: Instant,
+}
+
+impl Recorded {
+    async fn ended(self, how: &str) {
+        let seconds = self.since.elapsed().as_secs();
+        self.api.ended(&self.access, &format!("closed after {seconds} s: {how}")).await;
+    }
+
+    /// It came to nothing: the caller is told why at once, the audit log behind its back.
+    fn refused(self, why: Status) -> Status {
+        let how = why.message().to_owned();
+        tokio::spawn(async move { self.ended(&how).await });
+        why
+    }
 }
 
 async fn first(requests: &mut Streaming<v1::AttachRequest>) -> Result<Start, Status> {
@@ -107,13 +146,13 @@ pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
 
 /// Brings keys one way and the screen the other, until the session ends or its caller goes. The caller's place is held
 /// for as long.
-async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, _place: Place) {
+async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
     let node = started.node.clone();
     let Ends { keyboard, mut screen } = ends;
     let typing = tokio::spawn(type_on(requests, keyboard));
     let mut started = Some(started);
-    let mut over = false;
-    while !over {
+    let mut over = None;
+    while over.is_none() {
         let item = tokio::select! {
             () = out.closed() => break,
             item = screen.recv() => item,
@@ -129,12 +168,18 @@ async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, 
             Some(FromTerminal::Refused { why }) => Err(Status::failed_precondition(why)),
             None => Err(Status::unavailable(format!("the connection to node {node} is lost: the terminal is closed"))),
         };
-        over = matches!(event, Ok(Shown::Ended(_)) | Err(_));
+        over = match &event {
+            Ok(Shown::Ended(ended)) => Some(format!("its program ended with {}", ended.code)),
+            Err(why) => Some(why.message().to_owned()),
+            Ok(Shown::Started(_) | Shown::Output(_) | Shown::Notice(_)) => None,
+        };
         if out.send(event.map(|what| v1::AttachEvent { what: Some(what) })).await.is_err() {
             break;
         }
     }
     typing.abort();
+    drop(place);
+    recorded.ended(over.as_deref().unwrap_or("its caller went away")).await;
 }
 
 /// Ends with the caller's stream, and hangs the session up by that.

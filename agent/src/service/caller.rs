@@ -44,6 +44,18 @@ impl Api {
     }
 }
 
+impl Api {
+    /// A caller that may do what is the operators': root on an agent that vouches, or the user as whom that agent itself
+    /// runs (`lattice dev`).
+    pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
+        let user = self.user(request).await?;
+        if user.is_root() || user.uid == nix::unistd::geteuid().as_raw() {
+            return Ok(user);
+        }
+        Err(Status::permission_denied(format!("{} is no operator: ask root on a machine whose agent has the role api", user.name)))
+    }
+}
+
 impl Caller {
     /// Whether the caller may act on `allocation`, which belongs to `owner`.
     pub(super) fn check(&self, allocation: AllocationId, owner: &Principal) -> Result<(), Status> {

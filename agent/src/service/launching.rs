@@ -3,6 +3,7 @@
 //! The launch's id is the caller's: one that comes back after a lost connection finds its launch again and goes on
 //! reading where it was.
 
+use super::access::{Whose, shown};
 use super::caller::Caller;
 use super::output::{Selection, gather, received};
 use super::{Api, attaching};
@@ -16,10 +17,12 @@ use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Started, What};
 use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
+use lattice_quorum::ledger::AccessKind;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status, Streaming};
+use uuid::Uuid;
 
 /// Events that wait for a slow caller.
 const QUEUE: usize = 32;
@@ -40,6 +43,12 @@ pub(super) struct Target {
     pub project: String,
 }
 
+impl Target {
+    fn whose(&self) -> Whose<'_> {
+        Whose { allocation: self.allocation, owner: &self.owner, node: Some(&self.head) }
+    }
+}
+
 /// Begins it; what happens comes out of the receiver.
 pub(super) async fn launch(
     api: &Api,
@@ -50,6 +59,8 @@ pub(super) async fn launch(
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
     check(&request.argv, &request.env).map_err(Status::invalid_argument)?;
+    let what = format!("launch {id}: {}", shown(&request.argv));
+    api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
     let open = LaunchOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -104,6 +115,8 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
+    let what = format!("launch {id}");
+    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::LaunchAborted, &target.whose(), &what).await?;
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -138,6 +151,8 @@ pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInpu
     };
     let target = target(api, &caller, &start.allocation).await?;
     let id = given.unwrap_or_else(|| entry_launch_id(target.allocation, target.epoch));
+    let what = format!("the keyboard of launch {id}");
+    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::AttachStarted, &target.whose(), &what).await?;
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),

@@ -1,5 +1,6 @@
 //! Output of allocations and launches, brought together from the nodes where it lies.
 
+use super::access::Whose;
 use super::allocations::AllocationWatch;
 use super::{Api, now};
 use crate::log_store::Place;
@@ -10,10 +11,12 @@ use crate::spool::index::Position;
 use crate::spool::{self, Spool};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
+use lattice_quorum::ledger::AccessKind;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
+use uuid::Uuid;
 
 const NOTHING_HERE: &str = "no output lies here: there was none, or it was removed since (log_spool_max_bytes)";
 /// Pieces that wait for a slow caller.
@@ -75,6 +78,9 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
             "{most} of your {most} log streams at this agent are open\nhint: end a `lattice logs` or `launch` to open another"
         ))
     })?;
+    let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
+    let what = if request.follow { "its output, and what follows" } else { "its output" };
+    api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
     let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < allocation.epoch.0);
     let selection = Selection {
         allocation: allocation.id,

@@ -39,6 +39,8 @@ pub enum Need {
     SystemdAnalyze,
     /// `bash`, where a test needs descriptors with more than one digit.
     Bash,
+    /// `python3`, for a program of the documentation.
+    Python,
 }
 
 /// One cluster, shared by the tests of a group.
@@ -128,7 +130,8 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
         }
-        Need::Mounts | Need::Mpich | Need::Bash | Need::Moto | Need::SystemdAnalyze => None,
+        Need::Python if lattice_lab::machine::find("python3").is_none() => Some("there is no python3 here".to_owned()),
+        Need::Mounts | Need::Mpich | Need::Bash | Need::Python | Need::Moto | Need::SystemdAnalyze => None,
     })
 }
 

@@ -3,6 +3,7 @@
 //! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
 
 mod attach;
+mod auditing;
 mod crash;
 mod data;
 mod demo;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         members::trials(),
+        auditing::trials(),
         recovery::trials(),
         supervisor::trials(),
         full_disk::trials(),

@@ -1,7 +1,8 @@
 //! The audit log's hash chain.
 //!
 //! A record's hash is SHA-256 over its JSON text (compact, fields in the order of [`AuditRecord`], without `hash`),
-//! which contains the hash of the record before it: a few lines of any language verify the chain.
+//! which contains the hash of the record before it: a few lines of any language verify the chain. `docs/audit.md` has
+//! them.
 
 use lattice_model::{AllocationId, AuditAction, AuditRecord, NodeId, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,8 @@ struct Hashed<'a> {
     actor: &'a str,
     action: AuditAction,
     allocation: Option<AllocationId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
     node: Option<&'a NodeId>,
     detail: &'a str,
     previous: &'a str,
@@ -68,15 +71,17 @@ impl AuditHead {
         actor: &str,
         action: AuditAction,
         allocation: Option<AllocationId>,
+        owner: Option<&str>,
         node: Option<&NodeId>,
         detail: String,
     ) -> AuditRecord {
         let seq = self.seq + 1;
-        let hashed = Hashed { seq, revision, at, actor, action, allocation, node, detail: &detail, previous: &self.hash };
+        let hashed = Hashed { seq, revision, at, actor, action, allocation, owner, node, detail: &detail, previous: &self.hash };
         let hash = hashed.hash();
         let previous = std::mem::replace(&mut self.hash, hash.clone());
         self.seq = seq;
-        AuditRecord { seq, revision, at, actor: actor.to_owned(), action, allocation, node: node.cloned(), detail, previous, hash }
+        let (actor, owner) = (actor.to_owned(), owner.map(str::to_owned));
+        AuditRecord { seq, revision, at, actor, action, allocation, owner, node: node.cloned(), detail, previous, hash }
     }
 
     /// Checks that `record` is the next link, and moves the head to it.
@@ -95,6 +100,7 @@ impl AuditHead {
             actor: &record.actor,
             action: record.action,
             allocation: record.allocation,
+            owner: record.owner.as_deref(),
             node: record.node.as_ref(),
             detail: &record.detail,
             previous: &record.previous,

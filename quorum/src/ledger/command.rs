@@ -1,8 +1,10 @@
 //! What can be committed.
 
+use super::access::Access;
+use super::signing::SignedHead;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources,
-    Revision, Timestamp,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState, Principal,
+    Resources, Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,6 +49,12 @@ pub enum Action {
     ExpireLease { name: String, token: u64, renewed: Revision },
     /// A step of a change of the members that is about to be taken: written down first.
     Members { by: Principal, step: MembersStep },
+    /// See [`crate::wire::Request::RecordAccess`].
+    RecordAccess(Access),
+    /// The member signs with this key from now on: 64 hexadecimal digits.
+    SetSigningKey { member: MemberId, key: String },
+    /// The leader signed the audit chain.
+    SignHead(SignedHead),
 }
 
 /// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
@@ -89,12 +97,14 @@ impl Action {
             }
             Self::Claim(claim) => claim_bytes(claim),
             Self::NodeStates(standings) => 64 + standings.len() * 128,
-            Self::Register(_) | Self::Report(_) => 512,
+            Self::Register(_) | Self::Report(_) | Self::SignHead(_) => 512,
+            Self::RecordAccess(access) => 512 + access.detail.len(),
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
             | Self::AcquireLease { .. }
             | Self::ReleaseLease { .. }
-            | Self::ExpireLease { .. } => 256,
+            | Self::ExpireLease { .. }
+            | Self::SetSigningKey { .. } => 256,
             Self::Members { .. } => 1024,
         }
     }

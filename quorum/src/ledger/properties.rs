@@ -1,12 +1,13 @@
 //! Random histories of commands, and what must hold after each of them.
 
 use super::scenarios::{SIZE, id, node, registration, spec, user};
-use super::{Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use super::signing::SignedHead;
+use super::{Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, Node, NodeReport, NodeState, ReportItem, RequeuePolicy,
-    Resources, Revision, Timestamp,
+    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, MemberId, Node, NodeReport, NodeState, ReportItem,
+    RequeuePolicy, Resources, Revision, Timestamp,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -26,6 +27,9 @@ enum Move {
     Lease { holder: u8 },
     Release { stale: bool },
     Expire { stale: bool },
+    Access { id: u128, of: u128, long: bool },
+    Key { member: u64, key: u8 },
+    Sign { member: u64, key: u8, back: u64 },
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
@@ -34,7 +38,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32)
             .prop_map(|(id, nodes, requeue, max, owner)| Move::Submit { id, nodes, requeue, max, owner }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        5 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        6 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
@@ -44,6 +48,11 @@ fn a_move() -> impl Strategy<Value = Move> {
         2 => node.prop_map(|holder| Move::Lease { holder }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
+        1 => prop_oneof![
+            (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
+            (0..2u64, 0..3u8).prop_map(|(member, key)| Move::Key { member, key }),
+            (0..2u64, 0..3u8, 0..4u64).prop_map(|(member, key, back)| Move::Sign { member, key, back }),
+        ],
     ]
 }
 
@@ -123,6 +132,22 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let renewed = lease.map_or(Revision(0), |l| l.renewed);
             Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
         }
+        Move::Access { id: number, of, long } => Action::RecordAccess(Access {
+            id: uuid::Uuid::from_u128(number),
+            by: user(0),
+            kind: AccessKind::LogsRead,
+            allocation: Some(id(of)),
+            node: Some(node(0)),
+            detail: "x".repeat(if long { 5000 } else { 5 }),
+        }),
+        Move::Key { member, key } => Action::SetSigningKey { member: MemberId(member), key: format!("{key:064x}") },
+        Move::Sign { member, key, back } => {
+            let head = ledger.audit_head();
+            let (key, signature) = (format!("{key:064x}"), "0".repeat(128));
+            // Also records that are not there yet, and ones that are signed.
+            let seq = (head.seq + 1).saturating_sub(back);
+            Action::SignHead(SignedHead { seq, hash: head.hash.clone(), member: MemberId(member), key, signature })
+        }
     }
 }
 
@@ -156,6 +181,15 @@ fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
             .map(|h| (h.allocation, h.epoch, h.resources))
             .collect();
         assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
+    }
+}
+
+/// What is signed is there, lies before its signature, and is signed with a key that is on record.
+fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, applied: &Applied) {
+    let signing = ledger.signing();
+    assert!(signing.upto <= signing.last && signing.last <= ledger.audit_head().seq);
+    for signed in applied.audit.iter().filter_map(SignedHead::of) {
+        assert_eq!((signed.seq, signing.keys.get(&signed.member)), (signing.upto, Some(&signed.key)));
     }
 }
 
@@ -214,6 +248,7 @@ fn play(moves: &[Move]) -> History {
         invariant_one_live_claim_for_each_allocation(&ledger);
         invariant_refusals_change_nothing(&before, &ledger, &applied);
         invariant_changes_are_told(&before, &ledger, &applied);
+        invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             assert!(epoch > last_epoch, "epochs rise");
             last_epoch = epoch;

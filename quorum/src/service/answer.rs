@@ -1,6 +1,6 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
-use super::unserved;
+use super::{auditing, unserved};
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome};
 use crate::member::Core;
@@ -9,7 +9,6 @@ use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::roster::Roster;
-use crate::store::machine::AuditError;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
 use lattice_model::{Allocation, Entrypoint, MemberId, Revision};
 use serde::{Deserialize, Serialize};
@@ -25,8 +24,6 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Allocations in one answer.
 const LIST_MAX: u32 = 1000;
-/// Audit records in one answer.
-const AUDIT_MAX: u32 = 10_000;
 
 /// What a member passes on to the leader.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,15 +47,21 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         Request::AcquireLease { holder, .. } if caller.role == Role::Api && holder.as_str() != caller.name => {
             return Err(Refusal::Malformed { why: format!("{} cannot take a lease for {holder}", caller.name) });
         }
+        // What happens on a node may be said by its own agent.
+        Request::RecordAccess(access) if access.node.as_ref().is_some_and(|n| n.as_str() == caller.name) && caller.role == Role::Node => {
+            return Ok(());
+        }
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::ListAllocations { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
-        | Request::Audit { .. }
         | Request::StateHash
-        | Request::VerifyAudit
+        | Request::QueryAudit { .. }
+        | Request::VerifyAudit { .. }
+        | Request::ExportAudit { .. }
+        | Request::RecordAccess(_)
         | Request::ChangeMembers(_) => Role::Api,
     };
     if caller.role == needed { Ok(()) } else { Err(Refusal::Role { needed: needed.to_string(), role: caller.role.to_string() }) }
@@ -69,14 +72,16 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
         Request::StateHash => return state_hash(core).await,
-        Request::VerifyAudit => return verify_audit(core).await,
+        Request::VerifyAudit { from } => return auditing::verify(core, from.map(|from| *from)).await,
         Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
-        | Request::Audit { .. }
+        | Request::QueryAudit { .. }
+        | Request::ExportAudit { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
+        Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
         Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
@@ -163,17 +168,15 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
         Request::Members => Ok(Answer::Status(status(core))),
-        Request::Audit { after_seq, limit } => {
-            let limit = if limit == 0 { AUDIT_MAX } else { limit.min(AUDIT_MAX) };
-            let agreed = Arc::clone(&core.agreed);
-            blocking(move || agreed.audit_records(after_seq, limit as usize)).await.map(Answer::Audit)
-        }
+        Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
+        Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
-        | Request::VerifyAudit
+        | Request::VerifyAudit { .. }
+        | Request::RecordAccess(_)
         | Request::ChangeMembers(_)
         | Request::StateHash
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
@@ -209,22 +212,6 @@ async fn state_hash(core: &Arc<Core>) -> Result<Answer, Refusal> {
         Err(error) => error.to_string(),
     };
     Err(Refusal::Unavailable { why })
-}
-
-async fn verify_audit(core: &Arc<Core>) -> Result<Answer, Refusal> {
-    let agreed = Arc::clone(&core.agreed);
-    let head = blocking(move || agreed.verify_audit()).await?;
-    Ok(Answer::AuditVerified { records: head.seq, head: head.hash })
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError> + Send + 'static) -> Result<T, Refusal> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(AuditError::Broken(fault))) => Err(Refusal::AuditBroken { seq: fault.seq, why: fault.why.to_owned() }),
-        Ok(Err(AuditError::Read { seq, source })) => Err(Refusal::AuditBroken { seq, why: source.to_string() }),
-        Ok(Err(AuditError::Store(error))) => Err(Refusal::Unavailable { why: with_causes(&error) }),
-        Err(error) => Err(Refusal::Unavailable { why: error.to_string() }),
-    }
 }
 
 fn status(core: &Core) -> QuorumStatus {

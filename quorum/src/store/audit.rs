@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal. Never changed again
+//!   audit/00000000000000000001.index   where in it an allocation's, a user's … records are ([`index`])
 //!   audit/00000000000000032769.audit   the active one: appended to
 //! ```
 //!
@@ -10,15 +11,22 @@
 //! is missing of a snapshot's chain is fetched from another member and checked against the snapshot's head. Segments
 //! end at the same numbers on every member.
 
+mod index;
 mod reading;
+mod search;
 mod segment;
 
+#[cfg(test)]
+mod search_tests;
+
 pub use reading::Records;
+pub use search::{Search, Step};
 
 use super::StoreError;
 use super::directory::{sync_folder, sync_parent};
 use crate::ledger::AuditHead;
-use lattice_model::AuditRecord;
+use lattice_model::{AuditFilter, AuditRecord};
+use search::{How, Part};
 use segment::{Active, Found};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -166,6 +174,8 @@ impl AuditChain {
             let Some(first) = first.or_else(|| self.sealed.last().map(|s| s.first)) else { break };
             let path = segment::path(&self.dir, first);
             fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+            // It may have none. One that stays is known to be of other records.
+            let _none = fs::remove_file(index::path_of(&path));
             if self.active.take().is_none() && self.full.pop().is_none() {
                 self.sealed.pop();
             }
@@ -203,6 +213,16 @@ impl AuditChain {
     pub fn records(&self, after: u64, upto: u64) -> Records {
         let open = self.full.iter().map(|f| &**f).chain(&self.active);
         Records::new(self.sealed.iter().map(Sealed::extent).chain(open.map(Active::extent)), after, upto)
+    }
+}
+
+impl AuditChain {
+    /// Records that fit `filter` behind `after`, up to `upto`. Segments that are not sealed are asked here and now.
+    pub fn search(&self, filter: &AuditFilter, after: u64, upto: u64) -> Search {
+        let sealed = self.sealed.iter().map(|s| Part { extent: s.extent(), how: How::Sealed { last: s.last.hash.clone() } });
+        let open = self.full.iter().map(|f| &**f).chain(&self.active);
+        let open = open.map(|active| Part { extent: active.extent(), how: How::Known(active.search(filter)) });
+        Search::new(sealed.chain(open), filter, after, upto)
     }
 }
 

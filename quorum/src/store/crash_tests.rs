@@ -267,6 +267,7 @@ fn chained(count: u64) -> Vec<AuditRecord> {
         actor: "u".into(),
         action: AuditAction::LeaseGranted,
         allocation: None,
+        owner: None,
         node: None,
         detail: "x".into(),
         previous: hash(seq - 1),

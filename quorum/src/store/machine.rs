@@ -5,19 +5,20 @@
 
 #![expect(clippy::result_large_err, reason = "the error is openraft's")]
 
-use super::audit::{AuditChain, Checkpoint, Records, Sealed};
+use super::audit::{AuditChain, Checkpoint, Records, Sealed, Search};
 use super::directory::Directory;
 use super::kept::Kept;
 use super::snapshot_file::{About, Loaded};
 use super::synced::Synced;
 use super::{StoreError, previous, snapshot_file};
+use crate::audit::walk::AuditWalk;
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
 use crate::pack;
 use crate::proposer::now;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::roster::Roster;
-use lattice_model::{AuditRecord, Revision};
+use lattice_model::{AuditFilter, AuditRecord, MemberId, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
 use std::path::{Path, PathBuf};
@@ -122,30 +123,24 @@ impl Agreed {
         (have.seq < want.seq).then_some((have, want))
     }
 
-    /// Audit records behind `after`, at most `limit`. Reads the disk: call it where blocking is allowed.
-    pub fn audit_records(&self, after: u64, limit: usize) -> Result<Vec<AuditRecord>, AuditError> {
-        let upto = self.ledger().audit_head().seq;
-        let records = self.audit_reader(after, upto);
-        let numbered = (after + 1..).zip(records.take(limit));
-        numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source })).collect()
+    /// The same for whoever reports what cannot be read.
+    pub fn audit_records(&self, after: u64, upto: u64) -> impl Iterator<Item = Result<AuditRecord, AuditError>> {
+        let numbered = (after + 1..).zip(self.audit_reader(after, upto));
+        numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source }))
     }
 
-    /// Checks every link of the chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
+    /// Searches the audit chain behind `after`, up to `upto`. Reads the disk: call it where blocking is allowed.
+    pub fn audit_search(&self, filter: &AuditFilter, after: u64, upto: u64) -> Search {
+        self.audit().search(filter, after, upto)
+    }
+
+    /// Checks the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
     pub fn verify_audit(&self) -> Result<AuditHead, AuditError> {
-        let want = self.ledger().audit_head().clone();
-        let records = self.audit_reader(0, want.seq);
-        let mut head = AuditHead::default();
-        for record in records {
-            let record = record.map_err(|source| AuditError::Read { seq: head.seq + 1, source })?;
-            head.follow(&record)?;
+        let mut walk = AuditWalk::new(MemberId(0));
+        while !walk.done {
+            walk = walk.step(self)?;
         }
-        if head == want {
-            Ok(head)
-        } else if head.seq < want.seq {
-            Err(AuditFault { seq: head.seq + 1, why: "it is missing" }.into())
-        } else {
-            Err(AuditFault { seq: head.seq, why: "the chain does not end at the agreed head" }.into())
-        }
+        Ok(walk.head)
     }
 }
 

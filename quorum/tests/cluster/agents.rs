@@ -54,8 +54,8 @@ async fn an_allocation_goes_from_submission_to_its_end() {
         }
     }
     assert_eq!(states, [AllocationState::Staging, AllocationState::Running, AllocationState::Failed]);
-    let Answer::AuditVerified { records, .. } = client.call(&Request::VerifyAudit, PATIENCE).await.unwrap() else { panic!() };
-    let Answer::Audit(log) = client.call(&Request::Audit { after_seq: 0, limit: 0 }, PATIENCE).await.unwrap() else { panic!() };
+    let records = crate::auditing::walk(&client).await.unwrap().head.seq;
+    let log = crate::auditing::find(&client, lattice_model::AuditFilter::default()).await;
     assert_eq!(log.len() as u64, records);
     drop(watch);
     member.stop().await;

@@ -75,6 +75,8 @@ impl Lab {
                     tls: TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key },
                     heartbeat_ms: 50,
                     election_ms: 500,
+                    // Tests that compare states are not to wait for a signature.
+                    audit_sign_seconds: 3600,
                     ..QuorumConfig::default()
                 };
                 change(&mut config);

@@ -1,6 +1,7 @@
 //! Members as agents and operators meet them: in this process, and as processes that are killed.
 
 mod agents;
+mod auditing;
 mod formats;
 mod lab;
 mod members;

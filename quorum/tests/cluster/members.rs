@@ -1,5 +1,6 @@
 //! Members that stop, start and lag behind.
 
+use crate::auditing::walk;
 use crate::lab::{Lab, PATIENCE, eventually, lease, status, submit};
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::store::StoreError;
@@ -22,10 +23,7 @@ async fn after_all_members_restart_state_and_audit_chain_are_the_same() {
     assert_eq!(status(&client).await.members.len(), 3);
     // The leader has applied what it answered.
     let revision = members.iter().map(|m| m.agreed().ledger().revision()).max().unwrap();
-    let chain = async |client: &lattice_quorum::client::QuorumClient| match client.call(&Request::VerifyAudit, PATIENCE).await {
-        Ok(Answer::AuditVerified { records, head }) => (records, head),
-        other => panic!("{other:?}"),
-    };
+    let chain = async |client: &lattice_quorum::client::QuorumClient| walk(client).await.unwrap().head;
     let all_have = async |members: &[Member], revision| {
         eventually(
             "all apply it",

@@ -7,6 +7,7 @@ use lattice_model::AuditRecord;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -84,15 +85,67 @@ impl Open {
     fn read(&mut self) -> io::Result<AuditRecord> {
         let mut bytes = vec![0; HEADER];
         self.reader.read_exact(&mut bytes)?;
-        let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        if length > PAYLOAD_MAX || length as u64 > self.left {
-            return Err(io::Error::other("a record's length is damaged"));
-        }
+        let length = length(&bytes, self.left)?;
         bytes.resize(HEADER + length, 0);
         self.reader.read_exact(&mut bytes[HEADER..])?;
         self.left = self.left.saturating_sub(bytes.len() as u64);
-        let payload = record::payload(&bytes).ok_or_else(|| io::Error::other("a record does not have its checksum"))?;
-        pack::from_bytes(payload).map_err(io::Error::other)
+        decoded(&bytes)
+    }
+}
+
+/// The length of a payload, by its header; `left`: bytes from the header to where the records end.
+fn length(header: &[u8], left: u64) -> io::Result<usize> {
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if length > PAYLOAD_MAX || length as u64 > left {
+        return Err(io::Error::other("a record's length is damaged"));
+    }
+    Ok(length)
+}
+
+fn decoded(bytes: &[u8]) -> io::Result<AuditRecord> {
+    let payload = record::payload(bytes).ok_or_else(|| io::Error::other("a record does not have its checksum"))?;
+    pack::from_bytes(payload).map_err(io::Error::other)
+}
+
+impl Extent {
+    /// Where to begin so that every record behind `after` is read.
+    pub fn place_before(&self, after: u64) -> u64 {
+        let wanted = after.saturating_sub(self.before) / STRIDE;
+        usize::try_from(wanted).ok().and_then(|at| self.places.get(at)).copied().unwrap_or(START)
+    }
+}
+
+/// Reads the record that begins at `offset`; records end at `end`.
+pub fn read_at(file: &File, offset: u64, end: u64) -> io::Result<AuditRecord> {
+    let mut bytes = vec![0; HEADER];
+    file.read_exact_at(&mut bytes, offset)?;
+    let length = length(&bytes, end.saturating_sub(offset))?;
+    bytes.resize(HEADER + length, 0);
+    file.read_exact_at(&mut bytes[HEADER..], offset + HEADER as u64)?;
+    decoded(&bytes)
+}
+
+/// All records of a segment, each with where it begins.
+#[derive(Debug)]
+pub struct Scan {
+    open: Open,
+    end: u64,
+}
+
+impl Scan {
+    pub fn new(segment: &Extent) -> io::Result<Self> {
+        let mut file = File::open(&segment.path)?;
+        file.seek(SeekFrom::Start(START))?;
+        Ok(Self { open: Open { reader: BufReader::new(file), left: segment.end.saturating_sub(START) }, end: segment.end })
+    }
+}
+
+impl Iterator for Scan {
+    type Item = io::Result<(u64, AuditRecord)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let offset = self.end - self.open.left;
+        (self.open.left > 0).then(|| self.open.read().map(|record| (offset, record)))
     }
 }
 

@@ -8,6 +8,7 @@
 //! sixteen bytes is open. The seal has the checksum of everything before it, so that a start reads a sealed segment once
 //! and decodes nothing.
 
+use super::index::{Candidates, Postings};
 use super::reading::Extent;
 use super::{SEGMENT_RECORDS, Sealed};
 use crate::ledger::AuditHead;
@@ -15,7 +16,7 @@ use crate::pack;
 use crate::store::StoreError;
 use crate::store::directory::sync_parent;
 use crate::store::record::{self, Ending, HEADER, KIND_AUDIT, KIND_AUDIT_SEAL};
-use lattice_model::AuditRecord;
+use lattice_model::{AuditFilter, AuditRecord};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -53,6 +54,7 @@ pub struct Active {
     /// Up to where it is on disk.
     synced: u64,
     places: Vec<u64>,
+    postings: Postings,
 }
 
 /// What a file turned out to be.
@@ -81,7 +83,17 @@ impl Active {
         file.write_all_at(MAGIC, 0).map_err(fail("cannot be written"))?;
         sync_parent(&path)?;
         let (first, previous) = (head.seq + 1, head.hash.clone());
-        Ok(Self { path, file, first, previous, last: head.clone(), end: START, synced: START, places: Vec::new() })
+        Ok(Self {
+            path,
+            file,
+            first,
+            previous,
+            last: head.clone(),
+            end: START,
+            synced: START,
+            places: Vec::new(),
+            postings: Postings::default(),
+        })
     }
 
     /// The number of its first record.
@@ -98,6 +110,7 @@ impl Active {
     pub fn append(&mut self, records: &[AuditRecord]) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         let mut places = Vec::new();
+        let mut postings = Postings::default();
         let mut head = self.last.clone();
         for record in records {
             if record.seq != head.seq + 1 || record.previous != head.hash {
@@ -107,6 +120,7 @@ impl Active {
             if (record.seq - self.first).is_multiple_of(STRIDE) {
                 places.push(self.end + bytes.len() as u64);
             }
+            postings.add(self.end + bytes.len() as u64, record);
             let payload = pack::to_bytes(record).map_err(StoreError::Encode)?;
             record::write(&mut bytes, KIND_AUDIT, self.synced, &payload);
             head = AuditHead { seq: record.seq, hash: record.hash.clone() };
@@ -114,6 +128,7 @@ impl Active {
         self.file.write_all_at(&bytes, self.end).map_err(StoreError::io(&self.path, "cannot be written"))?;
         self.end += bytes.len() as u64;
         self.places.extend(places);
+        self.postings.extend(postings);
         self.last = head;
         Ok(())
     }
@@ -142,6 +157,11 @@ impl Active {
         }
     }
 
+    /// Where to look in it for what `filter` wants.
+    pub fn search(&self, filter: &AuditFilter) -> Candidates {
+        self.postings.search(filter)
+    }
+
     /// Closes it for ever, durably. Again after a crash: the same.
     pub fn seal(&self) -> Result<Sealed, StoreError> {
         let fail = |what| StoreError::io(&self.path, what);
@@ -160,6 +180,9 @@ impl Active {
         tail.extend_from_slice(SEALED);
         self.file.write_all_at(&tail, self.end).and_then(|()| self.file.sync_all()).map_err(fail("cannot be written"))?;
         fs::set_permissions(&self.path, fs::Permissions::from_mode(0o440)).map_err(fail("cannot be made read-only"))?;
+        if let Err(error) = self.postings.write(&self.path, &seal.last.hash) {
+            tracing::warn!(segment = %self.path.display(), %error, "its index cannot be written: the first search makes it");
+        }
         Ok(Sealed {
             path: self.path.clone(),
             first: self.first,
@@ -246,7 +269,7 @@ fn scan(path: &Path, bytes: &[u8], head: &AuditHead) -> Result<Found, StoreError
         return Err(StoreError::corrupt(path, offset as u64, "a record does not have its checksum, and it was once whole"));
     }
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(fail("cannot be opened"))?;
-    let (mut last, mut end, mut places) = (head.clone(), START, Vec::new());
+    let (mut last, mut end, mut places, mut postings) = (head.clone(), START, Vec::new(), Postings::default());
     for record in found.iter().take_while(|r| r.kind == KIND_AUDIT) {
         let damaged = |what: String| StoreError::corrupt(path, record.offset as u64, what);
         let start = record.offset + HEADER;
@@ -257,6 +280,7 @@ fn scan(path: &Path, bytes: &[u8], head: &AuditHead) -> Result<Found, StoreError
         if (read.seq - head.seq - 1).is_multiple_of(STRIDE) {
             places.push(record.offset as u64);
         }
+        postings.add(record.offset as u64, &read);
         last = AuditHead { seq: read.seq, hash: read.hash };
         end = (start + record.length) as u64;
         if last.seq.is_multiple_of(SEGMENT_RECORDS) {
@@ -269,6 +293,6 @@ fn scan(path: &Path, bytes: &[u8], head: &AuditHead) -> Result<Found, StoreError
         file.set_len(end).and_then(|()| file.sync_all()).map_err(fail("cannot be cut"))?;
     }
     let (path, previous) = (path.to_owned(), head.hash.clone());
-    let active = Active { path, file, first: head.seq + 1, previous, last, end, synced: end, places };
+    let active = Active { path, file, first: head.seq + 1, previous, last, end, synced: end, places, postings };
     Ok(Found::Open { active, torn })
 }

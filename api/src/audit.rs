@@ -1,0 +1,133 @@
+//! The audit log as users ask for it and see it.
+
+use crate::v1;
+use lattice_model::{AuditFilter, AuditRecord, Revision, Timestamp};
+use thiserror::Error;
+use tonic::Status;
+
+/// Why a message is no filter or record.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field}: {why}")]
+pub struct BadAudit {
+    /// The message's field.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl From<BadAudit> for Status {
+    fn from(bad: BadAudit) -> Self {
+        Self::invalid_argument(bad.to_string())
+    }
+}
+
+fn bad(field: &'static str) -> impl Fn(&dyn std::fmt::Display) -> BadAudit {
+    move |why| BadAudit { field, why: why.to_string() }
+}
+
+/// Reads a filter; without one everything is wanted.
+pub fn filter_to_model(filter: Option<&v1::AuditFilter>) -> Result<AuditFilter, BadAudit> {
+    let Some(filter) = filter else { return Ok(AuditFilter::default()) };
+    let given = |text: &'static str, value: &str| (!value.is_empty()).then(|| (text, value.to_owned()));
+    let allocation = given("allocation", &filter.allocation).map(|(f, v)| v.parse().map_err(|e| bad(f)(&e))).transpose()?;
+    let node = given("node", &filter.node).map(|(f, v)| v.parse().map_err(|e| bad(f)(&e))).transpose()?;
+    let actions: Result<Vec<_>, _> = filter.types.iter().map(|name| name.parse().map_err(|e| bad("types")(&e))).collect();
+    Ok(AuditFilter {
+        user: (!filter.user.is_empty()).then(|| filter.user.clone()),
+        allocation,
+        node,
+        actions: actions?,
+        since: filter.since_ms.map(Timestamp),
+        until: filter.until_ms.map(Timestamp),
+    })
+}
+
+/// A record as a message.
+pub fn record_to_proto(record: &AuditRecord) -> v1::AuditRecord {
+    v1::AuditRecord {
+        seq: record.seq,
+        revision: record.revision.0,
+        at_ms: record.at.0,
+        actor: record.actor.clone(),
+        action: record.action.name().to_owned(),
+        allocation: record.allocation.map(|id| id.to_string()).unwrap_or_default(),
+        owner: record.owner.clone().unwrap_or_default(),
+        node: record.node.as_ref().map(ToString::to_string).unwrap_or_default(),
+        detail: record.detail.clone(),
+        previous: record.previous.clone(),
+        hash: record.hash.clone(),
+    }
+}
+
+/// A message as the record that it was: its hash is over the same text again.
+pub fn record_to_model(record: &v1::AuditRecord) -> Result<AuditRecord, BadAudit> {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Ok(AuditRecord {
+        seq: record.seq,
+        revision: Revision(record.revision),
+        at: Timestamp(record.at_ms),
+        actor: record.actor.clone(),
+        action: record.action.parse().map_err(|e| bad("action")(&e))?,
+        allocation: some(&record.allocation).map(|id| id.parse().map_err(|e| bad("allocation")(&e))).transpose()?,
+        owner: some(&record.owner),
+        node: some(&record.node).map(|id| id.parse().map_err(|e| bad("node")(&e))).transpose()?,
+        detail: record.detail.clone(),
+        previous: record.previous.clone(),
+        hash: record.hash.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::AuditAction;
+    use proptest::prelude::*;
+
+    fn record() -> impl Strategy<Value = AuditRecord> {
+        let action = prop::sample::select(AuditAction::ALL);
+        let who = (any::<Option<u128>>(), prop::option::of("[a-z]{1,8}"), prop::option::of("[a-z][a-z0-9]{0,8}"), ".{0,40}");
+        ((1..9u64, 1..9u64, any::<u64>(), ".{1,20}", action), who).prop_map(|((seq, revision, at, actor, action), who)| AuditRecord {
+            seq,
+            revision: Revision(revision),
+            at: Timestamp(at),
+            actor,
+            action,
+            allocation: who.0.map(|id| lattice_model::AllocationId(uuid::Uuid::from_u128(id))),
+            owner: who.1,
+            node: who.2.map(|n| n.parse().unwrap()),
+            detail: who.3,
+            previous: "0".repeat(64),
+            hash: "1".repeat(64),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_the_same_at_the_other_end(record in record()) {
+            prop_assert_eq!(record_to_model(&record_to_proto(&record)), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_filter_is_read_and_a_wrong_one_refused_by_its_field() {
+        assert_eq!(filter_to_model(None), Ok(AuditFilter::default()));
+        let filter = v1::AuditFilter {
+            user: "alice".into(),
+            allocation: "1F0C-9a4e".into(),
+            node: "n1".into(),
+            types: vec!["logs-read".into()],
+            since_ms: Some(1),
+            until_ms: None,
+        };
+        let read = filter_to_model(Some(&filter)).unwrap();
+        assert_eq!((read.user.as_deref(), read.actions.as_slice()), (Some("alice"), &[AuditAction::LogsRead][..]));
+        assert_eq!((read.allocation.unwrap().to_string().as_str(), read.since, read.until), ("1f0c9a4e", Some(Timestamp(1)), None));
+        for (changed, field) in [
+            (v1::AuditFilter { allocation: "12".into(), ..filter.clone() }, "allocation"),
+            (v1::AuditFilter { node: "-".into(), ..filter.clone() }, "node"),
+            (v1::AuditFilter { types: vec!["x".into()], ..filter }, "types"),
+        ] {
+            assert_eq!(filter_to_model(Some(&changed)).unwrap_err().field, field);
+        }
+    }
+}

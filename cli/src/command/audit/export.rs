@@ -1,0 +1,58 @@
+//! `lattice audit export`: a signed bundle. Its format is in `docs/audit.md`.
+
+use super::{filter, part};
+use crate::args::AuditExport;
+use crate::failure::Failure;
+use crate::session::{Session, answer};
+use lattice_api::v1;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// The name and version of the format.
+const FORMAT: &str = "lattice-audit-export/1";
+
+/// Writes to stdout, or to a file that is there only when it is whole.
+pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
+    let filter = filter(session, args.filter)?;
+    let client = session.connect().await?;
+    let mut pages = answer(client.admin().export_audit(v1::ExportAuditRequest { filter: Some(filter) })).await?;
+    let mut out = Out::open(args.file.as_deref())?;
+    let mut next = part(pages.message()).await?;
+    write!(out.to, "{{\"format\":{FORMAT:?},\"pages\":[")?;
+    let mut between = "\n";
+    while let Some(page) = next {
+        let line = serde_json::json!({ "body": page.body, "member": page.member, "key": page.key, "signature": page.signature });
+        write!(out.to, "{between}{line}")?;
+        between = ",\n";
+        next = part(pages.message()).await?;
+    }
+    out.to.write_all(b"\n]}\n")?;
+    out.finish()
+}
+
+struct Out {
+    to: Box<dyn Write>,
+    /// The file under its temporary name, and its own.
+    file: Option<(PathBuf, PathBuf)>,
+}
+
+impl Out {
+    fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Self { to: Box::new(io::stdout().lock()), file: None }) };
+        let mut name: OsString = path.into();
+        name.push(".partial");
+        let partial = PathBuf::from(name);
+        let file = File::create(&partial).map_err(|e| Failure::other(format!("{}: it cannot be written: {e}", partial.display())))?;
+        Ok(Self { to: Box::new(BufWriter::new(file)), file: Some((partial, path.to_owned())) })
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        self.to.flush()?;
+        if let Some((partial, path)) = self.file {
+            std::fs::rename(&partial, &path).map_err(|e| Failure::other(format!("{}: it cannot be written: {e}", path.display())))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! `lattice audit query`: records, the oldest first.
+
+use super::filter;
+use crate::args::AuditQuery;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use crate::table::Table;
+use lattice_api::audit::record_to_model;
+use lattice_api::v1;
+use lattice_model::AuditRecord;
+use lattice_model::time::Timestamp;
+
+pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
+    let filter = filter(session, args.filter)?;
+    let client = session.connect().await?;
+    let limit = args.limit as usize;
+    let mut records: Vec<v1::AuditRecord> = Vec::new();
+    let mut after = args.after;
+    let more = loop {
+        let left = args.limit - u32::try_from(records.len()).unwrap_or(u32::MAX).min(args.limit);
+        let page = answer(client.admin().query_audit(v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: left })).await?;
+        if page.upto < after || (page.upto == after && page.upto < page.end) {
+            return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
+        }
+        after = page.upto;
+        records.extend(page.records);
+        if after >= page.end || records.len() >= limit {
+            break after < page.end;
+        }
+    };
+    match session.format() {
+        Format::Table => print(&table(&records))?,
+        Format::Json => {
+            let whole: Result<Vec<AuditRecord>, _> = records.iter().map(record_to_model).collect();
+            print_json(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
+        }
+        Format::Name => {
+            let numbers: Vec<String> = records.iter().map(|r| r.seq.to_string()).collect();
+            print_names(numbers.iter().map(String::as_str))?;
+        }
+    }
+    if more {
+        session.note(&format!("there may be more: --after {after} goes on, --limit N shows more at once"));
+    }
+    Ok(())
+}
+
+fn table(records: &[v1::AuditRecord]) -> String {
+    let mut table = Table::new(&["SEQ", "TIME", "BY", "TYPE", "ALLOCATION", "OWNER", "NODE", "DETAIL"]);
+    for r in records {
+        table.row(vec![
+            r.seq.to_string(),
+            Timestamp(r.at_ms).to_string(),
+            r.actor.clone(),
+            r.action.clone(),
+            short(&r.allocation).to_owned(),
+            r.owner.clone(),
+            r.node.clone(),
+            r.detail.clone(),
+        ]);
+    }
+    table.text(&["ALLOCATION", "OWNER", "NODE"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_a_line() {
+        let record = v1::AuditRecord {
+            seq: 12,
+            at_ms: 1_772_704_812_034,
+            actor: "root".into(),
+            action: "AttachStarted".into(),
+            allocation: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            owner: "alice".into(),
+            detail: "by way of n1: /bin/bash".into(),
+            ..Default::default()
+        };
+        let want = "\
+SEQ  TIME                      BY    TYPE           ALLOCATION  OWNER  DETAIL
+12   2026-03-05T10:00:12.034Z  root  AttachStarted  1f0c9a4e    alice  by way of n1: /bin/bash
+";
+        assert_eq!(table(&[record]), want);
+    }
+}

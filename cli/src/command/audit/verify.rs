@@ -1,0 +1,94 @@
+//! `lattice audit verify`: every link and every signature.
+
+use super::part;
+use crate::args::AuditVerify;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::table::Table;
+use lattice_api::v1;
+use lattice_api::v1::verify_audit_progress::Key;
+use std::time::{Duration, Instant};
+
+/// Between two words on how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// A chain that does not hold is an error of the call; a key that is not trusted is one here.
+pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let mut progress = answer(client.admin().verify_audit(v1::VerifyAuditRequest {})).await?;
+    let mut told = Instant::now();
+    let verified = loop {
+        match part(progress.message()).await? {
+            Some(now) if now.done => break now,
+            Some(now) => {
+                if told.elapsed() >= TELL_EVERY {
+                    session.note(&format!("{} records hold so far", now.records));
+                    told = Instant::now();
+                }
+            }
+            None => return Err(Failure::other("the agent ended its answer before the end of the chain")),
+        }
+    };
+    check_keys(&verified.keys, &args.key)?;
+    match session.format() {
+        Format::Table => print(&text(&verified)),
+        Format::Json => print_json(&json(&verified)),
+        Format::Name => print_names([verified.head.as_str()]),
+    }
+}
+
+fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
+    let stranger = keys.iter().find(|k| !trusted.is_empty() && !trusted.iter().any(|t| t.eq_ignore_ascii_case(&k.key)));
+    match stranger {
+        None => Ok(()),
+        Some(key) => {
+            let what = format!("the chain holds, but record {} brings in a key that was not given with --key: {}", key.since, key.key);
+            Err(Failure::other(what).hint("compare it with the key file of that member; if it is not that, somebody else signs this chain"))
+        }
+    }
+}
+
+fn text(v: &v1::VerifyAuditProgress) -> String {
+    let mut text = format!("The audit log of member {} holds: {} records, head {}\n", v.member, v.records, v.head);
+    text += &match v.signatures {
+        0 => "Nothing of it is signed yet\n".to_owned(),
+        n => format!("{n} signatures hold; signed up to record {}\n\n", v.signed),
+    };
+    if v.keys.is_empty() {
+        return text;
+    }
+    let mut table = Table::new(&["MEMBER", "KEY", "FROM", "UNTIL"]);
+    for key in &v.keys {
+        let until = key.until.map(|seq| seq.to_string()).unwrap_or_default();
+        table.row(vec![key.member.to_string(), key.key.clone(), key.since.to_string(), until]);
+    }
+    text + &table.text(&[])
+}
+
+fn json(v: &v1::VerifyAuditProgress) -> serde_json::Value {
+    let key = |k: &Key| serde_json::json!({ "member": k.member, "key": k.key, "since": k.since, "until": k.until });
+    serde_json::json!({
+        "member": v.member,
+        "records": v.records,
+        "head": v.head,
+        "signatures": v.signatures,
+        "signed": v.signed,
+        "keys": v.keys.iter().map(key).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_not_trusted_are_named() {
+        let key = |key: &str, since| Key { member: 1, key: key.into(), since, until: None };
+        let keys = [key("aa", 2), key("bb", 9)];
+        assert!(check_keys(&keys, &[]).is_ok());
+        assert!(check_keys(&keys, &["AA".into(), "bb".into()]).is_ok());
+        let failure = check_keys(&keys, &["aa".into()]).unwrap_err();
+        assert!(failure.exit() == 1 && failure.text().contains("record 9") && failure.text().contains("bb"), "{}", failure.text());
+    }
+}

@@ -1,0 +1,172 @@
+//! The audit log from outside: who looked into whose work, signed, and verified without any of our code.
+
+use crate::harness::{DAEMON, Folder, Group, JOB, NOBODY, Need, World, lab_program};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+static AUDIT: Group = Group::large("audit");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        AUDIT.test("who_looked_into_whose_work_is_found", &[], found),
+        AUDIT.test("what_cannot_be_written_down_does_not_happen", &[], refused),
+        AUDIT.test("heads_are_signed_and_an_export_is_verified_by_another_program", &[Need::Python], exported),
+    ]
+}
+
+fn nobodys(w: &World) -> String {
+    let done = w.run_as(NOBODY, &["submit", "-o", "name", "--", "/bin/sh", "-c", "echo secret; exec sleep 600"]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let id = done.out().trim().to_owned();
+    w.running(&id);
+    id
+}
+
+fn query(w: &World, args: &[&str]) -> Vec<Value> {
+    let answer = w.lattice.json(&[&["audit", "query"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
+    answer.as_array().unwrap().clone()
+}
+
+fn actions(records: &[Value]) -> Vec<String> {
+    records.iter().map(|r| text(r, "action")).collect()
+}
+
+fn found(w: &World) {
+    w.wait("a key on record", || !query(w, &["--type", "signing-key-set"]).is_empty());
+    let id = nobodys(w);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let begun = w.run_as(NOBODY, &["attach", &id, "--", "/bin/echo", "mine"]);
+    assert_eq!(begun.code(), 0, "{}", begun.err());
+    w.wait("its log", || w.run_as(NOBODY, &["logs", &id]).out().contains("secret"));
+    w.ok(&["logs", &id]);
+    let attached = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
+    assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\n"), "{}", attached.err());
+    let launched = w.run(&["launch", "--alloc", &id, "/bin/true"]);
+    assert_eq!(launched.code(), 0, "{}", launched.err());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
+
+    // The ends of terminals come behind.
+    w.wait("both ends", || query(w, &["--alloc", &id, "--type", "attach-ended"]).len() == 2);
+    let all = query(w, &["--alloc", &id[..8]]);
+    let of_root: Vec<Value> = all.iter().filter(|r| text(r, "actor") == "root").cloned().collect();
+    let want = ["LogsRead", "AttachStarted", "AttachEnded", "LaunchStarted", "CancelRequested", "AllocationEnded"];
+    let mut got = actions(&of_root);
+    got.retain(|a| want.contains(&a.as_str()));
+    let order: Vec<&str> = got.iter().map(String::as_str).filter(|a| *a != "AttachEnded").collect();
+    assert_eq!(order, ["LogsRead", "AttachStarted", "LaunchStarted", "CancelRequested", "AllocationEnded"], "{all:?}");
+    let seen = |action: &str, actor: &str, piece: &str| {
+        let one = all.iter().find(|r| text(r, "action") == action && text(r, "actor") == actor);
+        let one = one.unwrap_or_else(|| panic!("no {action} by {actor}: {all:?}"));
+        assert!(text(one, "owner") == "nobody" && text(one, "detail").contains(piece), "{one}");
+    };
+    seen("AttachStarted", "nobody", "/bin/echo mine");
+    seen("AttachStarted", "root", &format!("at {node}: session "));
+    seen("AttachEnded", "root", "its program ended with 0");
+    seen("LaunchStarted", "root", "/bin/true");
+    seen("CancelRequested", "root", "while Running");
+    // By every question that has it.
+    let one = all.iter().find(|r| text(r, "action") == "AttachStarted" && text(r, "actor") == "root").unwrap();
+    let since = text(&w.status(&id), "submitted_at");
+    for args in [
+        &["--user", "root", "--type", "AttachStarted"][..],
+        &["--user", "nobody", "--node", &node, "--since", "10m"],
+        &["--node", &node, "--since", &since],
+    ] {
+        assert!(query(w, args).contains(one), "{args:?}");
+    }
+    assert_eq!(query(w, &["--alloc", &id, "--until", &since]), Vec::<Value>::new());
+    let page = w.run(&["audit", "query", "--limit", "2", "-o", "name"]);
+    assert!(page.out() == "1\n2\n" && page.err().contains("--after 2"), "{}{}", page.out(), page.err());
+    assert_eq!(w.ok(&["audit", "query", "--limit", "1", "--after", "2", "-o", "name", "-q"]), "3\n");
+    let wrong = w.run(&["audit", "query", "--type", "atach"]);
+    assert!(wrong.code() == 2 && wrong.err().contains("AttachStarted"), "{} {}", wrong.code(), wrong.err());
+    // It is the operators'.
+    for what in ["query", "verify", "export"] {
+        let done = w.run_as(DAEMON, &["audit", what]);
+        assert!(done.code() == 4 && done.out().is_empty() && done.err().contains("no operator"), "{what}: {}{}", done.out(), done.err());
+    }
+}
+
+fn refused(w: &World) {
+    let id = nobodys(w);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
+        faults::kill_member(&w.dir, member.id).unwrap();
+    }
+    // The node knows the allocation itself and could open a terminal.
+    let root = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
+    assert!(root.code() == 125 && root.out().is_empty() && root.err().contains("audit log"), "{}{}", root.out(), root.err());
+    let launched = w.at(&node).run(&["launch", "--alloc", &id, "/bin/echo", "looked"], JOB).unwrap();
+    assert!(launched.code() == 125 && launched.out().is_empty() && launched.err().contains("audit log"), "{}", launched.err());
+    let read = w.at(&node).run(&["logs", &id], JOB).unwrap();
+    assert!(read.code() == 5 && read.out().is_empty(), "{}{}", read.out(), read.err());
+    faults::heal(&w.dir, JOB).unwrap();
+    w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|l| l.is_some()) && w.lattice.nodes().is_ok());
+    let root = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
+    assert_eq!(root.out(), "looked\n", "{}", root.err());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
+}
+
+/// Verifies a bundle by a program that knows nothing of ours.
+fn outside(bundle: &Value, dir: &Path, keys: &[&str]) -> (bool, String) {
+    let file = dir.join("bundle.json");
+    std::fs::write(&file, serde_json::to_vec(bundle).unwrap()).unwrap();
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verify-audit-export.py");
+    let done = process::run(Command::new("python3").arg(program).arg(&file).args(keys), JOB).unwrap();
+    (done.code() == 0, done.out() + &done.err())
+}
+
+fn exported(w: &World) {
+    let id = nobodys(w);
+    w.ok(&["logs", &id]);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    let program = lab_program().to_string_lossy().into_owned();
+    w.completed(&w.submit(&["--name", "é \"quoted\"", "--", &program, "--version"]));
+    let mut verified = Value::Null;
+    w.wait("all of it to be signed", || {
+        verified = w.lattice.json(&["audit", "verify"]).unwrap();
+        verified["signatures"].as_u64() > Some(0) && verified["signed"].as_u64().unwrap() + 8 > verified["records"].as_u64().unwrap()
+    });
+    let keys: Vec<&str> = verified["keys"].as_array().unwrap().iter().map(|k| k["key"].as_str().unwrap()).collect();
+    let trusted: Vec<&str> = keys.iter().flat_map(|key| ["--key", key]).collect();
+    assert_eq!(w.run(&[&["audit", "verify"], &trusted[..]].concat()).code(), 0);
+    let stranger = w.run(&["audit", "verify", "--key", &"0".repeat(64)]);
+    assert!(stranger.code() == 1 && stranger.err().contains(keys[0]), "{}", stranger.err());
+
+    let folder = Folder::new("audit");
+    let file = folder.0.join("report.json");
+    w.ok(&["audit", "export", "--file", &file.to_string_lossy()]);
+    let whole: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    // The leader of now signs the pages, whether it signed a head yet or not.
+    let signer = whole["pages"][0]["key"].as_str().unwrap().to_owned();
+    let keys: Vec<&str> = keys.iter().copied().chain([signer.as_str()]).collect();
+    let (holds, said) = outside(&whole, &folder.0, &keys);
+    assert!(holds && said.contains("signed head"), "{said}");
+    let some: Value = serde_json::from_str(&w.ok(&["audit", "export", "--alloc", &id, "--type", "logs-read"])).unwrap();
+    let (holds, said) = outside(&some, &folder.0, &keys);
+    assert!(holds && said.contains("1 records"), "{said}");
+    assert!(!query(w, &["--type", "audit-exported", "--user", "root"]).is_empty());
+
+    // What was changed, left out, or signed by somebody else does not hold.
+    let body = whole["pages"][0]["body"].as_str().unwrap();
+    let mut forged = whole.clone();
+    forged["pages"][0]["body"] = body.replace("nobody", "nowhom").into();
+    let mut cut = whole.clone();
+    cut["pages"].as_array_mut().unwrap().clear();
+    for (bundle, keys, why) in
+        [(&whole, &[&"0".repeat(64)[..]][..], "not trusted"), (&forged, &keys, "signature"), (&cut, &keys, "no pages")]
+    {
+        let (holds, said) = outside(bundle, &folder.0, keys);
+        assert!(!holds && said.contains(why), "{said}");
+    }
+}

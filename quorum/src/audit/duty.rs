@@ -1,0 +1,37 @@
+//! What the leader owes to the audit log: its key on record, and a signature over what is new.
+
+use super::signer::Signer;
+use crate::ledger::signing::SignedHead;
+use crate::ledger::{Action, Ledger};
+use std::time::{Duration, Instant};
+
+/// When the leader signs. One for each term of leadership.
+#[derive(Debug)]
+pub struct SigningDuty {
+    every: Duration,
+    last: Instant,
+}
+
+impl SigningDuty {
+    /// Signs each `every` from now on, and only where something is new.
+    pub fn new(every: Duration, now: Instant) -> Self {
+        Self { every, last: now }
+    }
+
+    /// What is to be proposed now.
+    pub fn due(&mut self, now: Instant, ledger: &Ledger, signer: &Signer) -> Vec<Action> {
+        let (member, signing, head) = (signer.member(), ledger.signing(), ledger.audit_head());
+        if ledger.cluster().is_empty() || head.seq <= signing.last || now.duration_since(self.last) < self.every {
+            return Vec::new();
+        }
+        self.last = now;
+        let mut actions = Vec::new();
+        if signing.keys.get(&member).map(String::as_str) != Some(signer.public()) {
+            actions.push(Action::SetSigningKey { member, key: signer.public().to_owned() });
+        }
+        let message = SignedHead::message(ledger.cluster(), head.seq, &head.hash);
+        let (key, signature) = (signer.public().to_owned(), signer.sign(message.as_bytes()));
+        actions.push(Action::SignHead(SignedHead { seq: head.seq, hash: head.hash.clone(), member, key, signature }));
+        actions
+    }
+}

@@ -1,0 +1,54 @@
+//! What leaves the cluster as evidence: pages of records, each signed whole by the member that read them.
+//!
+//! A page is a JSON text, and the signature is over its very bytes: whoever verifies it needs no rule about white space
+//! or the order of fields. It says which part of the chain was looked through with which filter, so that pages which
+//! follow each other prove that nothing is left out between them. `docs/audit.md` has the format and a program that
+//! verifies it.
+
+use super::page::page;
+use super::signer::Signer;
+use crate::store::machine::{Agreed, AuditError};
+use crate::wire::SignedPage;
+use lattice_model::{AuditFilter, AuditRecord, MemberId, Timestamp};
+use serde::Serialize;
+
+/// The name and version of the format.
+pub const FORMAT: &str = "lattice-audit-export/1";
+/// Records in one page.
+const PAGE_RECORDS_MAX: usize = 10_000;
+
+/// What is signed.
+#[derive(Serialize)]
+struct Body<'a> {
+    format: &'static str,
+    cluster: &'a str,
+    member: MemberId,
+    /// When the page was made, milliseconds since 1970.
+    at: Timestamp,
+    filter: &'a AuditFilter,
+    /// The page has all that fit the filter behind this record …
+    after: u64,
+    /// … up to this one …
+    upto: u64,
+    /// … of an export that goes up to this one.
+    end: u64,
+    records: &'a [AuditRecord],
+}
+
+/// One page of an export. Reads the disk: call it where blocking is allowed.
+pub fn signed_page(
+    agreed: &Agreed,
+    signer: &Signer,
+    at: Timestamp,
+    filter: &AuditFilter,
+    after: u64,
+    end: u64,
+) -> Result<SignedPage, AuditError> {
+    let found = page(agreed, filter, after, end, PAGE_RECORDS_MAX)?;
+    let cluster = agreed.ledger().cluster().to_owned();
+    let (member, upto, end) = (signer.member(), found.upto, found.end);
+    let body = Body { format: FORMAT, cluster: &cluster, member, at, filter, after, upto, end, records: &found.records };
+    let body = serde_json::to_string(&body).expect("numbers, strings and unit variants always serialise");
+    let signature = signer.sign(body.as_bytes());
+    Ok(SignedPage { body, member, key: signer.public().to_owned(), signature, upto, end })
+}

@@ -1,0 +1,122 @@
+//! The whole chain, link by link: every hash, and every signature by the key that its member had then.
+
+use super::STEP;
+use super::signer::verifies;
+use crate::ledger::audit_chain::{AuditFault, AuditHead};
+use crate::ledger::signing::{KeySet, SignedHead};
+use crate::store::machine::{Agreed, AuditError};
+use lattice_model::{AuditAction, AuditRecord, MemberId};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Hashes that a step keeps, for signatures of records that lie a little behind.
+const KEPT_MAX: usize = 16 * 1024;
+
+/// How far the chain was walked, and what was found. A walk is of one member's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditWalk {
+    /// Whose disk.
+    pub member: MemberId,
+    /// The last record that was checked.
+    pub head: AuditHead,
+    /// Signatures that were checked.
+    pub signatures: u64,
+    /// The chain is signed up to this record.
+    pub signed: u64,
+    /// The keys that were on record, in the order in which they came.
+    pub keys: Vec<KeyPeriod>,
+    /// Whether the end of the chain is reached.
+    pub done: bool,
+}
+
+/// A key and what it may have signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyPeriod {
+    /// Whose key.
+    pub member: MemberId,
+    /// Its public half, 64 hexadecimal digits.
+    pub key: String,
+    /// The record that introduced it.
+    pub since: u64,
+    /// The record that replaced it.
+    pub until: Option<u64>,
+}
+
+impl AuditWalk {
+    /// Begins before the first record.
+    pub fn new(member: MemberId) -> Self {
+        Self { member, head: AuditHead::default(), signatures: 0, signed: 0, keys: Vec::new(), done: false }
+    }
+
+    /// Goes on for as long as a step may. Reads the disk: call it where blocking is allowed.
+    pub fn step(mut self, agreed: &Agreed) -> Result<Self, AuditError> {
+        let began = Instant::now();
+        let (want, cluster) = {
+            let ledger = agreed.ledger();
+            (ledger.audit_head().clone(), ledger.cluster().to_owned())
+        };
+        let mut hashes = VecDeque::new();
+        for record in agreed.audit_records(self.head.seq, want.seq) {
+            let record = record?;
+            self.head.follow(&record)?;
+            if hashes.len() == KEPT_MAX {
+                hashes.pop_front();
+            }
+            hashes.push_back(record.hash.clone());
+            self.look(agreed, &cluster, &record, &hashes)?;
+            if began.elapsed() >= STEP {
+                return Ok(self);
+            }
+        }
+        if self.head.seq < want.seq {
+            return Err(AuditFault { seq: self.head.seq + 1, why: "it is missing" }.into());
+        }
+        if self.head != want {
+            return Err(AuditFault { seq: self.head.seq, why: "the chain does not end at the agreed head" }.into());
+        }
+        self.done = true;
+        Ok(self)
+    }
+
+    /// Takes note of keys, checks signatures. `hashes`: of the records up to this one, the last at the end.
+    fn look(&mut self, agreed: &Agreed, cluster: &str, record: &AuditRecord, hashes: &VecDeque<String>) -> Result<(), AuditError> {
+        let seq = record.seq;
+        let fault = |why| Err(AuditFault { seq, why }.into());
+        match record.action {
+            AuditAction::SigningKeySet => {
+                let Some(set) = KeySet::of(record) else { return fault("it names no key") };
+                if let Some(before) = self.keys.iter_mut().find(|k| k.member == set.member && k.until.is_none()) {
+                    before.until = Some(seq);
+                }
+                self.keys.push(KeyPeriod { member: set.member, key: set.key, since: seq, until: None });
+            }
+            AuditAction::HeadSigned => {
+                let Some(signed) = SignedHead::of(record) else { return fault("it holds no signature") };
+                if signed.seq == 0 || signed.seq >= seq {
+                    return fault("it signs a record that is not before it");
+                }
+                let present = self.keys.iter().any(|k| k.member == signed.member && k.key == signed.key && k.until.is_none());
+                if !present {
+                    return fault("it is signed with a key that its member did not have then");
+                }
+                let back = usize::try_from(seq - signed.seq).unwrap_or(usize::MAX);
+                let kept = hashes.len().checked_sub(back + 1).and_then(|at| hashes.get(at)).cloned();
+                let hash = match kept {
+                    Some(hash) => Some(hash),
+                    None => agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()?.map(|r| r.hash),
+                };
+                if hash.as_ref() != Some(&signed.hash) {
+                    return fault("it signs another hash than the record has");
+                }
+                if !verifies(&signed.key, SignedHead::message(cluster, signed.seq, &signed.hash).as_bytes(), &signed.signature) {
+                    return fault("its signature does not hold");
+                }
+                self.signatures += 1;
+                self.signed = self.signed.max(signed.seq);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

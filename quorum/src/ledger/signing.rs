@@ -1,0 +1,118 @@
+//! Who signs the audit chain, and how far it is signed. Keys and signatures are records of the chain itself: they are
+//! replicated, archived and exported with it, and a key that was replaced still verifies what it signed.
+//!
+//! The signature is made outside (`apply` holds no secret) by the leader, over [`SignedHead::message`]. What it covers
+//! lies behind by what was committed meanwhile; the next one covers that.
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{AuditAction, AuditRecord, MemberId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Hexadecimal digits of a public key, and of a signature.
+const KEY_DIGITS: usize = 64;
+const SIGNATURE_DIGITS: usize = 128;
+
+/// What the ledger knows of signing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signing {
+    /// The present key of each member that signed or is about to: 64 hexadecimal digits.
+    pub keys: BTreeMap<MemberId, String>,
+    /// The chain is signed up to this record.
+    pub upto: u64,
+    /// The record that holds the last signature. What follows it is not signed yet.
+    pub last: u64,
+}
+
+/// A signature of the chain up to one of its records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedHead {
+    /// The record.
+    pub seq: u64,
+    /// Its hash.
+    pub hash: String,
+    /// Who signed.
+    pub member: MemberId,
+    /// With which key: its public half, 64 hexadecimal digits.
+    pub key: String,
+    /// Ed25519 over [`Self::message`], 128 hexadecimal digits.
+    pub signature: String,
+}
+
+/// The detail of a record of [`AuditAction::SigningKeySet`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySet {
+    /// Whose key.
+    pub member: MemberId,
+    /// Its public half, 64 hexadecimal digits.
+    pub key: String,
+    /// The member's key until now: it signs nothing after this record.
+    pub replaces: Option<String>,
+}
+
+impl SignedHead {
+    /// What is signed: four lines of text, the last one with a line end.
+    pub fn message(cluster: &str, seq: u64, hash: &str) -> String {
+        format!("lattice-audit-head/1\n{cluster}\n{seq}\n{hash}\n")
+    }
+
+    /// What a record of [`AuditAction::HeadSigned`] holds; `None` where it is none or holds something else.
+    pub fn of(record: &AuditRecord) -> Option<Self> {
+        (record.action == AuditAction::HeadSigned).then(|| serde_json::from_str(&record.detail).ok()).flatten()
+    }
+}
+
+impl KeySet {
+    /// What a record of [`AuditAction::SigningKeySet`] holds; `None` where it is none or holds something else.
+    pub fn of(record: &AuditRecord) -> Option<Self> {
+        (record.action == AuditAction::SigningKeySet).then(|| serde_json::from_str(&record.detail).ok()).flatten()
+    }
+}
+
+impl Ledger {
+    /// Who signs, and how far the chain is signed.
+    pub fn signing(&self) -> &Signing {
+        &self.signing
+    }
+
+    pub(super) fn set_signing_key(&mut self, step: &mut Step, member: MemberId, key: &str) -> Result<Outcome, Refusal> {
+        check_hex("key", key, KEY_DIGITS)?;
+        let replaces = self.signing.keys.get(&member).cloned();
+        if replaces.as_deref() == Some(key) {
+            return Ok(Outcome::Done);
+        }
+        self.signing.keys.insert(member, key.to_owned());
+        let detail = json(&KeySet { member, key: key.to_owned(), replaces });
+        self.record(step, &format!("member:{member}"), AuditAction::SigningKeySet, Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn sign_head(&mut self, step: &mut Step, signed: &SignedHead) -> Result<Outcome, Refusal> {
+        check_hex("signature", &signed.signature, SIGNATURE_DIGITS)?;
+        if self.signing.keys.get(&signed.member) != Some(&signed.key) {
+            return Err(Refusal::Malformed { why: format!("member {} signs with a key that is not on record", signed.member) });
+        }
+        if signed.seq > self.audit.seq {
+            return Err(Refusal::Malformed { why: format!("record {} is signed; there are {}", signed.seq, self.audit.seq) });
+        }
+        if signed.seq <= self.signing.upto {
+            return Ok(Outcome::Done);
+        }
+        self.record(step, &format!("member:{}", signed.member), AuditAction::HeadSigned, Subject::default(), json(signed));
+        self.signing.upto = signed.seq;
+        self.signing.last = self.audit.seq;
+        Ok(Outcome::Done)
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("numbers and strings always serialise")
+}
+
+fn check_hex(what: &str, text: &str, digits: usize) -> Result<(), Refusal> {
+    if text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Ok(());
+    }
+    Err(Refusal::Malformed { why: format!("a {what} has {digits} hexadecimal digits") })
+}

@@ -1,0 +1,62 @@
+//! Questions about the audit log.
+
+use super::unserved;
+use crate::audit::export::signed_page;
+use crate::audit::page::page;
+use crate::audit::walk::AuditWalk;
+use crate::ledger::Action;
+use crate::member::Core;
+use crate::pack::with_causes;
+use crate::store::machine::AuditError;
+use crate::wire::{Answer, Refusal};
+use lattice_model::{AuditFilter, MemberId};
+use std::sync::Arc;
+
+/// Audit records in one answer.
+const RECORDS_MAX: u32 = 10_000;
+
+/// See [`crate::wire::Request::QueryAudit`]. The caller has made sure that this member leads.
+pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32) -> Result<Answer, Refusal> {
+    let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
+    let agreed = Arc::clone(&core.agreed);
+    blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await.map(Answer::Audit)
+}
+
+/// See [`crate::wire::Request::ExportAudit`]. The caller has made sure that this member leads.
+pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, end: u64) -> Result<Answer, Refusal> {
+    let member = core.signer.member();
+    let on_record = core.agreed.ledger().signing().keys.get(&member).map(String::as_str) == Some(core.signer.public());
+    if !on_record {
+        // Who verifies it finds the key in the chain.
+        let key = core.signer.public().to_owned();
+        core.propose_here(vec![Action::SetSigningKey { member, key }]).await.map_err(unserved)?;
+    }
+    let core = Arc::clone(core);
+    let at = crate::proposer::now();
+    blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
+}
+
+/// See [`crate::wire::Request::VerifyAudit`]. Answered by the member asked, leader or not: it is about its disk.
+pub(super) async fn verify(core: &Arc<Core>, from: Option<AuditWalk>) -> Result<Answer, Refusal> {
+    let member = MemberId(core.config.id);
+    let walk = from.unwrap_or_else(|| AuditWalk::new(member));
+    if walk.member != member {
+        return Err(Refusal::OtherMember { began: walk.member, this: member });
+    }
+    let agreed = Arc::clone(&core.agreed);
+    if let Some((have, want)) = agreed.lacks_audit() {
+        let why = format!("member {member} has {} of {} audit records and fetches the rest", have.seq, want.seq);
+        return Err(Refusal::Unavailable { why });
+    }
+    blocking(move || walk.step(&agreed)).await.map(|walk| Answer::AuditVerified(Box::new(walk)))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError> + Send + 'static) -> Result<T, Refusal> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(AuditError::Broken(fault))) => Err(Refusal::AuditBroken { seq: fault.seq, why: fault.why.to_owned() }),
+        Ok(Err(AuditError::Read { seq, source })) => Err(Refusal::AuditBroken { seq, why: source.to_string() }),
+        Ok(Err(AuditError::Store(error))) => Err(Refusal::Unavailable { why: with_causes(&error) }),
+        Err(error) => Err(Refusal::Unavailable { why: error.to_string() }),
+    }
+}
