@@ -483,7 +483,8 @@ impl RaftLogStorage<TypeConfig> for Log {
             index.drop_slots(dropped);
             index.purged = Some(upto);
             index.cached_from = index.cached_from.max(upto.index + 1);
-            (index.slots.is_empty(), gone)
+            // What the spare snapshot needs stays, also where the newest one has all that there is.
+            (index.slots.is_empty() && gone == Some(upto), gone)
         };
         let Some(upto) = gone else { return Ok(()) };
         self.job(|done| Job::Purge { upto, clear, done }).await.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)).into())
