@@ -86,7 +86,7 @@ fn refusals() {
     assert!(done.code() != 0 && done.err().contains("no lab cluster"), "{}", done.err());
     assert!(dir.join("mine").exists());
     std::fs::remove_dir_all(dir).unwrap();
-    for (args, says) in [(["--nodes", "0"], "--nodes 0"), (["--quorum", "2"], "--quorum 2")] {
+    for (args, says) in [(["--nodes", "0"], "'--nodes <NODES>'"), (["--quorum", "2"], "--quorum 2")] {
         let done = lab(&["up", "--no-build", args[0], args[1], "--dir", &text], LIMIT);
         assert!(done.code() != 0 && done.err().contains(says), "{}", done.err());
         assert!(!dir.exists());
