@@ -11,7 +11,7 @@ use crate::environment;
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
 use crate::mesh::frame::{
-    self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
+    self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
 };
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
@@ -59,11 +59,11 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
-        Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.recv).await,
+        Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
-                Ok(()) => AbortAnswer::Done,
-                Err(why) => AbortAnswer::Refused { why },
+                Ok(()) => HeadAnswer::Done,
+                Err(why) => HeadAnswer::Refused { why },
             };
             frame::write(&mut stream.send, &answer).await
         }
@@ -285,11 +285,19 @@ pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), String> {
 }
 
 /// Types at the terminal of a launch of this head, for a user for whom `peer` vouches.
-async fn keyboard(context: &Shared, peer: &Caller, open: &AbortOpen, mut recv: RecvStream) -> Result<(), frame::FrameError> {
-    if peer.role != Role::Api {
-        return Ok(());
-    }
-    let Ok((handle, id)) = launch_of(context, open) else { return Ok(()) };
+async fn keyboard(
+    context: &Shared,
+    peer: &Caller,
+    open: &AbortOpen,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) -> Result<(), frame::FrameError> {
+    let launch = if peer.role == Role::Api { launch_of(context, open) } else { Err("refused: not an agent that serves users".to_owned()) };
+    let (handle, id) = match launch {
+        Ok(launch) => launch,
+        Err(why) => return frame::write(&mut send, &HeadAnswer::Refused { why }).await,
+    };
+    frame::write(&mut send, &HeadAnswer::Done).await?;
     loop {
         match frame::read(&mut recv).await {
             Ok(message) => handle.type_at(id, message).await,

@@ -87,12 +87,17 @@ impl Typist {
                 let _ = requests.try_send(v1::LaunchInputRequest { what: Some(first) });
             }
             let mut service = client.allocations();
-            let call = service.launch_input(ReceiverStream::new(stream));
-            tokio::select! {
-                // The launch's head is away, for one: what is typed waits meanwhile.
-                _ = call => sleep(AGAIN).await,
-                () = self.carry(&requests) => std::future::pending().await,
+            // Until its head takes it, and while it is away, what is typed waits.
+            if let Ok(taken) = service.launch_input(ReceiverStream::new(stream)).await {
+                let mut taken = taken.into_inner();
+                if let Ok(Some(_)) = taken.message().await {
+                    tokio::select! {
+                        _ = taken.message() => {}
+                        () = self.carry(&requests) => std::future::pending().await,
+                    }
+                }
             }
+            sleep(AGAIN).await;
         }
     }
 

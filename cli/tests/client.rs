@@ -188,10 +188,12 @@ impl AllocationService for Scene {
         if key == "nope" { Err(Status::not_found("there is no allocation \"nope\"")) } else { Ok(streamed(output())) }
     }
 
+    type LaunchInputStream = Streamed<v1::LaunchInputResponse>;
+
     async fn launch_input(
         &self,
         _: Request<tonic::Streaming<v1::LaunchInputRequest>>,
-    ) -> Result<Response<v1::LaunchInputResponse>, Status> {
+    ) -> Result<Response<Self::LaunchInputStream>, Status> {
         Err(Status::internal("not asked here"))
     }
 

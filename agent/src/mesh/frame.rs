@@ -115,13 +115,13 @@ pub enum Open {
     Logs(LogsOpen),
     /// From an `api` agent, for a user: start a launch on its head. Then [`LaunchItem`].
     Launch(LaunchOpen),
-    /// From an `api` agent, for a user: bring a launch of this head down. Then one [`AbortAnswer`].
+    /// From an `api` agent, for a user: bring a launch of this head down. Then one [`HeadAnswer`].
     Abort(AbortOpen),
     /// From an agent, for a user: a program on a terminal. Then [`super::terminal::ToTerminal`] one way and
     /// [`super::terminal::FromTerminal`] the other.
     Attach(super::terminal::AttachOpen),
     /// From an `api` agent, for a user: what is typed at the terminal of a launch of this head. Then
-    /// [`super::terminal::ToTerminal`], and no answer.
+    /// one [`HeadAnswer`], and [`super::terminal::ToTerminal`] after it.
     Keyboard(AbortOpen),
 }
 
@@ -265,10 +265,10 @@ pub struct AbortOpen {
     pub user: String,
 }
 
-/// What became of an [`AbortOpen`].
+/// What a head says to an [`AbortOpen`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub enum AbortAnswer {
-    /// Its end follows, or it has ended.
+pub enum HeadAnswer {
+    /// Its end follows, or it has ended; or what is typed is taken.
     Done,
     Refused {
         why: String,

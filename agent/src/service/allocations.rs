@@ -166,12 +166,14 @@ impl AllocationService for Api {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
+    type LaunchInputStream = Streamed<v1::LaunchInputResponse>;
+
     async fn launch_input(
         &self,
         request: Request<tonic::Streaming<v1::LaunchInputRequest>>,
-    ) -> Result<Response<v1::LaunchInputResponse>, Status> {
-        launching::type_on(self, request).await?;
-        Ok(Response::new(v1::LaunchInputResponse {}))
+    ) -> Result<Response<Self::LaunchInputStream>, Status> {
+        let stream = launching::type_on(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     type LaunchStream = Streamed<v1::LaunchEvent>;

@@ -9,7 +9,7 @@ use super::output::{Selection, gather, received};
 use super::{Api, attaching};
 use crate::allocation::AllocationHandle;
 use crate::environment::entry_launch_id;
-use crate::mesh::frame::{self, AbortAnswer, AbortOpen, LaunchItem, LaunchOpen, Open};
+use crate::mesh::frame::{self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
 use crate::mesh::terminal::ToTerminal;
 use crate::meshd;
 use crate::spool::index::Position;
@@ -131,14 +131,18 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
     let (mut send, mut recv) = api.context.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
     frame::write(&mut send, &Open::Abort(open)).await.map_err(|e| unavailable(&e))?;
-    match frame::read::<AbortAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
-        AbortAnswer::Done => Ok(()),
-        AbortAnswer::Refused { why } => Err(Status::failed_precondition(why)),
+    match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
+        HeadAnswer::Done => Ok(()),
+        HeadAnswer::Refused { why } => Err(Status::failed_precondition(why)),
     }
 }
 
-/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does.
-pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInputRequest>>) -> Result<(), Status> {
+/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does. The head takes
+/// what is typed by the time that this returns.
+pub(super) async fn type_on(
+    api: &Api,
+    request: Request<Streaming<v1::LaunchInputRequest>>,
+) -> Result<mpsc::Receiver<Result<v1::LaunchInputResponse, Status>>, Status> {
     use v1::launch_input_request::What;
     let caller = api.caller(&request).await?;
     let mut requests = request.into_inner();
@@ -161,15 +165,31 @@ pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInpu
         user: caller.principal.name,
     };
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
-    let mut way = if target.head == api.context.me {
+    let way = if target.head == api.context.me {
         let (handle, id) = meshd::launch_of(&api.context, &open).map_err(Status::failed_precondition)?;
         Way::Here { handle, id }
     } else {
         let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
-        let (mut send, _) = api.context.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
+        let (mut send, mut recv) = api.context.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Keyboard(open)).await.map_err(|e| unavailable(&e))?;
-        Way::There(send)
+        match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
+            HeadAnswer::Done => Way::There(send),
+            HeadAnswer::Refused { why } => return Err(Status::failed_precondition(why)),
+        }
     };
+    let (out, stream) = mpsc::channel(1);
+    let _ = out.try_send(Ok(v1::LaunchInputResponse {}));
+    tokio::spawn(async move {
+        if let Err(status) = carry(requests, way).await {
+            let _ = out.send(Err(status)).await;
+        }
+    });
+    Ok(stream)
+}
+
+/// Brings what is typed to the head until there is no more.
+async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) -> Result<(), Status> {
+    use v1::launch_input_request::What;
     while let Some(request) = requests.message().await? {
         let message = match request.what {
             Some(What::Input(bytes)) if bytes.len() <= attaching::INPUT_BYTES_MAX => ToTerminal::Input(bytes),
@@ -182,7 +202,9 @@ pub(super) async fn type_on(api: &Api, request: Request<Streaming<v1::LaunchInpu
         };
         match &mut way {
             Way::Here { handle, id } => handle.type_at(*id, message).await,
-            Way::There(send) => frame::write(send, &message).await.map_err(|e| unavailable(&e))?,
+            Way::There(send) => {
+                frame::write(send, &message).await.map_err(|e| Status::unavailable(format!("the launch's head: {e}")))?;
+            }
         }
     }
     Ok(())
