@@ -6,14 +6,13 @@ use crate::cluster::Cluster;
 use crate::membership::Membership;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, NodeId, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The lease that admits to placing.
-pub const LEASE: &str = "scheduler:default";
 /// In a cluster of more nodes, looking at all of them for one submission costs more than the commit that it saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
 
@@ -67,7 +66,7 @@ pub async fn run(
             () = stop.cancelled() => break,
             _ = renew.tick() => {
                 let asked = Instant::now();
-                lease = match acquire(&me, &quorum, lease_ms).await {
+                lease = match keep(&me, &quorum, lease.map(|l| l.token), lease_ms).await {
                     Some(token) => Some(Lease { token, until: asked + ttl }),
                     None => lease.filter(|l| l.until > Instant::now()),
                 };
@@ -97,20 +96,30 @@ pub async fn run(
     }
     held.send_replace(None);
     if let Some(Lease { token, .. }) = lease {
-        let release = Request::ReleaseLease { name: LEASE.to_owned(), token };
+        let release = Request::ReleaseLease { name: SCHEDULER_LEASE.to_owned(), token, user: None };
         let _ = quorum.call(&release, Duration::from_millis(500)).await;
     }
 }
 
-async fn acquire(me: &NodeId, quorum: &QuorumClient, ttl_ms: u64) -> Option<u64> {
-    let request = Request::AcquireLease { name: LEASE.to_owned(), holder: me.clone(), ttl_ms };
+/// Renews the lease, or takes it where there is none to renew.
+async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64) -> Option<u64> {
+    if let Some(token) = held {
+        let renewal = Request::RenewLease { name: SCHEDULER_LEASE.to_owned(), token, holder: me.clone(), user: None };
+        match quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await {
+            Ok(Answer::Lease { token, .. }) => return Some(token),
+            // It ended, or is of a cluster level that knows no renewal: it is taken anew.
+            Ok(_) | Err(CallError::Refused(_)) => {}
+            Err(CallError::Unavailable { .. }) => return None,
+        }
+    }
+    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: me.clone(), ttl_ms, user: None };
     match quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await {
         Ok(Answer::Lease { token, .. }) => Some(token),
         Ok(other) => {
             tracing::error!(?other, "the quorum answered a lease with something else");
             None
         }
-        Err(CallError::Refused(Refusal::LeaseHeld { .. })) => None,
+        Err(CallError::Refused(Refusal::LeaseHeld { .. } | Refusal::Held { .. })) => None,
         Err(error) => {
             tracing::debug!(%error, "the scheduler's lease could not be had");
             None

@@ -9,6 +9,7 @@ mod auditing;
 mod caller;
 mod connections;
 mod launching;
+mod leases;
 mod nodes;
 mod output;
 mod refusal;
@@ -23,6 +24,7 @@ use crate::session::SessionState;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
+use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_model::Timestamp;
 use lattice_quorum::client::QuorumClient;
@@ -83,6 +85,7 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
         .concurrency_limit_per_connection(256)
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))
         .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await

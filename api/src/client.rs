@@ -3,6 +3,7 @@
 use crate::MESSAGE_BYTES_MAX;
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
+use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
 use hyper_util::rt::TokioIo;
 use std::io;
@@ -127,6 +128,13 @@ impl Client {
     /// Nodes, the agent's own status, gossip.
     pub fn nodes(&self) -> NodeServiceClient<Channel> {
         NodeServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Leases for programs outside.
+    pub fn leases(&self) -> LeaseServiceClient<Channel> {
+        LeaseServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

@@ -1,18 +1,12 @@
 //! Nodes as users see them.
 
 use crate::v1;
-use lattice_model::{AllocationId, HoldKind, Node, Resources};
+use lattice_model::{AllocationId, Node, Resources};
 
 /// One node as a message, with the allocations that own shares of it, what these come to, and what the answering agent's gossip says of it
 /// (`alive`, `suspect`, `down`, `unknown`).
 pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str) -> v1::Node {
-    let holds = node.holds.iter().map(|hold| {
-        let kind = match hold.kind {
-            HoldKind::Cordon => "cordon",
-            HoldKind::Quarantine => "quarantine",
-        };
-        format!("{kind} by {} since {}: {}", hold.by, hold.since, hold.reason)
-    });
+    let holds = node.holds.iter().map(|hold| format!("{} by {} since {}: {}", hold.kind, hold.by, hold.since, hold.reason));
     v1::Node {
         id: node.id.to_string(),
         state: node.state.to_string(),
@@ -37,7 +31,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
 mod tests {
     use super::*;
     use lattice_model::time::Timestamp;
-    use lattice_model::{Hold, Incarnation, NodeAddresses, NodeState, Revision};
+    use lattice_model::{Hold, HoldKind, Incarnation, NodeAddresses, NodeState, Revision};
 
     #[test]
     fn a_hold_says_who_since_when_and_why() {

@@ -5,8 +5,10 @@ use crate::output::Format;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use lattice_api::allocation::state_from_name;
 use lattice_model::AllocationState;
+use lattice_model::duration::{self, BareNumber};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Runs work on the machines of a cluster
 ///
@@ -66,6 +68,8 @@ pub enum Command {
     Node(Node),
     /// The quorum's members
     Quorum(Quorum),
+    /// Leases for programs of your own: one holder at a time, fenced by a token
+    Lease(Lease),
     /// The audit log
     Audit(Audit),
     /// The gossip between the agents
@@ -265,6 +269,97 @@ pub enum NodeCommand {
     Status(Nodes),
     #[command(hide = true)]
     List(Nodes),
+    /// Keep new work and leases off nodes; what runs there goes on (operators)
+    Cordon(SetHold),
+    /// Lift that again (operators)
+    Uncordon(LiftHold),
+    /// The same for nodes that are not trusted, or broken (operators)
+    Quarantine(SetHold),
+    /// Lift that again (operators)
+    Unquarantine(LiftHold),
+}
+
+#[derive(Args)]
+pub struct SetHold {
+    /// The nodes
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// Why: shown to whoever waits for the node
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Args)]
+pub struct LiftHold {
+    /// The nodes
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+}
+
+const LEASE_EXAMPLES: &str = "Examples:
+  token=$(lattice lease grant nightly-build --ttl 30s -o name)
+      take it, for this user at this machine's node; the same again gives the same token
+  lattice lease renew nightly-build --token $token
+      in time, again and again; exit code 4 means that it is lost: stop
+  lattice lease release nightly-build --token $token
+
+A lease has one holder at a time. Its token rises with every new grant: hand it to what you guard, and let that refuse
+older ones. A cordoned or quarantined node gets no lease and renews none.";
+
+#[derive(Args)]
+#[command(after_help = LEASE_EXAMPLES)]
+pub struct Lease {
+    #[command(subcommand)]
+    pub what: LeaseCommand,
+}
+
+#[derive(Subcommand)]
+pub enum LeaseCommand {
+    /// Take a lease; its token is the answer
+    Grant(LeaseGrant),
+    /// Give it its whole time again
+    Renew(LeaseToken),
+    /// Give it back
+    Release(LeaseToken),
+    /// Take leases away from whoever holds them (operators)
+    Revoke(LeaseRevoke),
+    /// Who holds what
+    List(LeaseList),
+}
+
+#[derive(Args)]
+pub struct LeaseGrant {
+    /// What it is about
+    pub name: String,
+    /// How long it lives unless it is renewed: 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = ttl)]
+    pub ttl: Duration,
+}
+
+#[derive(Args)]
+pub struct LeaseToken {
+    /// The lease
+    pub name: String,
+    /// What the grant answered
+    #[arg(long, value_name = "N")]
+    pub token: u64,
+}
+
+#[derive(Args)]
+pub struct LeaseRevoke {
+    /// The leases
+    #[arg(required_unless_present = "bad", conflicts_with = "bad")]
+    pub names: Vec<String>,
+    /// All whose holder is held, Down or not registered
+    #[arg(long)]
+    pub bad: bool,
+}
+
+#[derive(Args)]
+pub struct LeaseList {
+    /// Only those whose holder is held, Down or not registered
+    #[arg(long)]
+    pub bad: bool,
 }
 
 #[derive(Args)]
@@ -429,6 +524,10 @@ pub struct Rest {
     pub args: Vec<OsString>,
 }
 
+fn ttl(text: &str) -> Result<Duration, String> {
+    duration::parse(text, BareNumber::Seconds).map_err(|error| error.to_string())
+}
+
 fn state(text: &str) -> Result<AllocationState, String> {
     state_from_name(text).map_err(|error| error.to_string())
 }
@@ -476,6 +575,9 @@ mod tests {
             "node list",
             "node status",
             "quorum status",
+            "node cordon n1 n2 --reason=fan",
+            "lease grant a --ttl=10s -o name",
+            "lease revoke --bad",
             "admin raft status",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",

@@ -5,7 +5,9 @@ mod audit;
 mod cancel;
 mod explain;
 mod gossip;
+mod hold;
 mod launch;
+mod lease;
 mod logs;
 mod members;
 mod node_status;
@@ -18,6 +20,7 @@ use crate::args::{AdminCommand, Command, GossipCommand, NodeCommand, QuorumComma
 use crate::failure::Failure;
 use crate::handover;
 use crate::session::Session;
+use lattice_model::HoldKind;
 
 /// Runs one command and gives its exit code.
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
@@ -34,6 +37,10 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Node(args) => match args.what {
             NodeCommand::Status(args) => node_status::run(session, args).await.map(well),
             NodeCommand::List(args) => nodes::run(session, args).await.map(well),
+            NodeCommand::Cordon(args) => hold::set(session, HoldKind::Cordon, args).await.map(well),
+            NodeCommand::Uncordon(args) => hold::lift(session, HoldKind::Cordon, args).await.map(well),
+            NodeCommand::Quarantine(args) => hold::set(session, HoldKind::Quarantine, args).await.map(well),
+            NodeCommand::Unquarantine(args) => hold::lift(session, HoldKind::Quarantine, args).await.map(well),
         },
         Command::Quorum(args) | Command::Admin(crate::args::Admin { what: AdminCommand::Raft(args) }) => match args.what {
             QuorumCommand::Status => quorum::status(session).await.map(well),
@@ -43,6 +50,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
             QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
         },
+        Command::Lease(args) => lease::run(session, args.what).await.map(well),
         Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(args) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),

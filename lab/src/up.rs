@@ -66,10 +66,10 @@ impl Options {
             down_after_ms: 60_000,
             raft_heartbeat_ms: 50,
             raft_election_ms: 300,
-            member_lines: String::new(),
             simulated_gpus: 0,
             log_lines: String::new(),
             agent_lines: String::new(),
+            member_lines: String::new(),
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
         }

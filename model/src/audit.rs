@@ -73,6 +73,10 @@ actions! {
     LeaseGranted,
     LeaseReleased,
     MembersChanged,
+    LeaseRevoked,
+    HoldSet,
+    HoldLifted,
+    ClusterLevelRaised,
     /// A terminal is about to be attached.
     AttachStarted,
     /// An attached terminal was closed.

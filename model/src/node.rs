@@ -48,8 +48,32 @@ pub struct Hold {
 pub enum HoldKind {
     /// No new work.
     Cordon,
-    /// No new work; claims are refused by the quorum itself.
+    /// As a cordon, for a node that is not trusted or is broken.
     Quarantine,
+}
+
+impl HoldKind {
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Cordon, Self::Quarantine].into_iter().find(|kind| kind.to_string() == name)
+    }
+
+    /// The command that lifts it.
+    pub fn exit(self) -> &'static str {
+        match self {
+            Self::Cordon => "lattice node uncordon",
+            Self::Quarantine => "lattice node unquarantine",
+        }
+    }
+}
+
+impl fmt::Display for HoldKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Cordon => "cordon",
+            Self::Quarantine => "quarantine",
+        })
+    }
 }
 
 /// Where a node's agent is reached.
@@ -120,7 +144,7 @@ impl Node {
             return Some("takes no work (schedulable: false)".to_owned());
         }
         if let Some(hold) = self.holds.first() {
-            return Some(format!("held by {} since {}: {}", hold.by, hold.since, hold.reason));
+            return Some(format!("is under {} by {} since {}: {}", hold.kind, hold.by, hold.since, hold.reason));
         }
         match self.state {
             NodeState::Ready => None,

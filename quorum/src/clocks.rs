@@ -1,8 +1,7 @@
-//! The leader's clocks: how long each node was silent, and which leases ran out. In memory only; a new leader starts
-//! every clock afresh. Time is given as what has passed since that start.
+//! The leader's clocks: how long each node was silent. In memory only; a new leader starts every clock afresh. Time is given as what has passed since that start.
 
-use crate::ledger::{Action, Lease, NodeStanding};
-use lattice_model::{Incarnation, Node, NodeId, NodeState, Revision};
+use crate::ledger::NodeStanding;
+use lattice_model::{Incarnation, Node, NodeId, NodeState};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -35,22 +34,14 @@ struct Heard {
 pub struct Clocks {
     limits: Limits,
     heard: HashMap<NodeId, Heard>,
-    leases: HashMap<String, LeaseClock>,
     /// Whether the last look found too many silent nodes.
     pub mass_silence: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LeaseClock {
-    token: u64,
-    renewed: Revision,
-    ends: Duration,
 }
 
 impl Clocks {
     /// Starts.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, heard: HashMap::new(), leases: HashMap::new(), mass_silence: false }
+        Self { limits, heard: HashMap::new(), mass_silence: false }
     }
 
     /// The node was heard at `at`.
@@ -106,26 +97,6 @@ impl Clocks {
         }
         standings
     }
-
-    /// Which leases ran out.
-    pub fn expiries<'a>(&mut self, now: Duration, leases: impl Iterator<Item = (&'a str, &'a Lease)>) -> Vec<Action> {
-        let mut standing = HashMap::new();
-        let mut over = Vec::new();
-        for (name, lease) in leases {
-            let known = self.leases.get(name).filter(|c| (c.token, c.renewed) == (lease.token, lease.renewed)).copied();
-            let clock = known.unwrap_or_else(|| LeaseClock {
-                token: lease.token,
-                renewed: lease.renewed,
-                ends: now + Duration::from_millis(lease.ttl_ms),
-            });
-            if now > clock.ends {
-                over.push(Action::ExpireLease { name: name.to_owned(), token: lease.token, renewed: lease.renewed });
-            }
-            standing.insert(name.to_owned(), clock);
-        }
-        self.leases = standing;
-        over
-    }
 }
 
 fn too_many(together: usize, all: usize) -> bool {
@@ -139,7 +110,7 @@ fn standing(node: &Node, state: NodeState, reason: String) -> NodeStanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Boot, NodeAddresses, Resources, Timestamp};
+    use lattice_model::{Boot, NodeAddresses, Resources, Revision, Timestamp};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -222,18 +193,5 @@ mod tests {
         let down: Vec<_> = states(&mut c, 92, &many).into_iter().filter(|(_, s)| *s == NodeState::Down).collect();
         assert_eq!(down.len(), 2);
         assert!(!c.mass_silence);
-    }
-
-    #[test]
-    fn a_lease_ends_unless_it_is_renewed() {
-        let mut c = clocks();
-        let mut lease = Lease { holder: "n1".parse().unwrap(), token: 1, ttl_ms: 10_000, renewed: Revision(5) };
-        assert_eq!(c.expiries(S(0), [("a", &lease)].into_iter()), []);
-        assert_eq!(c.expiries(S(10), [("a", &lease)].into_iter()), []);
-        lease.renewed = Revision(6);
-        assert_eq!(c.expiries(S(11), [("a", &lease)].into_iter()), []);
-        assert_eq!(c.expiries(S(21), [("a", &lease)].into_iter()), []);
-        let want = Action::ExpireLease { name: "a".to_owned(), token: 1, renewed: Revision(6) };
-        assert_eq!(c.expiries(S(22), [("a", &lease)].into_iter()), [want]);
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration of a member.
 
+use crate::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,9 @@ pub struct QuorumConfig {
     pub audit_signing_key_path: PathBuf,
     /// How long audit records wait for a signature at most, in seconds. 1 to 3,600.
     pub audit_sign_seconds: u64,
+    /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
+    /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
+    pub level_max: u32,
 }
 
 /// Where one member is reached.
@@ -84,6 +88,7 @@ impl Default for QuorumConfig {
             snapshot_entries: 10_000,
             audit_signing_key_path: PathBuf::new(),
             audit_sign_seconds: 10,
+            level_max: LEVEL_KNOWN,
         }
     }
 }
@@ -107,6 +112,9 @@ impl QuorumConfig {
         }
         if self.cluster.is_empty() || self.cluster.len() > 63 || self.cluster.chars().any(char::is_control) {
             return invalid("cluster", "1 to 63 bytes without control characters");
+        }
+        if !(LEVEL_FIRST..=LEVEL_KNOWN).contains(&self.level_max) {
+            return Err(InvalidConfig { field: "level_max", why: format!("{LEVEL_FIRST} to {LEVEL_KNOWN}") });
         }
         if self.members.is_empty() {
             return invalid("members", "at least this member itself must be named");

@@ -8,8 +8,10 @@
 //! the same bytes. A refusal changes nothing but the revision.
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
-//! given twice), *allocations* (an acknowledged submission is not lost), *leases* (one scheduler at a time, fenced by
-//! a rising token), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
+//! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *allocations* (an acknowledged
+//! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
+//! *level* (no member meets a command that it does not know), the *audit head* (one history) and who signs it. Free capacity, heartbeats
+//! and progress are not here.
 //!
 //! **Holdings outlive their claim.** A part of a node counts against it from the claim until the node itself reports
 //! that nothing is left, or comes back under another boot id. An ended or requeued allocation therefore does not free
@@ -22,12 +24,16 @@ pub mod signing;
 
 mod allocations;
 mod claims;
+mod holds;
 mod leases;
+mod level;
 mod nodes;
 mod reports;
 mod scripts;
 mod views;
 
+#[cfg(test)]
+mod lease_scenarios;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
@@ -35,9 +41,10 @@ pub(crate) mod scenarios;
 
 pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
-pub use claims::SCHEDULER_LEASE;
+pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
 pub use leases::Lease;
+pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
 
 use crate::wire::Refusal;
 use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Timestamp};
@@ -79,6 +86,13 @@ pub struct Ledger {
     /// Accesses that were recorded last, the oldest first: one that is sent again is not recorded again.
     #[serde(default)]
     accesses: VecDeque<Uuid>,
+    /// What every member understands.
+    #[serde(default = "level_first")]
+    level: u32,
+}
+
+fn level_first() -> u32 {
+    LEVEL_FIRST
 }
 
 /// A part of a node that some claim took and the node has not yet reported free.
@@ -155,6 +169,7 @@ impl Default for Ledger {
             audit: AuditHead::default(),
             signing: signing::Signing::default(),
             accesses: VecDeque::new(),
+            level: LEVEL_FIRST,
         }
     }
 }
@@ -165,26 +180,35 @@ impl Ledger {
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
         let mut step = Step { revision: index, at: command.at, audit: Vec::new(), changed: Changed::default() };
         self.revision = index;
-        let result = match &command.action {
-            Action::Bootstrap { cluster } => self.bootstrap(&mut step, cluster),
-            Action::Submit { id, spec, owner, claim } => self.submit(&mut step, *id, spec, owner, claim.as_ref()),
-            Action::Cancel { id, by } => self.cancel(&mut step, *id, by),
-            Action::Claim(claim) => self.claim(&mut step, claim),
-            Action::Register(registration) => self.register(&mut step, registration),
-            Action::Report(report) => self.report(&mut step, report),
-            Action::NodeStates(standings) => self.node_states(&mut step, standings),
-            Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(&mut step, name, holder, *ttl_ms),
-            Action::ReleaseLease { name, token } => self.release_lease(&mut step, name, *token),
-            Action::ExpireLease { name, token, renewed } => self.expire_lease(&mut step, name, *token, *renewed),
+        let result = self.admits(command.action.level()).and_then(|()| self.act(&mut step, &command.action));
+        Applied { result, audit: step.audit, changed: step.changed }
+    }
+
+    fn act(&mut self, step: &mut Step, action: &Action) -> Result<Outcome, Refusal> {
+        match action {
+            Action::Bootstrap { cluster } => self.bootstrap(step, cluster),
+            Action::Submit { id, spec, owner, claim } => self.submit(step, *id, spec, owner, claim.as_ref()),
+            Action::Cancel { id, by } => self.cancel(step, *id, by),
+            Action::Claim(claim) => self.claim(step, claim),
+            Action::Register(registration) => self.register(step, registration),
+            Action::Report(report) => self.report(step, report),
+            Action::NodeStates(standings) => self.node_states(step, standings),
+            Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(step, name, holder, *ttl_ms),
+            Action::ReleaseLease { name, token, user } => self.release_lease(step, name, *token, user.as_ref()),
+            Action::ExpireLease { name, token, renewed } => self.expire_lease(step, name, *token, *renewed),
+            Action::GrantLease { name, holder, ttl_ms, user } => self.grant_lease(step, name, holder, *ttl_ms, user.as_ref()),
+            Action::RevokeLease { name, token, by } => self.revoke_lease(step, name, *token, by),
+            Action::SetHold { node, kind, by, reason } => self.set_hold(step, node, *kind, by, reason),
+            Action::LiftHold { node, kind, by } => self.lift_hold(step, node, *kind, by),
             Action::Members { by, step: members } => {
-                self.record(&mut step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
+                self.record(step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
                 Ok(Outcome::Done)
             }
-            Action::RecordAccess(access) => self.record_access(&mut step, access),
-            Action::SetSigningKey { member, key } => self.set_signing_key(&mut step, *member, key),
-            Action::SignHead(signed) => self.sign_head(&mut step, signed),
-        };
-        Applied { result, audit: step.audit, changed: step.changed }
+            Action::RecordAccess(access) => self.record_access(step, access),
+            Action::SetSigningKey { member, key } => self.set_signing_key(step, *member, key),
+            Action::SignHead(signed) => self.sign_head(step, signed),
+            Action::RaiseLevel { level } => self.raise_level(step, *level),
+        }
     }
 
     fn bootstrap(&mut self, step: &mut Step, cluster: &str) -> Result<Outcome, Refusal> {

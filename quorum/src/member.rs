@@ -15,7 +15,9 @@ use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::hearts::Hearts;
+use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome};
+use crate::levels::Levels;
 use crate::membership;
 use crate::network::{Network, Peers};
 use crate::pack::with_causes;
@@ -134,6 +136,9 @@ pub(crate) struct Core {
     contact: Mutex<Instant>,
     /// Signs the audit log.
     pub signer: Signer,
+    /// While this member leads: when each lease runs out.
+    pub lease_clocks: Mutex<Option<LeaseClocks>>,
+    pub levels: Levels,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -223,6 +228,8 @@ impl Member {
             removed: watch::Sender::new(false),
             refused: Refused::default(),
             contact: Mutex::new(Instant::now()),
+            lease_clocks: Mutex::default(),
+            levels: Levels::default(),
             led,
             stop,
         });
@@ -393,7 +400,16 @@ impl Core {
     }
 
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
+    /// None of them is proposed where one needs a higher cluster level: members of an older version could not read the entry.
     pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+        let needed = actions.iter().map(Action::level).max().unwrap_or_default();
+        if self.agreed.ledger().level() < needed {
+            // A new leader may not have applied the raise yet.
+            self.reads.pass().await?;
+            if let Err(refusal) = self.agreed.ledger().admits(needed) {
+                return Ok(vec![Err(refusal); actions.len()]);
+            }
+        }
         let receivers: Vec<_> = actions.into_iter().map(|action| self.proposer.propose(action)).collect();
         let mut results = Vec::with_capacity(receivers.len());
         for receiver in receivers {
@@ -476,6 +492,7 @@ async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             leading = None;
+            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if let Some(leader) = leader {
                 tell_leader(&core, leader).await;
             }
@@ -496,6 +513,8 @@ async fn duties(core: Arc<Core>) {
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
             });
+            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
+            core.levels.forget();
         }
         if let Some(leading) = &mut leading {
             lead(&core, leading).await;
@@ -506,12 +525,9 @@ async fn duties(core: Arc<Core>) {
 async fn tell_leader(core: &Core, leader: u64) {
     let until = Instant::now();
     let fresh = core.hearts.take();
-    if fresh.is_empty() {
-        return;
-    }
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
-    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard };
+    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard, level: core.config.level_max };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => false,
@@ -545,8 +561,14 @@ async fn lead(core: &Core, Leading { since, clocks, signing, .. }: &mut Leading)
         if !standings.is_empty() {
             actions.push(Action::NodeStates(standings));
         }
-        actions.extend(clocks.expiries(now, ledger.leases()));
         actions.extend(signing.due(until, &ledger, &core.signer));
+        if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
+            actions.extend(clocks.expiries(ledger.leases(), until));
+        }
+        core.levels.told(core.config.id, core.config.level_max);
+        let metrics = core.raft.metrics();
+        let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
+        actions.extend(core.levels.raise(members, ledger.level()));
     }
     if clocks.mass_silence && !mass_silence_before {
         tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");

@@ -3,6 +3,7 @@
 
 mod answer;
 mod auditing;
+mod leasing;
 mod raft_rpc;
 mod session;
 mod watching;

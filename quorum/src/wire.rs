@@ -6,7 +6,7 @@ use crate::ledger::{Access, AuditHead};
 use crate::roster::Roster;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation,
-    Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
+    HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -37,10 +37,21 @@ pub enum Request {
     ListNodes,
     /// A scheduler's proposal.
     Claim(Claim),
-    /// Takes, or renews, a lease for `ttl_ms`. Idempotent for the same holder: the token stays.
-    AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
-    /// Gives a lease back.
-    ReleaseLease { name: String, token: u64 },
+    /// Takes a lease for `ttl_ms`, for the agent of `holder` or a user beside it. Idempotent for the same holder: the token stays.
+    AcquireLease {
+        name: String,
+        holder: NodeId,
+        ttl_ms: u64,
+        #[serde(default)]
+        user: Option<Principal>,
+    },
+    /// Gives a lease back, whatever holds there are.
+    ReleaseLease {
+        name: String,
+        token: u64,
+        #[serde(default)]
+        user: Option<Principal>,
+    },
     /// Audit records that fit `filter`, behind `after`, at most `limit` (and 10,000), in the order of the chain. An answer
     /// may have fewer: the next one begins behind its `upto`.
     QueryAudit { filter: AuditFilter, after: u64, limit: u32 },
@@ -58,6 +69,16 @@ pub enum Request {
     Members,
     /// A change of the members, given again until it is done.
     ChangeMembers(MembersOrder),
+    /// Gives a lease its whole time again. In the leader's memory: nothing is written.
+    RenewLease { name: String, token: u64, holder: NodeId, user: Option<Principal> },
+    /// All leases, by name.
+    ListLeases,
+    /// Takes a lease away, where a token is given only that grant of it.
+    RevokeLease { name: String, token: Option<u64>, by: String },
+    /// Keeps new work and leases off a node. A further reason is appended.
+    SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
+    /// Lifts such a hold.
+    LiftHold { node: NodeId, kind: HoldKind, by: String },
 }
 
 /// An operator's order.
@@ -109,6 +130,23 @@ pub enum Answer {
     StateHash { revision: Revision, hash: String },
     /// How far a change of the members is.
     Changed { done: bool, text: String },
+    /// All leases, by name.
+    Leases(Vec<LeaseStanding>),
+}
+
+/// A lease as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStanding {
+    pub name: String,
+    pub holder: NodeId,
+    /// For whom the holder's agent vouches; `None`: for itself.
+    pub user: Option<String>,
+    pub token: u64,
+    pub ttl_ms: u64,
+    /// How long it lives from now if it is not renewed, by the leader's clock; `None` where that has not begun.
+    pub left_ms: Option<u64>,
+    /// Why nobody should go on holding a lease at this node.
+    pub bad: Option<String>,
 }
 
 /// Records of the audit log that fit a filter.
@@ -161,8 +199,13 @@ pub enum Refusal {
     Conflict { conflicts: Vec<Conflict> },
     #[error("the claim is malformed: {why}")]
     MalformedClaim { why: String },
-    #[error("lease {name} is held by {holder}")]
-    LeaseHeld { name: String, holder: NodeId },
+    #[error("lease {name} is held by {}node {holder}", user.as_ref().map(|u| format!("{u} at ")).unwrap_or_default())]
+    LeaseHeld {
+        name: String,
+        holder: NodeId,
+        #[serde(default)]
+        user: Option<String>,
+    },
     #[error("lease token {token} is not the present one of {name}")]
     StaleLease { name: String, token: u64 },
     #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
@@ -184,6 +227,54 @@ pub enum Refusal {
     /// The caller should try another member, or again later.
     #[error("no leader: {why}")]
     Unavailable { why: String },
+    #[error("node {node} is under {kind} by {by}: {reason}")]
+    Held { node: NodeId, kind: HoldKind, by: String, reason: String },
+    #[error("there is no lease {name}")]
+    NoSuchLease { name: String },
+    #[error("lease {name} is {owner}'s")]
+    LeaseNotYours { name: String, owner: String },
+    #[error("there are {most} {what} already, and no more are taken")]
+    TooMany { what: String, most: u64 },
+    #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
+    ClusterLevel { needed: u32, now: u32 },
+}
+
+impl Refusal {
+    /// What to do about it, where there is something.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Held { node, kind, .. } => format!("work and leases stay off it until an operator lifts that: `{} {node}`", kind.exit()),
+            Self::ClusterLevel { .. } => {
+                "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows who lacks it"
+                    .to_owned()
+            }
+            Self::NoSuchLease { .. } => "`lattice lease list` shows those that there are".to_owned(),
+            Self::StaleLease { .. } => {
+                "it ended, or was revoked: stop what you do under it, and take it again with `lattice lease grant`".to_owned()
+            }
+            Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
+            Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
+            Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
+            Self::NoSuchAllocation { .. }
+            | Self::AmbiguousAllocation { .. }
+            | Self::AllocationExists { .. }
+            | Self::NotYours { .. }
+            | Self::NoSuchNode { .. }
+            | Self::NotPending { .. }
+            | Self::StaleRequeueCount { .. }
+            | Self::Conflict { .. }
+            | Self::MalformedClaim { .. }
+            | Self::StaleIncarnation { .. }
+            | Self::Role { .. }
+            | Self::TooLarge { .. }
+            | Self::Malformed { .. }
+            | Self::OtherMember { .. }
+            | Self::AuditBroken { .. }
+            | Self::NotOperator { .. }
+            | Self::Members { .. }
+            | Self::Unavailable { .. } => return None,
+        })
+    }
 }
 
 /// One node that stood against a claim.
@@ -310,6 +401,9 @@ pub struct HeartbeatSummary {
     pub from: MemberId,
     /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
+    /// The highest cluster level that this member can follow; 0 from one that knows of none.
+    #[serde(default)]
+    pub level: u32,
 }
 
 /// From a member to another one: send the audit records behind this one.
@@ -368,6 +462,9 @@ pub struct QuorumStatus {
     /// What the member that answers refused to callers whose certificate does not fit, and how often since it began.
     #[serde(default)]
     pub refused: Vec<(String, u64)>,
+    /// The committed cluster level.
+    #[serde(default)]
+    pub level: u32,
 }
 
 /// One member in a [`QuorumStatus`].
@@ -382,6 +479,9 @@ pub struct MemberStatus {
     pub votes: bool,
     /// The last log index known to be on its disk; `None` where this member does not know.
     pub matched: Option<u64>,
+    /// The highest cluster level that it can follow; `None` where this member does not know.
+    #[serde(default)]
+    pub level: Option<u32>,
     /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
     pub standing: String,
 }

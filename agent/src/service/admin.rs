@@ -95,9 +95,11 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
                 standing: m.standing.clone(),
                 matched: m.matched,
                 votes: m.votes,
+                level: m.level,
             })
             .collect(),
         audit_records: now.audit_records,
+        level: now.level,
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         refused: now.refused.iter().map(|(what, count)| Refused { what: what.clone(), count: *count }).collect(),

@@ -9,7 +9,7 @@ use crate::session::SessionState;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
 use lattice_gossip::Liveness;
-use lattice_model::{AllocationState, NodeId, SharePhase};
+use lattice_model::{AllocationState, HoldKind, NodeId, SharePhase};
 use lattice_node::Phase;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
@@ -99,6 +99,28 @@ impl NodeService for Api {
         };
         Ok(Response::new(v1::GossipMembersResponse { members: members.iter().map(to_proto).collect() }))
     }
+
+    async fn set_hold(&self, request: Request<v1::SetHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
+        let operator = self.operator(&request).await?;
+        let v1::SetHoldRequest { node, kind, reason } = request.into_inner();
+        self.done(&Ask::SetHold { node: node_id(&node)?, kind: hold_kind(&kind)?, by: operator.name, reason }).await?;
+        Ok(Response::new(v1::HoldResponse {}))
+    }
+
+    async fn lift_hold(&self, request: Request<v1::LiftHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
+        let operator = self.operator(&request).await?;
+        let v1::LiftHoldRequest { node, kind } = request.into_inner();
+        self.done(&Ask::LiftHold { node: node_id(&node)?, kind: hold_kind(&kind)?, by: operator.name }).await?;
+        Ok(Response::new(v1::HoldResponse {}))
+    }
+}
+
+fn node_id(text: &str) -> Result<NodeId, Status> {
+    text.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))
+}
+
+fn hold_kind(text: &str) -> Result<HoldKind, Status> {
+    HoldKind::from_name(text).ok_or_else(|| Status::invalid_argument(format!("{text:?} is no hold: cordon and quarantine are")))
 }
 
 impl Api {

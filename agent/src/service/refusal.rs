@@ -9,13 +9,18 @@ pub(super) fn status(error: &CallError) -> Status {
     match error {
         CallError::Unavailable { .. } => Status::unavailable(error.to_string()),
         CallError::Refused(refusal) => {
-            let text = refusal.to_string();
+            let text = match refusal.remedy() {
+                Some(remedy) => format!("{refusal}\nhint: {remedy}"),
+                None => refusal.to_string(),
+            };
             match refusal {
-                Refusal::NoSuchAllocation { .. } | Refusal::NoSuchNode { .. } => Status::not_found(text),
+                Refusal::NoSuchAllocation { .. } | Refusal::NoSuchNode { .. } | Refusal::NoSuchLease { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }
-                Refusal::NotYours { .. } | Refusal::Role { .. } | Refusal::NotOperator { .. } => Status::permission_denied(text),
+                Refusal::NotYours { .. } | Refusal::LeaseNotYours { .. } | Refusal::Role { .. } | Refusal::NotOperator { .. } => {
+                    Status::permission_denied(text)
+                }
                 Refusal::AllocationExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),

@@ -41,6 +41,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         ("Leader", leader),
         ("Answered by", format!("member {}", status.answered_by)),
         ("Revision", format!("{} (generation {})", status.revision, status.generation)),
+        ("Level", status.level.to_string()),
         ("Audit", format!("{} records", status.audit_records)),
         ("Nodes", counts(&status.nodes)),
         ("Allocations", counts(&status.allocations)),
@@ -52,11 +53,12 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
 }
 
 fn table(status: &v1::QuorumStatusResponse) -> String {
-    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "SERVICE", "RAFT"]);
+    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "LEVEL", "SERVICE", "RAFT"]);
     for m in &status.members {
         let matched = m.matched.map(|index| index.to_string()).unwrap_or_default();
+        let level = m.level.map(|level| level.to_string()).unwrap_or_default();
         let votes = if m.votes { "yes" } else { "no" };
-        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, m.service.clone(), m.raft.clone()]);
+        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, level, m.service.clone(), m.raft.clone()]);
     }
     table.text(&[])
 }
@@ -77,7 +79,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
     let members = status
         .members
         .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "service": m.service, "raft": m.raft }));
+        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "service": m.service, "raft": m.raft }));
     serde_json::json!({
         "cluster": status.cluster,
         "answered_by": status.answered_by,
@@ -85,6 +87,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "term": status.term,
         "revision": status.revision,
         "generation": status.generation,
+        "level": status.level,
         "audit_records": status.audit_records,
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
@@ -106,6 +109,7 @@ mod tests {
             standing: standing.into(),
             matched,
             votes: true,
+            level: matched.map(|_| 2),
         };
         let status = v1::QuorumStatusResponse {
             cluster: "lattice".into(),
@@ -116,6 +120,7 @@ mod tests {
             generation: 1,
             members: vec![member(1, "follower", None), member(2, "leader", Some(120))],
             audit_records: 40,
+            level: 2,
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
             refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],
@@ -125,14 +130,15 @@ Cluster:      lattice
 Leader:       member 2 in term 5
 Answered by:  member 1
 Revision:     120 (generation 1)
+Level:        2
 Audit:        40 records
 Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
 
-MEMBER  STANDING  VOTES  MATCHED  SERVICE   RAFT
-1       follower  yes    —        h1:50051  h1:9000
-2       leader    yes    120      h2:50051  h2:9000
+MEMBER  STANDING  VOTES  MATCHED  LEVEL  SERVICE   RAFT
+1       follower  yes    —        —      h1:50051  h1:9000
+2       leader    yes    120      2      h2:50051  h2:9000
 ";
         assert_eq!(text(&status), want);
     }

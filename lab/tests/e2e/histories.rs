@@ -295,7 +295,7 @@ async fn faults(members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'s
 }
 
 async fn lease(client: &QuorumClient, holder: &str) -> u64 {
-    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: LEASE_MS };
+    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: LEASE_MS, user: None };
     match client.call(&request, Duration::from_secs(20)).await.unwrap() {
         Answer::Lease { token, .. } => token,
         other => panic!("{other:?}"),
@@ -372,12 +372,12 @@ impl Holder {
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..20))).await;
             if !held.is_empty() && self.rng.random_bool(0.5) {
                 let (name, token) = held.swap_remove(self.rng.random_range(0..held.len()));
-                let request = Request::ReleaseLease { name: name.clone(), token };
+                let request = Request::ReleaseLease { name: name.clone(), token, user: None };
                 self.ask(&name, LeaseAsk::Release(token), &request).await;
             } else {
                 let name = format!("history:{}", self.rng.random_range(0..LEASES));
                 let holder = self.name.parse().unwrap();
-                let request = Request::AcquireLease { name: name.clone(), holder, ttl_ms: LEASE_MS };
+                let request = Request::AcquireLease { name: name.clone(), holder, ttl_ms: LEASE_MS, user: None };
                 let told = self.ask(&name, LeaseAsk::Acquire(self.number), &request).await;
                 if let Some(LeaseTold::Held(token)) = told {
                     held.retain(|(n, _)| *n != name);

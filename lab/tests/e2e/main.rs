@@ -14,6 +14,7 @@ mod hooks;
 mod identity;
 mod isolation;
 mod jobs;
+mod leases;
 mod lifetime;
 mod logs;
 mod members;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         outage::trials(),
         members::trials(),
         auditing::trials(),
+        leases::trials(),
         recovery::trials(),
         supervisor::trials(),
         full_disk::trials(),

@@ -6,13 +6,17 @@ use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Leav
 use std::collections::BTreeSet;
 
 /// The lease under which claims are made.
-pub const SCHEDULER_LEASE: &str = "scheduler:default";
+pub const SCHEDULER_LEASE: &str = "scheduler/default";
+/// Its name at cluster level 1.
+pub const OLD_SCHEDULER_LEASE: &str = "scheduler:default";
 /// Conflicts that a refusal names.
 const CONFLICTS_MAX: usize = 16;
 
 impl Ledger {
     pub(super) fn claim(&mut self, step: &mut Step, claim: &Claim) -> Result<Outcome, Refusal> {
-        let lease = self.leases.get(SCHEDULER_LEASE).filter(|l| l.token == claim.lease_token);
+        // Members of level 1 know the old name alone.
+        let names = if self.level >= 2 { &[SCHEDULER_LEASE, OLD_SCHEDULER_LEASE][..] } else { &[OLD_SCHEDULER_LEASE][..] };
+        let lease = names.iter().filter_map(|name| self.leases.get(*name)).find(|l| l.token == claim.lease_token);
         let Some(lease) = lease else {
             return Err(Refusal::StaleLease { name: SCHEDULER_LEASE.to_owned(), token: claim.lease_token });
         };

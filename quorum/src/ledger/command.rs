@@ -3,8 +3,8 @@
 use super::access::Access;
 use super::signing::SignedHead;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState, Principal,
-    Resources, Revision, Timestamp,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
+    Principal, Resources, Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -41,10 +41,15 @@ pub enum Action {
     Report(NodeReport),
     /// The leader's clocks say where nodes stand.
     NodeStates(Vec<NodeStanding>),
-    /// See [`crate::wire::Request::AcquireLease`].
+    /// [`Action::GrantLease`] as level 1 has it.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
     /// See [`crate::wire::Request::ReleaseLease`].
-    ReleaseLease { name: String, token: u64 },
+    ReleaseLease {
+        name: String,
+        token: u64,
+        #[serde(default)]
+        user: Option<Principal>,
+    },
     /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
     ExpireLease { name: String, token: u64, renewed: Revision },
     /// A step of a change of the members that is about to be taken: written down first.
@@ -55,6 +60,22 @@ pub enum Action {
     SetSigningKey { member: MemberId, key: String },
     /// The leader signed the audit chain.
     SignHead(SignedHead),
+    /// See [`crate::wire::Request::AcquireLease`].
+    GrantLease {
+        name: String,
+        holder: NodeId,
+        ttl_ms: u64,
+        #[serde(default)]
+        user: Option<Principal>,
+    },
+    /// See [`crate::wire::Request::RevokeLease`].
+    RevokeLease { name: String, token: Option<u64>, by: String },
+    /// See [`crate::wire::Request::SetHold`].
+    SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
+    /// See [`crate::wire::Request::LiftHold`].
+    LiftHold { node: NodeId, kind: HoldKind, by: String },
+    /// Every member understands commands of this level.
+    RaiseLevel { level: u32 },
 }
 
 /// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
@@ -85,6 +106,28 @@ impl fmt::Display for MembersStep {
 }
 
 impl Action {
+    /// The cluster level that it needs. Raising the level needs none: it is proposed when every member knows it.
+    pub fn level(&self) -> u32 {
+        match self {
+            Self::Bootstrap { .. }
+            | Self::Submit { .. }
+            | Self::Cancel { .. }
+            | Self::Claim(_)
+            | Self::Register(_)
+            | Self::Report(_)
+            | Self::NodeStates(_)
+            | Self::AcquireLease { .. }
+            | Self::ReleaseLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::Members { .. }
+            | Self::RecordAccess(_)
+            | Self::SetSigningKey { .. }
+            | Self::SignHead(_)
+            | Self::RaiseLevel { .. } => super::LEVEL_FIRST,
+            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::SetHold { .. } | Self::LiftHold { .. } => 2,
+        }
+    }
+
     /// About how many bytes it will take in the log.
     pub fn bytes_about(&self) -> usize {
         match self {
@@ -104,7 +147,12 @@ impl Action {
             | Self::AcquireLease { .. }
             | Self::ReleaseLease { .. }
             | Self::ExpireLease { .. }
-            | Self::SetSigningKey { .. } => 256,
+            | Self::SetSigningKey { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::LiftHold { .. }
+            | Self::RaiseLevel { .. } => 256,
+            Self::SetHold { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }
     }

@@ -2,11 +2,14 @@
 
 use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
-use super::{Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use super::{
+    Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, Registration,
+    SCHEDULER_LEASE,
+};
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, MemberId, Node, NodeReport, NodeState, ReportItem,
+    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, HoldKind, MemberId, Node, NodeReport, NodeState, ReportItem,
     RequeuePolicy, Resources, Revision, Timestamp,
 };
 use proptest::prelude::*;
@@ -18,18 +21,78 @@ const IDS: u128 = 24;
 /// A move, made a command by looking at the ledger, so that most commands have an effect.
 #[derive(Clone, Debug)]
 enum Move {
-    Submit { id: u128, nodes: u32, requeue: u8, max: u32, owner: u32 },
-    Cancel { id: u128, by: u32 },
-    Claim { id: u128, nodes: Vec<u8>, half: bool, stale: u8 },
-    Register { node: u8, boot: u128, memory: bool, new_life: bool },
-    Report { node: u8, id: u128, item: u8, old_epoch: bool, skip: u64 },
-    State { node: u8, state: u8, stale: bool },
-    Lease { holder: u8 },
-    Release { stale: bool },
-    Expire { stale: bool },
-    Access { id: u128, of: u128, long: bool },
-    Key { member: u64, key: u8 },
-    Sign { member: u64, key: u8, back: u64 },
+    Submit {
+        id: u128,
+        nodes: u32,
+        requeue: u8,
+        max: u32,
+        owner: u32,
+    },
+    Cancel {
+        id: u128,
+        by: u32,
+    },
+    Claim {
+        id: u128,
+        nodes: Vec<u8>,
+        half: bool,
+        stale: u8,
+    },
+    Register {
+        node: u8,
+        boot: u128,
+        memory: bool,
+        new_life: bool,
+    },
+    Report {
+        node: u8,
+        id: u128,
+        item: u8,
+        old_epoch: bool,
+        skip: u64,
+    },
+    State {
+        node: u8,
+        state: u8,
+        stale: bool,
+    },
+    /// The scheduler's, for an agent, as either level has it; or one of the users' for one of them.
+    Lease {
+        holder: u8,
+        old: bool,
+        user: Option<u32>,
+    },
+    Revoke {
+        stale: bool,
+    },
+    Hold {
+        node: u8,
+        kind: HoldKind,
+        lift: bool,
+    },
+    Level {
+        level: u32,
+    },
+    Release {
+        stale: bool,
+    },
+    Expire {
+        stale: bool,
+    },
+    Access {
+        id: u128,
+        of: u128,
+        long: bool,
+    },
+    Key {
+        member: u64,
+        key: u8,
+    },
+    Sign {
+        member: u64,
+        key: u8,
+        back: u64,
+    },
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
@@ -38,14 +101,19 @@ fn a_move() -> impl Strategy<Value = Move> {
         2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32)
             .prop_map(|(id, nodes, requeue, max, owner)| Move::Submit { id, nodes, requeue, max, owner }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        6 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        8 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
         10 => (node.clone(), id, 0..12u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
         1 => (node.clone(), 0..3u8, any::<bool>()).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
-        2 => node.prop_map(|holder| Move::Lease { holder }),
+        6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)])
+            .prop_map(|(holder, old, user)| Move::Lease { holder, old, user }),
+        1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
+        1 => (node, prop_oneof![Just(HoldKind::Cordon), Just(HoldKind::Quarantine)], prop::bool::weighted(0.85))
+            .prop_map(|(node, kind, lift)| Move::Hold { node, kind, lift }),
+        1 => (0..4u32).prop_map(|level| Move::Level { level }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => prop_oneof![
@@ -61,7 +129,7 @@ fn half(of: Resources) -> Resources {
 }
 
 fn action(ledger: &Ledger, a_move: &Move) -> Action {
-    let lease = ledger.leases().find(|(name, _)| *name == SCHEDULER_LEASE).map(|(_, lease)| lease.clone());
+    let lease = ledger.leases().find(|(name, _)| [SCHEDULER_LEASE, OLD_SCHEDULER_LEASE].contains(name)).map(|(_, lease)| lease.clone());
     let token = lease.as_ref().map_or(0, |l| l.token);
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner } => {
@@ -126,8 +194,23 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down][usize::from(state)];
             Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
         }
-        Move::Lease { holder } => Action::AcquireLease { name: SCHEDULER_LEASE.into(), holder: node(holder % 2), ttl_ms: 1000 },
-        Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale) },
+        Move::Lease { holder, old: true, user: None } => {
+            Action::AcquireLease { name: OLD_SCHEDULER_LEASE.into(), holder: node(holder % 2), ttl_ms: 1000 }
+        }
+        Move::Lease { holder, old: _, user } => {
+            let name = if user.is_some() { "theirs" } else { SCHEDULER_LEASE };
+            Action::GrantLease { name: name.into(), holder: node(holder % 2), ttl_ms: 1000, user: user.map(self::user) }
+        }
+        Move::Revoke { stale } => {
+            let token = lease.map_or(0, |l| l.token) + u64::from(stale);
+            Action::RevokeLease { name: SCHEDULER_LEASE.into(), token: Some(token), by: "root".into() }
+        }
+        Move::Hold { node: number, kind, lift: true } => Action::LiftHold { node: node(number), kind, by: "root".into() },
+        Move::Hold { node: number, kind, lift: false } => {
+            Action::SetHold { node: node(number), kind, by: "root".into(), reason: "fan".into() }
+        }
+        Move::Level { level } => Action::RaiseLevel { level },
+        Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
         Move::Expire { stale } => {
             let renewed = lease.map_or(Revision(0), |l| l.renewed);
             Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
@@ -193,6 +276,25 @@ fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, applied: &A
     }
 }
 
+/// Tokens rise over all leases; a user's lease is never the agents' own; the level never falls.
+fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
+    assert!(before.level() <= after.level());
+    assert!(before.lease_token <= after.lease_token);
+    let mut tokens = BTreeSet::new();
+    for (name, lease) in after.leases() {
+        assert!(lease.token <= after.lease_token && tokens.insert(lease.token), "{name}");
+        assert!(lease.user.is_none() || !name.starts_with("scheduler"), "{name}");
+        match before.leases().find(|(n, _)| *n == name) {
+            Some((_, was)) if was.token == lease.token => assert_eq!((&was.holder, &was.user), (&lease.holder, &lease.user)),
+            Some(_) | None => {
+                assert!(lease.token > before.lease_token, "{name}: a new grant has a new token");
+                let held = after.node(&lease.holder).is_some_and(|n| !n.holds.is_empty());
+                assert!(!held || name == OLD_SCHEDULER_LEASE, "{name} was given to a node under a hold");
+            }
+        }
+    }
+}
+
 /// A refusal changes nothing but the revision.
 fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
@@ -237,7 +339,8 @@ fn play(moves: &[Move]) -> History {
     let mut head = AuditHead::default();
     // A cluster with a scheduler, so that claims have a chance.
     let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
-    let beginning: Vec<Move> = (0..NODES).map(join).chain([Move::Lease { holder: 0 }]).collect();
+    let beginning: Vec<Move> =
+        (0..NODES).map(join).chain([Move::Level { level: 2 }, Move::Lease { holder: 0, old: false, user: None }]).collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
         // Two commands share an entry.
         let revision = Revision(index / 2 + 1);
@@ -249,6 +352,7 @@ fn play(moves: &[Move]) -> History {
         invariant_refusals_change_nothing(&before, &ledger, &applied);
         invariant_changes_are_told(&before, &ledger, &applied);
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
+        invariant_leases_are_fenced(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             assert!(epoch > last_epoch, "epochs rise");
             last_epoch = epoch;

@@ -1,6 +1,6 @@
 //! One story at a time, as people tell them.
 
-use super::{Action, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use super::{Action, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
@@ -51,40 +51,41 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
 }
 
 /// A ledger with some nodes and a scheduler.
-struct Story {
-    ledger: Ledger,
+pub(super) struct Story {
+    pub(super) ledger: Ledger,
     index: u64,
     seqs: [u64; 8],
     token: u64,
 }
 
 impl Story {
-    fn new(nodes: u8) -> Self {
+    pub(super) fn new(nodes: u8) -> Self {
         let mut story = Self { ledger: Ledger::default(), index: 0, seqs: [0; 8], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }
-        let lease = Action::AcquireLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000 };
+        story.done(Action::RaiseLevel { level: LEVEL_KNOWN });
+        let lease = Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
         let Ok(Outcome::Leased { token }) = story.act(lease) else { panic!("nobody holds it") };
         story.token = token;
         story
     }
 
-    fn act(&mut self, action: Action) -> Result<Outcome, Refusal> {
+    pub(super) fn act(&mut self, action: Action) -> Result<Outcome, Refusal> {
         self.index += 1;
         let command = Command { at: Timestamp(self.index * 1000), action };
         self.ledger.apply(Revision(self.index), &command).result
     }
 
-    fn done(&mut self, action: Action) {
+    pub(super) fn done(&mut self, action: Action) {
         self.act(action).unwrap();
     }
 
-    fn submit(&mut self, number: u128, nodes: u32, requeue: RequeuePolicy, max: u32) {
+    pub(super) fn submit(&mut self, number: u128, nodes: u32, requeue: RequeuePolicy, max: u32) {
         self.done(Action::Submit { id: id(number), spec: Box::new(spec(nodes, requeue, max)), owner: user(7), claim: None });
     }
 
-    fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
+    pub(super) fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
         self.act(Action::Claim(self.proposal(number, nodes)))
     }
 
@@ -243,7 +244,7 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     let epoch = s.claimed(1, &[0, 1]);
     s.done(Action::Register(registration(0, 2, 1, true)));
     let lost = s.ledger.allocation(id(1)).unwrap();
-    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(4000)));
+    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(5000)));
     assert_eq!((s.ledger.held(&node(0)), s.ledger.held(&node(1))), (Resources::default(), SIZE));
     assert_eq!(s.ledger.node(&node(1)).unwrap().leaving.len(), 1);
     assert!(matches!(s.claim(1, &[0, 1]), Err(Refusal::Conflict { .. })));

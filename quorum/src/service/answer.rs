@@ -1,6 +1,6 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
-use super::{auditing, unserved};
+use super::{auditing, leasing, unserved};
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome};
 use crate::member::Core;
@@ -44,8 +44,10 @@ pub(crate) enum Forwarded {
 pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
     let needed = match request {
         Request::Status | Request::Members | Request::GetAllocation { .. } | Request::ListNodes => return Ok(()),
-        Request::AcquireLease { holder, .. } if caller.role == Role::Api && holder.as_str() != caller.name => {
-            return Err(Refusal::Malformed { why: format!("{} cannot take a lease for {holder}", caller.name) });
+        Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. }
+            if caller.role == Role::Api && holder.as_str() != caller.name =>
+        {
+            return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
         }
         // What happens on a node may be said by its own agent.
         Request::RecordAccess(access) if access.node.as_ref().is_some_and(|n| n.as_str() == caller.name) && caller.role == Role::Node => {
@@ -57,6 +59,11 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::Claim(_)
         | Request::AcquireLease { .. }
         | Request::ReleaseLease { .. }
+        | Request::RenewLease { .. }
+        | Request::ListLeases
+        | Request::RevokeLease { .. }
+        | Request::SetHold { .. }
+        | Request::LiftHold { .. }
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -79,14 +86,24 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ListNodes
         | Request::QueryAudit { .. }
         | Request::ExportAudit { .. }
+        | Request::ListLeases
+        | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
         Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
         Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
-        Request::AcquireLease { name, holder, ttl_ms } => (Action::AcquireLease { name, holder, ttl_ms }, ttl_ms),
-        Request::ReleaseLease { name, token } => (Action::ReleaseLease { name, token }, 0),
+        Request::AcquireLease { name, holder, ttl_ms, user } => {
+            if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
+                leasing::held_by_another(core, &name, &holder)?;
+            }
+            (leasing::grant(core, name, holder, ttl_ms, user), ttl_ms)
+        }
+        Request::ReleaseLease { name, token, user } => (Action::ReleaseLease { name, token, user }, 0),
+        Request::RevokeLease { name, token, by } => (Action::RevokeLease { name, token, by }, 0),
+        Request::SetHold { node, kind, by, reason } => (Action::SetHold { node, kind, by, reason }, 0),
+        Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -152,6 +169,9 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
     if let Request::ChangeMembers(order) = request {
         return membership::change(core, order).await;
     }
+    if let Request::RenewLease { name, token, holder, user } = &request {
+        return leasing::renew(core, name, *token, holder, user.as_ref()).await;
+    }
     core.reads.pass().await.map_err(unserved)?;
     match request {
         Request::GetAllocation { key } => {
@@ -170,13 +190,18 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::Members => Ok(Answer::Status(status(core))),
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
+        Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
+        | Request::RenewLease { .. }
         | Request::ReleaseLease { .. }
         | Request::VerifyAudit { .. }
         | Request::RecordAccess(_)
+        | Request::RevokeLease { .. }
+        | Request::SetHold { .. }
+        | Request::LiftHold { .. }
         | Request::ChangeMembers(_)
         | Request::StateHash
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
@@ -236,7 +261,8 @@ fn status(core: &Core) -> QuorumStatus {
             "unknown"
         };
         let (service, raft) = (peer.service.clone(), peer.raft.clone());
-        MemberStatus { id: MemberId(*id), service, raft, votes, matched, standing: standing.to_owned() }
+        let level = if this { Some(core.config.level_max) } else { core.levels.of(*id).filter(|_| leads) };
+        MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, standing: standing.to_owned() }
     });
     let members = members.collect();
     let ledger = core.agreed.ledger();
@@ -253,5 +279,6 @@ fn status(core: &Core) -> QuorumStatus {
         audit_records: ledger.audit_head().seq,
         at: crate::proposer::now(),
         refused: core.refused.told(),
+        level: ledger.level(),
     }
 }

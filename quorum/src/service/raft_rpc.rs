@@ -98,6 +98,7 @@ impl Raft for RaftService {
         let summary: HeartbeatSummary = unpack(request.get_ref())?;
         self.speaks_for(member, summary.from.0)?;
         let now = Instant::now();
+        self.core.levels.told(summary.from.0, summary.level);
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             self.core.hearts.heard(node, incarnation, at);

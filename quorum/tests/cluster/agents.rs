@@ -98,7 +98,7 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
     assert!(matches!(down.next().await, Err(CallError::Refused(_))));
     // A lease in another's name.
     let api = lab.api(&[1]);
-    let lease = Request::AcquireLease { name: "x".into(), holder: "n2".parse().unwrap(), ttl_ms: 1000 };
+    let lease = Request::AcquireLease { name: "x".into(), holder: "n2".parse().unwrap(), ttl_ms: 1000, user: None };
     assert!(matches!(api.call(&lease, PATIENCE).await, Err(CallError::Refused(Refusal::Malformed { .. }))));
     // A member's certificate opens no session, and another authority's opens nothing.
     let stranger = Lab::new(1, |_| {});
@@ -145,7 +145,7 @@ async fn a_lease_that_nobody_renews_ends_and_the_next_token_is_higher() {
     });
     let member = lab.start(1, true).await;
     let (one, two) = (lab.client(&[1], "n1", Role::Api), lab.client(&[1], "n2", Role::Api));
-    let take = |holder: &str| Request::AcquireLease { name: "x".into(), holder: holder.parse().unwrap(), ttl_ms: 500 };
+    let take = |holder: &str| Request::AcquireLease { name: "x".into(), holder: holder.parse().unwrap(), ttl_ms: 500, user: None };
     let Ok(Answer::Lease { token, .. }) = one.call(&take("n1"), PATIENCE).await else { panic!("it is free") };
     let Ok(Answer::Lease { token: same, .. }) = one.call(&take("n1"), PATIENCE).await else { panic!("it is its own") };
     assert_eq!(token, same);

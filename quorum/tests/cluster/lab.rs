@@ -157,7 +157,7 @@ pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
 }
 
 pub async fn lease(client: &QuorumClient, holder: &str) -> u64 {
-    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: 60_000 };
+    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: holder.parse().unwrap(), ttl_ms: 60_000, user: None };
     match client.call(&request, PATIENCE).await.unwrap() {
         Answer::Lease { token, .. } => token,
         other => panic!("{other:?}"),

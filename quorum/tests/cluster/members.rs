@@ -2,14 +2,21 @@
 
 use crate::auditing::walk;
 use crate::lab::{Lab, PATIENCE, eventually, lease, status, submit};
+use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::store::StoreError;
 use lattice_quorum::wire::{Answer, Request};
 use std::time::Duration;
 
+/// A snapshot after 20 entries, and no raise of the cluster level: that would be an entry at a moment of its own.
+fn entries_of_the_test_alone(config: &mut QuorumConfig) {
+    config.snapshot_entries = 20;
+    config.level_max = 1;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_all_members_restart_state_and_audit_chain_are_the_same() {
-    let mut lab = Lab::new(3, |c| c.snapshot_entries = 20);
+    let mut lab = Lab::new(3, entries_of_the_test_alone);
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     for member in &members {
         tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
@@ -60,7 +67,7 @@ async fn after_all_members_restart_state_and_audit_chain_are_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chain() {
-    let mut lab = Lab::new(3, |c| c.snapshot_entries = 20);
+    let mut lab = Lab::new(3, entries_of_the_test_alone);
     let one = lab.start(1, true).await;
     let two = lab.start(2, false).await;
     tokio::time::timeout(PATIENCE, one.ready()).await.unwrap();

@@ -68,7 +68,7 @@ impl Room {
     /// Takes the scheduler's lease and looks at the nodes.
     pub async fn new(client: &QuorumClient) -> Result<Self> {
         let holder: NodeId = NAME.parse()?;
-        let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS };
+        let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS, user: None };
         let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("a lease was asked for") };
         let Answer::Nodes(nodes) = client.call(&Request::ListNodes, PATIENCE).await? else { bail!("nodes were asked for") };
         ensure!(!nodes.is_empty(), "no node is registered");

@@ -1,0 +1,125 @@
+//! `lattice lease`.
+
+use crate::args::{LeaseCommand, LeaseRevoke};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::table::Table;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use std::time::Duration;
+
+pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    match command {
+        LeaseCommand::Grant(args) => {
+            let ttl_ms = u64::try_from(args.ttl.as_millis()).unwrap_or(u64::MAX);
+            let lease = answer(client.leases().grant(v1::GrantLeaseRequest { name: args.name, ttl_ms })).await?;
+            show(session, &lease)
+        }
+        LeaseCommand::Renew(args) => {
+            let lease = answer(client.leases().renew(v1::RenewLeaseRequest { name: args.name, token: args.token })).await?;
+            show(session, &lease)
+        }
+        LeaseCommand::Release(args) => {
+            answer(client.leases().release(v1::ReleaseLeaseRequest { name: args.name, token: args.token })).await?;
+            Ok(())
+        }
+        LeaseCommand::Revoke(args) => revoke(session, &client, args).await,
+        LeaseCommand::List(args) => {
+            let mut leases = list(&client).await?;
+            leases.retain(|l| !args.bad || !l.bad.is_empty());
+            match session.format() {
+                Format::Table => print(&table(&leases)),
+                Format::Json => print_json(&leases.iter().map(json).collect::<Vec<_>>()),
+                Format::Name => print_names(leases.iter().map(|l| l.name.as_str())),
+            }
+        }
+    }
+}
+
+async fn list(client: &Client) -> Result<Vec<v1::Lease>, Failure> {
+    Ok(answer(client.leases().list(v1::ListLeasesRequest {})).await?.leases)
+}
+
+/// Those named, or every one whose holder is bad: each only as it was listed, never a later grant.
+async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result<(), Failure> {
+    let leases = list(client).await?;
+    let wanted: Vec<&v1::Lease> = if args.bad {
+        leases.iter().filter(|l| !l.bad.is_empty()).collect()
+    } else {
+        let find = |name: &String| {
+            let missing = || Failure::new(Exit::NotFound, format!("there is no lease {name}")).hint("`lattice lease list` shows them");
+            leases.iter().find(|l| l.name == *name).ok_or_else(missing)
+        };
+        args.names.iter().map(find).collect::<Result<_, _>>()?
+    };
+    for lease in &wanted {
+        answer(client.leases().revoke(v1::RevokeLeaseRequest { name: lease.name.clone(), token: Some(lease.token) })).await?;
+    }
+    match session.format() {
+        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, l.token, whose(l)))),
+        Format::Json => print_json(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
+        Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
+    }
+}
+
+/// With `-o name` the token alone: what a script goes on with.
+fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease.token, time(lease.ttl_ms))),
+        Format::Json => print_json(&json(lease)),
+        Format::Name => print_names([lease.token.to_string().as_str()]),
+    }
+}
+
+fn table(leases: &[v1::Lease]) -> String {
+    let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
+    for l in leases {
+        let left = l.left_ms.map(time).unwrap_or_default();
+        table.row(vec![l.name.clone(), l.token.to_string(), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
+    }
+    table.text(&["BAD"])
+}
+
+fn whose(lease: &v1::Lease) -> String {
+    if lease.user.is_empty() { format!("agent of {}", lease.holder) } else { format!("{} at {}", lease.user, lease.holder) }
+}
+
+/// Milliseconds for people: `1.5s`.
+fn time(ms: u64) -> String {
+    let seconds = Duration::from_millis(ms).as_secs_f64();
+    format!("{seconds:.1}s")
+}
+
+fn json(l: &v1::Lease) -> serde_json::Value {
+    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    serde_json::json!({
+        "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user),
+        "ttl_ms": l.ttl_ms, "left_ms": l.left_ms, "bad": filled(&l.bad),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_holder_has_its_column() {
+        let good = v1::Lease {
+            name: "build".into(),
+            holder: "n1".into(),
+            user: "ada".into(),
+            token: 7,
+            ttl_ms: 30_000,
+            left_ms: Some(29_540),
+            bad: String::new(),
+        };
+        let agents = v1::Lease { name: "scheduler/default".into(), user: String::new(), left_ms: None, ..good.clone() };
+        let want = "NAME               TOKEN  HOLDER  USER  ENDS IN\n\
+                    build              7      n1      ada   29.5s\n\
+                    scheduler/default  7      n1      —     —\n";
+        assert_eq!(table(&[good.clone(), agents]), want);
+        assert!(table(&[v1::Lease { bad: "its holder is not registered".into(), ..good }]).contains("not registered"));
+    }
+}

@@ -1,0 +1,139 @@
+//! Leases for programs outside, the holds that end them, and the cluster level that both need.
+
+use crate::harness::{DAEMON, Group, NOBODY, World};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+static LEASES: Group = Group::small("leases");
+static BEHIND: Group =
+    Group { theme: "level", name: "behind", nodes: 1, quorum: 1, tweak: |o| "level_max: 1\n".clone_into(&mut o.member_lines) };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        LEASES.test("one_holder_at_a_time_with_a_token_that_rises", &[], one_holder),
+        LEASES.test("renewals_are_not_written_and_a_lease_that_is_not_renewed_ends", &[], renewals),
+        LEASES.test("a_cordoned_node_renews_none_gives_back_and_its_scheduler_moves", &[], cordon),
+        LEASES.test("quarantined_holders_are_listed_as_bad_and_revoked", &[], quarantine),
+        BEHIND.test("newer_commands_wait_until_the_last_member_is_of_the_version", &[], behind),
+    ]
+}
+
+/// The CLI must end with 4 (or the code), saying this and a remedy.
+fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+    let done = w.run(args);
+    assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
+    for piece in says {
+        assert!(done.err().contains(piece), "`lattice {}` should say {piece:?}: {}", args.join(" "), done.err());
+    }
+}
+
+fn leases(w: &World, more: &[&str]) -> Vec<Value> {
+    w.lattice.json(&[&["lease", "list"], more].concat()).unwrap().as_array().unwrap().clone()
+}
+
+fn lease(w: &World, name: &str) -> Option<Value> {
+    leases(w, &[]).into_iter().find(|l| text(l, "name") == name)
+}
+
+fn grant(w: &World, name: &str, ttl: &str) -> String {
+    w.ok(&["lease", "grant", name, "--ttl", ttl, "-o", "name"]).trim().to_owned()
+}
+
+fn one_holder(w: &World) {
+    let token = grant(w, "build", "1m");
+    assert_eq!(grant(w, "build", "1m"), token, "the same holder again");
+    // Another user, another node.
+    let other = w.run_as(NOBODY, &["lease", "grant", "build"]);
+    assert!(other.code() == 4 && other.err().contains("held by root at node n1"), "{}", other.err());
+    let away = w.at("n2").run(&["lease", "grant", "build"], crate::harness::JOB).unwrap();
+    assert!(away.code() == 4 && away.err().contains("hint: "), "{}", away.err());
+    let not_theirs = w.run_as(NOBODY, &["lease", "renew", "build", "--token", &token]);
+    assert!(not_theirs.code() == 4 && not_theirs.err().contains("is root's"), "{}", not_theirs.err());
+    let not_operator = w.run_as(NOBODY, &["lease", "revoke", "build"]);
+    assert!(not_operator.code() == 4 && not_operator.err().contains("operator"), "{}", not_operator.err());
+    refused(w, &["lease", "grant", "scheduler/default"], 2, &["agents' own"]);
+    refused(w, &["lease", "renew", "build", "--token", "999999"], 4, &["not the present one", "lattice lease grant"]);
+    w.ok(&["lease", "release", "build", "--token", &token]);
+    w.ok(&["lease", "release", "build", "--token", &token]);
+    let theirs = w.run_as(DAEMON, &["lease", "grant", "build", "-o", "name"]);
+    assert!(theirs.out().trim().parse::<u64>().unwrap() > token.parse::<u64>().unwrap(), "{}", theirs.err());
+    refused(w, &["lease", "renew", "build", "--token", &token], 4, &["not the present one"]);
+    assert!(w.ok(&["lease", "revoke", "build"]).contains("Revoked build"));
+    refused(w, &["lease", "revoke", "build"], 3, &["no lease build"]);
+}
+
+fn renewals(w: &World) {
+    let token = grant(w, "short", "1s");
+    let audited = |w: &World| w.lattice.json(&["quorum", "status"]).unwrap()["audit_records"].as_u64().unwrap();
+    let revision = |w: &World| w.lattice.json(&["quorum", "status"]).unwrap()["revision"].as_u64().unwrap();
+    let (before, records) = (revision(w), audited(w));
+    for _ in 0..15 {
+        w.ok(&["lease", "renew", "short", "--token", &token]);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(lease(w, "short").is_some(), "renewed for longer than its time");
+    assert_eq!((revision(w), audited(w)), (before, records), "15 renewals, and the scheduler's own, left no entry");
+    w.wait("its end", || lease(w, "short").is_none());
+    refused(w, &["lease", "renew", "short", "--token", &token], 4, &["not the present one"]);
+}
+
+fn scheduler(w: &World) -> String {
+    lease(w, "scheduler/default").map(|l| text(&l, "holder")).unwrap_or_default()
+}
+
+fn cordon(w: &World) {
+    let token = grant(w, "mine", "1m");
+    w.wait("a scheduler", || !scheduler(w).is_empty());
+    let busy = scheduler(w);
+    let mut nodes = vec!["n1"];
+    if busy != "n1" {
+        nodes.push(&busy);
+    }
+    w.ok(&[&["node", "cordon"], &nodes[..], &["--reason", "new fan"]].concat());
+    refused(w, &["lease", "renew", "mine", "--token", &token], 4, &["under cordon by root: new fan", "lattice node uncordon n1"]);
+    refused(w, &["lease", "grant", "another"], 4, &["under cordon"]);
+    w.ok(&["lease", "release", "mine", "--token", &token]);
+    // Its scheduler is another one, which places around the cordoned nodes.
+    w.wait("another scheduler", || !["", "n1", &busy].contains(&scheduler(w).as_str()));
+    let id = w.submit(&["--nodes", "1", "--", "/bin/true"]);
+    let ended = w.completed(&id);
+    assert!(!ended["nodes"].to_string().contains("n1"), "{ended}");
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    w.wait("the reason", || w.ok(&["explain", &waits]).contains("under cordon by root"));
+    w.ok(&[&["node", "uncordon"], &nodes[..]].concat());
+    w.completed(&waits);
+    let nobody = w.run_as(NOBODY, &["node", "cordon", "n1", "--reason", "x"]);
+    assert!(nobody.code() == 4 && nobody.err().contains("operator"), "{}", nobody.err());
+    refused(w, &["node", "cordon", "n99", "--reason", "x"], 3, &["n99"]);
+}
+
+fn quarantine(w: &World) {
+    grant(w, "suspect", "1m");
+    w.ok(&["node", "quarantine", "n1", "--reason", "ECC errors"]);
+    let bad: Vec<String> = leases(w, &["--bad"]).iter().map(|l| text(l, "name")).collect();
+    assert!(bad.contains(&"suspect".to_owned()), "{bad:?}");
+    assert!(w.ok(&["lease", "list"]).contains("ECC errors"));
+    let revoked = w.ok(&["lease", "revoke", "--bad", "-o", "name"]);
+    assert!(revoked.lines().any(|l| l == "suspect"), "{revoked}");
+    assert_eq!(leases(w, &["--bad"]), Vec::<Value>::new());
+    assert!(w.ok(&["lease", "revoke", "--bad"]).is_empty(), "nothing is left");
+    w.ok(&["node", "unquarantine", "n1"]);
+    grant(w, "suspect", "1s");
+}
+
+fn behind(w: &World) {
+    refused(w, &["lease", "grant", "a"], 4, &["not yet at this cluster level", "lattice quorum status"]);
+    refused(w, &["node", "cordon", "n1", "--reason", "x"], 4, &["not yet at this cluster level"]);
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    // The member is restarted as what it is.
+    let config = w.dir.join("member-1/quorum.yaml");
+    let lines = std::fs::read_to_string(&config).unwrap();
+    faults::kill_member(&w.dir, 1).unwrap();
+    std::fs::write(&config, lines.replace("level_max: 1\n", "")).unwrap();
+    faults::start_member(&w.dir, 1).unwrap();
+    w.wait("the level", || w.lattice.json(&["quorum", "status"]).is_ok_and(|s| s["level"].as_u64() == Some(2)));
+    w.wait("a lease", || w.run(&["lease", "grant", "a"]).code() == 0);
+    w.completed(&w.submit(&["--", "/bin/true"]));
+}

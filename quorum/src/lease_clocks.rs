@@ -1,0 +1,98 @@
+//! When each lease runs out: the leader's memory, as heartbeats are. A renewal costs a check of leadership and no log
+//! entry; a new leader starts every clock afresh, so a lease lives at least as long as it was promised.
+//!
+//! ```text
+//!   renewal ──▶ still the leader? (reads) ──▶ still held, and the holder not held back? (ledger) ──▶ clock set anew
+//!   tick ──▶ clocks that ran out ──▶ ExpireLease, and from then on no renewal of that grant
+//! ```
+
+use crate::ledger::{Action, Lease};
+use lattice_model::Revision;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// The clocks of one term of leadership.
+#[derive(Debug, Default)]
+pub struct LeaseClocks(HashMap<String, LeaseClock>);
+
+#[derive(Clone, Copy, Debug)]
+struct LeaseClock {
+    token: u64,
+    renewed: Revision,
+    ends: Instant,
+    /// Its end is proposed: a renewal would promise what is about to be taken away.
+    over: bool,
+}
+
+impl LeaseClock {
+    fn new(lease: &Lease, now: Instant) -> Self {
+        Self { token: lease.token, renewed: lease.renewed, ends: now + Duration::from_millis(lease.ttl_ms), over: false }
+    }
+
+    fn is_of(&self, lease: &Lease) -> bool {
+        (self.token, self.renewed) == (lease.token, lease.renewed)
+    }
+}
+
+impl LeaseClocks {
+    /// Gives the lease its whole time from `now`. False: it ran out before.
+    pub fn renew(&mut self, name: &str, lease: &Lease, now: Instant) -> bool {
+        if self.0.get(name).is_some_and(|c| c.is_of(lease) && c.over) {
+            return false;
+        }
+        self.0.insert(name.to_owned(), LeaseClock::new(lease, now));
+        true
+    }
+
+    /// How long it lives from `now` if it is not renewed; `None` before its clock began.
+    pub fn left(&self, name: &str, lease: &Lease, now: Instant) -> Option<Duration> {
+        self.0.get(name).filter(|c| c.is_of(lease)).map(|c| c.ends.saturating_duration_since(now))
+    }
+
+    /// Which leases ran out. Begins the clocks of new ones, and forgets those of leases that are gone.
+    pub fn expiries<'a>(&mut self, leases: impl Iterator<Item = (&'a str, &'a Lease)>, now: Instant) -> Vec<Action> {
+        let mut standing = HashMap::new();
+        let mut over = Vec::new();
+        for (name, lease) in leases {
+            let known = self.0.get(name).filter(|c| c.is_of(lease)).copied();
+            let mut clock = known.unwrap_or_else(|| LeaseClock::new(lease, now));
+            if now > clock.ends {
+                clock.over = true;
+                over.push(Action::ExpireLease { name: name.to_owned(), token: lease.token, renewed: lease.renewed });
+            }
+            standing.insert(name.to_owned(), clock);
+        }
+        self.0 = standing;
+        over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(renewed: u64) -> Lease {
+        Lease { holder: "n1".parse().unwrap(), token: 1, ttl_ms: 10_000, renewed: Revision(renewed), user: None }
+    }
+
+    #[test]
+    fn a_lease_ends_when_it_is_not_renewed_for_its_time() {
+        let (mut c, start) = (LeaseClocks::default(), Instant::now());
+        let s = |seconds| start + Duration::from_secs(seconds);
+        let first = lease(5);
+        assert_eq!(c.left("a", &first, s(0)), None);
+        assert_eq!(c.expiries([("a", &first)].into_iter(), s(0)), []);
+        assert_eq!(c.left("a", &first, s(4)), Some(Duration::from_secs(6)));
+        assert!(c.renew("a", &first, s(9)), "in memory");
+        assert_eq!(c.expiries([("a", &first)].into_iter(), s(19)), []);
+        // Granted once more, by a command.
+        let again = lease(6);
+        assert_eq!(c.expiries([("a", &again)].into_iter(), s(19)), []);
+        let want = [Action::ExpireLease { name: "a".to_owned(), token: 1, renewed: Revision(6) }];
+        assert_eq!(c.expiries([("a", &again)].into_iter(), s(30)), want);
+        // Its end is on its way into the log, and proposed again while it is not there.
+        assert!(!c.renew("a", &again, s(30)));
+        assert_eq!(c.expiries([("a", &again)].into_iter(), s(31)), want);
+        assert!(c.renew("a", &lease(7), s(31)), "a later grant has a clock of its own");
+    }
+}

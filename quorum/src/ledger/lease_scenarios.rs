@@ -1,0 +1,123 @@
+//! Leases, holds and the cluster level, one story at a time.
+
+use super::scenarios::{Story, id, node, registration, user};
+use super::{Action, Command, Ledger, OLD_SCHEDULER_LEASE, Outcome, SCHEDULER_LEASE};
+use crate::wire::Refusal;
+use lattice_model::{HoldKind, Principal, RequeuePolicy, Revision, Timestamp};
+
+fn grant(name: &str, holder: u8, user: Option<Principal>) -> Action {
+    Action::GrantLease { name: name.into(), holder: node(holder), ttl_ms: 1000, user }
+}
+
+fn release(name: &str, token: u64, user: Option<Principal>) -> Action {
+    Action::ReleaseLease { name: name.into(), token, user }
+}
+
+fn hold(number: u8, kind: HoldKind, reason: &str) -> Action {
+    Action::SetHold { node: node(number), kind, by: "root".into(), reason: reason.into() }
+}
+
+fn lift(number: u8, kind: HoldKind) -> Action {
+    Action::LiftHold { node: node(number), kind, by: "root".into() }
+}
+
+fn token(result: Result<Outcome, Refusal>) -> u64 {
+    match result {
+        Ok(Outcome::Leased { token }) => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lease_has_one_holder_and_a_token_that_rises() {
+    let mut s = Story::new(2);
+    let ada = || Some(user(7));
+    let first = token(s.act(grant("build", 0, ada())));
+    assert_eq!(token(s.act(grant("build", 0, ada()))), first, "the same holder again");
+    for (other, by) in [(1, ada()), (0, Some(user(8))), (0, None)] {
+        let refused = s.act(grant("build", other, by));
+        assert!(matches!(&refused, Err(Refusal::LeaseHeld { user: Some(u), .. }) if u == "u7"), "{refused:?}");
+    }
+    assert!(s.ledger.renewable("build", first, &node(0), ada().as_ref()).is_ok());
+    assert!(matches!(s.ledger.renewable("build", first + 1, &node(0), ada().as_ref()), Err(Refusal::StaleLease { .. })));
+    assert!(matches!(s.ledger.renewable("build", first, &node(1), ada().as_ref()), Err(Refusal::LeaseHeld { .. })));
+    assert!(matches!(s.ledger.renewable("build", first, &node(0), Some(&user(8))), Err(Refusal::LeaseNotYours { .. })));
+    assert!(matches!(s.ledger.renewable("build", first, &node(0), None), Err(Refusal::LeaseNotYours { .. })));
+    assert!(matches!(s.act(release("build", first, Some(user(8)))), Err(Refusal::LeaseNotYours { .. })));
+    assert!(matches!(s.act(release("build", first + 1, ada())), Err(Refusal::StaleLease { .. })));
+    s.done(release("build", first, ada()));
+    s.done(release("build", first, ada()));
+    assert!(token(s.act(grant("build", 1, Some(user(8))))) > first);
+    // The agents' own names, and a node that nobody knows.
+    for name in [SCHEDULER_LEASE, "scheduler/x", OLD_SCHEDULER_LEASE] {
+        assert!(matches!(s.act(grant(name, 0, ada())), Err(Refusal::Malformed { .. })), "{name}");
+    }
+    assert!(matches!(s.act(grant("y", 9, ada())), Err(Refusal::NoSuchNode { .. })));
+}
+
+#[test]
+fn a_node_under_a_hold_gets_and_renews_no_lease_and_may_give_one_back() {
+    for kind in [HoldKind::Cordon, HoldKind::Quarantine] {
+        let mut s = Story::new(2);
+        let ada = user(7);
+        let mine = token(s.act(grant("a", 0, Some(ada.clone()))));
+        assert_eq!(s.ledger.bad_holder(&node(0)), None);
+        s.done(hold(0, kind, "fan"));
+        s.done(hold(0, kind, "fan"));
+        s.done(hold(0, kind, "smoke"));
+        let stands = &s.ledger.node(&node(0)).unwrap().holds;
+        assert_eq!((stands.len(), stands[0].reason.as_str()), (1, "fan; smoke"), "the first reason in front");
+        for refused in [s.act(grant("a", 0, Some(ada.clone()))), s.act(grant("b", 0, None))] {
+            assert!(matches!(&refused, Err(Refusal::Held { kind: k, reason, .. }) if *k == kind && reason == "fan; smoke"));
+        }
+        assert!(matches!(s.ledger.renewable("a", mine, &node(0), Some(&ada)), Err(Refusal::Held { .. })));
+        assert!(s.ledger.bad_holder(&node(0)).unwrap().contains("fan; smoke"));
+        assert!(s.ledger.bad_holder(&node(9)).is_some());
+        s.done(release("a", mine, Some(ada.clone())));
+        // The other node is free to take it; what held the first is lifted.
+        let theirs = token(s.act(grant("a", 1, Some(ada.clone()))));
+        s.done(lift(0, kind));
+        s.done(lift(0, kind));
+        token(s.act(grant("b", 0, Some(ada))));
+        assert!(matches!(
+            s.act(Action::RevokeLease { name: "a".into(), token: Some(mine), by: "root".into() }),
+            Err(Refusal::StaleLease { .. })
+        ));
+        s.done(Action::RevokeLease { name: "a".into(), token: Some(theirs), by: "root".into() });
+        let gone = Action::RevokeLease { name: "a".into(), token: None, by: "root".into() };
+        assert!(matches!(s.act(gone), Err(Refusal::NoSuchLease { .. })));
+    }
+}
+
+#[test]
+fn a_claim_on_a_node_under_a_hold_is_refused_with_the_hold() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    s.done(hold(1, HoldKind::Quarantine, "ECC errors"));
+    match s.claim(1, &[1]) {
+        Err(Refusal::Conflict { conflicts }) => {
+            assert!(conflicts[0].why.contains("quarantine by root") && conflicts[0].why.contains("ECC"));
+        }
+        other => panic!("{other:?}"),
+    }
+    // What the scheduler saw before the hold was lifted is out of date.
+    s.done(lift(1, HoldKind::Quarantine));
+    assert!(s.claim(1, &[1]).is_ok());
+    assert!(s.ledger.allocation(id(1)).is_some());
+}
+
+#[test]
+fn newer_commands_wait_for_the_cluster_level() {
+    let mut ledger = Ledger::default();
+    let mut act = |index: u64, action| ledger.apply(Revision(index), &Command { at: Timestamp(index), action }).result;
+    act(1, Action::Register(registration(0, 1, 0, true))).unwrap();
+    assert_eq!(act(2, hold(0, HoldKind::Cordon, "x")), Err(Refusal::ClusterLevel { needed: 2, now: 1 }));
+    assert!(matches!(act(3, grant("a", 0, None)), Err(Refusal::ClusterLevel { .. })));
+    // Schedulers have their lease under its old name meanwhile.
+    token(act(4, Action::AcquireLease { name: OLD_SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000 }));
+    act(5, Action::RaiseLevel { level: 2 }).unwrap();
+    act(6, Action::RaiseLevel { level: 1 }).unwrap();
+    assert!(matches!(act(7, Action::RaiseLevel { level: 99 }), Err(Refusal::Malformed { .. })));
+    act(8, hold(0, HoldKind::Cordon, "x")).unwrap();
+    assert_eq!(ledger.level(), 2);
+}

@@ -1,0 +1,38 @@
+//! The cluster level: which commands every member understands.
+//!
+//! A member that meets a command it does not know must stop, or the replicas would differ. So a command newer than the
+//! committed level is refused before it is proposed, and once more where it is applied; the leader raises the level when
+//! every member has said that it can follow (see [`crate::levels`]). It never falls.
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::AuditAction;
+
+/// The level of a cluster that has agreed on none: version 0.1's first commands.
+pub const LEVEL_FIRST: u32 = 1;
+/// The highest level that this program understands. 2: leases of users, holds, levels.
+pub const LEVEL_KNOWN: u32 = 2;
+
+impl Ledger {
+    /// The committed level.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// Refused, where a command of level `needed` must wait.
+    pub fn admits(&self, needed: u32) -> Result<(), Refusal> {
+        if needed <= self.level { Ok(()) } else { Err(Refusal::ClusterLevel { needed, now: self.level }) }
+    }
+
+    pub(super) fn raise_level(&mut self, step: &mut Step, level: u32) -> Result<Outcome, Refusal> {
+        if level > LEVEL_KNOWN {
+            return Err(Refusal::Malformed { why: format!("this version knows levels up to {LEVEL_KNOWN}, not {level}") });
+        }
+        if level > self.level {
+            let detail = format!("{} -> {level}", self.level);
+            self.level = level;
+            self.record(step, "quorum", AuditAction::ClusterLevelRaised, Subject::default(), detail);
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,55 @@
+//! Which cluster level each member can follow, as it told the leader. In memory: every term asks anew.
+
+use crate::ledger::{Action, LEVEL_FIRST};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What members said.
+#[derive(Debug, Default)]
+pub struct Levels(Mutex<HashMap<u64, u32>>);
+
+impl Levels {
+    /// A member says what it can follow.
+    pub fn told(&self, member: u64, level: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, level.max(LEVEL_FIRST));
+    }
+
+    /// Everybody is to say it again.
+    pub fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// What this member is known to follow.
+    pub fn of(&self, member: u64) -> Option<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
+    }
+
+    /// The level to be proposed, where all of `members` can follow a higher one than the committed.
+    pub fn raise(&self, members: impl IntoIterator<Item = u64>, committed: u32) -> Option<Action> {
+        let can = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Option<Vec<u32>> = members.into_iter().map(|id| can.get(&id).copied()).collect();
+        let level = all?.into_iter().min()?;
+        (level > committed).then_some(Action::RaiseLevel { level })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_rises_when_the_last_member_can_follow() {
+        let levels = Levels::default();
+        assert_eq!(levels.raise([], 1), None);
+        levels.told(1, 3);
+        levels.told(2, 0);
+        assert_eq!(levels.raise([1, 2, 3], 1), None, "nobody has heard of 3");
+        levels.told(3, 2);
+        assert_eq!(levels.raise([1, 2, 3], 1), None, "2 is of the first version");
+        levels.told(2, 2);
+        assert_eq!(levels.raise([1, 2, 3], 1), Some(Action::RaiseLevel { level: 2 }));
+        assert_eq!(levels.raise([1, 2, 3], 2), None);
+        levels.forget();
+        assert_eq!(levels.raise([1, 2, 3], 1), None, "a new term asks anew");
+    }
+}

@@ -1,0 +1,58 @@
+//! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
+
+use super::unserved;
+use crate::ledger::{Action, OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
+use crate::member::Core;
+use crate::wire::{Answer, LeaseStanding, Refusal};
+use lattice_model::{NodeId, Principal};
+use std::sync::PoisonError;
+use std::time::Instant;
+
+/// An agent's role that another agent has: said without a command, by a member that has made sure that it leads.
+pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Result<(), Refusal> {
+    let ledger = core.agreed.ledger();
+    match ledger.leases().find(|(n, _)| *n == name) {
+        Some((_, lease)) if lease.holder != *holder => {
+            Err(Refusal::LeaseHeld { name: name.to_owned(), holder: lease.holder.clone(), user: None })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The command that takes a lease. Members of level 1 know no holder but an agent, and the scheduler's lease by its old name.
+pub(super) fn grant(core: &Core, name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal>) -> Action {
+    if user.is_some() || core.agreed.ledger().level() >= 2 {
+        return Action::GrantLease { name, holder, ttl_ms, user };
+    }
+    let name = if name == SCHEDULER_LEASE { OLD_SCHEDULER_LEASE.to_owned() } else { name };
+    Action::AcquireLease { name, holder, ttl_ms }
+}
+
+/// Sets the lease's clock anew. Only the leader can.
+pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<Answer, Refusal> {
+    core.reads.pass().await.map_err(unserved)?;
+    let lease = core.agreed.ledger().renewable(name, token, holder, user)?.clone();
+    let mut clocks = core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner);
+    // Where they have not begun yet, this lease's clock begins later than now.
+    if clocks.as_mut().is_some_and(|clocks| !clocks.renew(name, &lease, Instant::now())) {
+        return Err(Refusal::StaleLease { name: name.to_owned(), token });
+    }
+    Ok(Answer::Lease { token, ttl_ms: lease.ttl_ms })
+}
+
+/// All leases, for a caller that has made sure that this member leads.
+pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
+    let now = Instant::now();
+    let ledger = core.agreed.ledger();
+    let clocks = core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner);
+    let standing = ledger.leases().map(|(name, lease)| LeaseStanding {
+        name: name.to_owned(),
+        holder: lease.holder.clone(),
+        user: lease.user.as_ref().map(|u| u.name.clone()),
+        token: lease.token,
+        ttl_ms: lease.ttl_ms,
+        left_ms: clocks.as_ref().and_then(|c| c.left(name, lease, now)).and_then(|left| u64::try_from(left.as_millis()).ok()),
+        bad: ledger.bad_holder(&lease.holder),
+    });
+    standing.collect()
+}
