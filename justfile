@@ -19,6 +19,7 @@ bench name="launch":
 # Longer than CI has time for: licences and advisories (cargo-deny), properties and damaged bytes with many more cases,
 # ten minutes of histories under faults, the benchmarks.
 nightly:
+    cargo bench -p lattice-quorum --bench audit
     cargo deny check
     PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-quorum
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Verifies a bundle of `lattice audit export` without Lattice. The format is in docs/audit.md.
+"""Verifies a bundle of `lattice audit export`, or the archive, without Lattice. The formats are in docs/audit.md.
 
-usage: verify-audit-export.py BUNDLE KEY...    (KEY: the public half of a member's key, 64 hexadecimal digits)
+usage: verify-audit-export.py BUNDLE KEY...                              KEY: the public half of a member's key, 64 digits
+       zstd -dc ARCHIVE/*.jsonl.zst | verify-audit-export.py - KEY...
 
 Needs Python 3.6 and nothing else: Ed25519 is written out below, after RFC 8032, section 5.1 and appendix A.
 """
@@ -60,16 +61,44 @@ def ed25519(key, message, signature):
 
 
 def fail(text):
-    sys.exit("this bundle does not hold: " + text)
+    sys.exit("this does not hold: " + text)
 
 
-def main(path, trusted):
-    trusted = {key.lower() for key in trusted}
+class Chain:
+    """Checks records one after the other; `cluster`: whose they are."""
+
+    def __init__(self, cluster, trusted):
+        self.cluster, self.trusted, self.last, self.hashes, self.records, self.heads = cluster, trusted, None, {}, 0, 0
+
+    def add(self, record):
+        seq, digest = record["seq"], record.pop("hash")
+        text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            fail("record %d does not have its hash" % seq)
+        if self.last and (seq <= self.last[0] or (seq == self.last[0] + 1 and record["previous"] != self.last[1])):
+            fail("record %d does not follow record %d" % (seq, self.last[0]))
+        self.last, self.records = (seq, digest), self.records + 1
+        self.hashes[seq] = digest
+        if record["action"] == "HeadSigned":
+            head = json.loads(record["detail"])
+            message = "lattice-audit-head/1\n%s\n%d\n%s\n" % (self.cluster, head["seq"], head["hash"])
+            if head["key"] not in self.trusted or not ed25519(head["key"], message.encode(), head["signature"]):
+                fail("record %d: its signature does not fit, or is by a key that is not trusted" % seq)
+            if self.hashes.get(head["seq"], head["hash"]) != head["hash"]:
+                fail("record %d signs another hash than record %d has" % (seq, head["seq"]))
+            self.heads += 1
+
+    def tell(self, what):
+        print("The %s holds: %d records of cluster %s" % (what, self.records, self.cluster))
+        print("%d signed head%s among them" % (self.heads, "" if self.heads == 1 else "s"))
+
+
+def bundle(path, trusted):
     with open(path, encoding="utf-8") as file:
         bundle = json.load(file)
     if bundle["format"] != "lattice-audit-export/1" or not bundle["pages"]:
         fail("it is of another format, or has no pages")
-    upto, first, previous, hashes, records, heads = 0, None, None, {}, 0, 0
+    upto, first, chain = 0, None, None
     for number, page in enumerate(bundle["pages"], 1):
         if page["key"] not in trusted:
             fail("page %d is signed with the key %s, which is not trusted" % (number, page["key"]))
@@ -77,34 +106,37 @@ def main(path, trusted):
             fail("page %d: its signature does not fit" % number)
         body = json.loads(page["body"])
         about = (body["format"], body["cluster"], body["filter"], body["end"])
-        first = first or about
+        first, chain = first or about, chain or Chain(body["cluster"], trusted)
         if about != first or body["format"] != bundle["format"] or body["after"] != upto:
             fail("page %d does not follow the one before it" % number)
         upto = body["upto"]
         for record in body["records"]:
-            seq, digest = record["seq"], record.pop("hash")
-            text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
-            if hashlib.sha256(text.encode()).hexdigest() != digest:
-                fail("record %d does not have its hash" % seq)
-            if previous and (seq <= previous[0] or (seq == previous[0] + 1 and record["previous"] != previous[1])):
-                fail("record %d does not follow record %d" % (seq, previous[0]))
-            previous, records = (seq, digest), records + 1
-            hashes[seq] = digest
-            if record["action"] == "HeadSigned":
-                head = json.loads(record["detail"])
-                message = "lattice-audit-head/1\n%s\n%d\n%s\n" % (body["cluster"], head["seq"], head["hash"])
-                if head["key"] not in trusted or not ed25519(head["key"], message.encode(), head["signature"]):
-                    fail("record %d: its signature does not fit, or is by a key that is not trusted" % seq)
-                if hashes.get(head["seq"], head["hash"]) != head["hash"]:
-                    fail("record %d signs another hash than record %d has" % (seq, head["seq"]))
-                heads += 1
+            chain.add(record)
     if upto != first[3]:
         fail("it ends at record %d of %d: pages are missing" % (upto, first[3]))
-    print("The bundle holds: %d records of cluster %s up to record %d, filter %s" % (records, first[1], upto, json.dumps(first[2])))
-    print("%d signed head%s among them" % (heads, "" if heads == 1 else "s"))
+    chain.tell("bundle")
+    print("Filter %s, up to record %d" % (json.dumps(first[2]), upto))
+
+
+def archive(lines, trusted):
+    chain = Chain(None, trusted)
+    for number, line in enumerate(lines, 1):
+        record = json.loads(line)
+        if record["seq"] != number:
+            fail("line %d has record %d: the archive is read from its first segment on, in order" % (number, record["seq"]))
+        if record["action"] == "ClusterBootstrapped":
+            chain.cluster = record["detail"]
+        chain.add(record)
+    if not chain.records:
+        fail("there are no records")
+    chain.tell("archive")
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2:])
+    keys = {key.lower() for key in sys.argv[2:]}
+    if sys.argv[1] == "-":
+        archive(sys.stdin, keys)
+    else:
+        bundle(sys.argv[1], keys)

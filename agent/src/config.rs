@@ -1,8 +1,9 @@
 //! The agent's configuration: one YAML file, read once.
 
-use crate::log_store::{LogStore, LogStoreError};
+use crate::log_store::LogStore;
 use lattice_model::NodeId;
 use lattice_model::constraint::is_feature;
+use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
@@ -327,7 +328,7 @@ impl AgentConfig {
     }
 
     /// The log store's client, where one is configured.
-    pub fn open_log_store(&self) -> Result<Option<LogStore>, LogStoreError> {
+    pub fn open_log_store(&self) -> Result<Option<LogStore>, ObjectsError> {
         if self.log_store.is_empty() {
             return Ok(None);
         }

@@ -251,7 +251,7 @@ fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
     let Some(store) = config.open_log_store().map_err(|e| with_causes(&e))? else { return Ok(None) };
     let probing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-        runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url)
+        runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url().to_owned())
     });
     probing.join().map_err(|_| "probing it broke".to_owned())?.map(Some)
 }

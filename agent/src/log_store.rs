@@ -12,42 +12,16 @@
 
 use crate::spool::index::{Cut, Index, VERSION};
 use lattice_model::{AllocationId, Epoch, NodeId};
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::local::LocalFileSystem;
+use lattice_quorum::objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig};
+use object_store::{ObjectStoreExt, PutPayload};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::Path;
 use thiserror::Error;
 
-/// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(30);
-/// How long a request is tried again before the store counts as away.
-const RETRY: Duration = Duration::from_secs(5);
 /// The longest index that is read, in bytes.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
-
-/// A configuration that names no store.
-#[derive(Debug, Error)]
-pub enum LogStoreError {
-    #[error("log_store: {url:?} is none of file:///DIR, s3://BUCKET/…, gs://BUCKET/…, az://CONTAINER/…")]
-    Url { url: String },
-    #[error("log_store_options: {key:?} is no option of {scheme}:// stores")]
-    Option { key: String, scheme: &'static str },
-    #[error("log_store_credentials {}: {why}", path.display())]
-    Credentials { path: PathBuf, why: String },
-    #[error("log_store {url}")]
-    Build {
-        url: String,
-        #[source]
-        source: object_store::Error,
-    },
-}
 
 /// What could not be put or read.
 #[derive(Debug, Error)]
@@ -61,10 +35,7 @@ pub enum StoreError {
 /// A cloneable handle.
 #[derive(Clone, Debug)]
 pub struct LogStore {
-    store: Arc<dyn ObjectStore>,
-    prefix: String,
-    /// As configured, without secrets.
-    pub url: String,
+    objects: Objects,
 }
 
 /// Whose output, of which attempt: the part of a key that all nodes share.
@@ -100,61 +71,20 @@ struct Metadata<'a> {
 }
 
 impl LogStore {
-    /// Makes the client. Asks the store nothing yet. `options` and the file `credentials` (YAML, mode 0600) carry the
-    /// store's own settings: `endpoint`, `region`, `access_key_id`, …
-    pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, LogStoreError> {
-        let mut all = options.clone();
-        if !credentials.as_os_str().is_empty() {
-            all.extend(read_credentials(credentials)?);
-        }
-        // Whoever was first is as good: there is one provider in this program.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let bad = || LogStoreError::Url { url: url.to_owned() };
-        let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let prefix = prefix.trim_matches('/').to_owned();
-        if bucket.is_empty() != (scheme == "file") {
-            return Err(bad());
-        }
-        let built = |source| LogStoreError::Build { url: url.to_owned(), source };
-        let retry = RetryConfig { max_retries: 2, retry_timeout: RETRY, ..RetryConfig::default() };
-        let http = all.get("allow_http").or(all.get("aws_allow_http")).is_some_and(|v| v == "true");
-        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(RETRY).with_allow_http(http);
-        macro_rules! cloud {
-            ($builder:ty, $bucket:ident, $scheme:literal) => {{
-                let mut builder = <$builder>::new().$bucket(bucket).with_retry(retry).with_client_options(client);
-                for (key, value) in &all {
-                    let parsed = key.to_ascii_lowercase().parse();
-                    let option = parsed.map_err(|_| LogStoreError::Option { key: key.clone(), scheme: $scheme })?;
-                    builder = builder.with_config(option, value);
-                }
-                Arc::new(builder.build().map_err(built)?) as Arc<dyn ObjectStore>
-            }};
-        }
-        let (store, prefix) = match scheme {
-            "file" => {
-                if let Some(key) = all.keys().next() {
-                    return Err(LogStoreError::Option { key: key.clone(), scheme: "file" });
-                }
-                let dir = Path::new("/").join(&prefix);
-                let made = std::fs::create_dir_all(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
-                made.map_err(built)?;
-                (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?) as Arc<dyn ObjectStore>, String::new())
-            }
-            "s3" => (cloud!(AmazonS3Builder, with_bucket_name, "s3"), prefix),
-            "gs" => (cloud!(GoogleCloudStorageBuilder, with_bucket_name, "gs"), prefix),
-            "az" => (cloud!(MicrosoftAzureBuilder, with_container_name, "az"), prefix),
-            _ => return Err(bad()),
-        };
-        Ok(Self { store, prefix, url: url.to_owned() })
+    /// Makes the client. Asks the store nothing yet.
+    pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
+        Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
+    }
+
+    /// As configured, without secrets.
+    pub fn url(&self) -> &str {
+        &self.objects.url
     }
 
     fn key(&self, place: &Place, parts: &[&str]) -> Key {
         let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
-        let mut all: Vec<String> = self.prefix.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect();
-        all.extend([named(&place.tenant), named(&place.project), place.allocation.to_string(), "logs".to_owned()]);
-        all.extend(parts.iter().map(|p| (*p).to_owned()));
-        Key::from_iter(all)
+        let whose = [named(&place.tenant), named(&place.project), place.allocation.to_string(), "logs".to_owned()];
+        self.objects.key(whose.into_iter().chain(parts.iter().map(|p| (*p).to_owned())))
     }
 
     fn index_key(&self, place: &Place, node: &NodeId) -> Key {
@@ -169,14 +99,14 @@ impl LogStore {
 
     /// Puts a chunk's compressed bytes. Putting it again is harmless.
     pub async fn put_chunk(&self, place: &Place, node: &NodeId, cut: &Cut, compressed: Vec<u8>) -> Result<(), StoreError> {
-        self.store.put(&self.chunk_key(place, node, cut), PutPayload::from(compressed)).await?;
+        self.objects.store.put(&self.chunk_key(place, node, cut), PutPayload::from(compressed)).await?;
         Ok(())
     }
 
     /// A chunk's bytes; it may be longer than the cut says, never shorter.
     pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
         let key = self.chunk_key(place, node, cut);
-        let compressed = self.store.get(&key).await?.bytes().await?;
+        let compressed = self.objects.store.get(&key).await?.bytes().await?;
         let most = usize::try_from(crate::spool::index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
         let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
         let damaged = |why: String| StoreError::Damaged { key: key.to_string(), why };
@@ -194,7 +124,7 @@ impl LogStore {
             value.map_err(|e| StoreError::Damaged { key: key.to_string(), why: e.to_string() })
         };
         let key = self.index_key(&place, &index.node);
-        self.store.put(&key, PutPayload::from(json(serde_json::to_vec(index), &key)?)).await?;
+        self.objects.store.put(&key, PutPayload::from(json(serde_json::to_vec(index), &key)?)).await?;
         if index.nodes.first() != Some(&index.node) {
             return Ok(());
         }
@@ -215,7 +145,7 @@ impl LogStore {
             nodes: &index.nodes,
             indexes: index.nodes.iter().map(|node| format!("metadata/{}/{node}.json", index.epoch)).collect(),
         };
-        self.store.put(&key, PutPayload::from(json(serde_json::to_vec_pretty(&metadata), &key)?)).await?;
+        self.objects.store.put(&key, PutPayload::from(json(serde_json::to_vec_pretty(&metadata), &key)?)).await?;
         Ok(())
     }
 
@@ -242,7 +172,7 @@ impl LogStore {
     }
 
     async fn get_bounded(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
-        match self.store.get(key).await {
+        match self.objects.store.get(key).await {
             Ok(found) if found.meta.size > INDEX_BYTES_MAX => {
                 Err(StoreError::Damaged { key: key.to_string(), why: format!("{} bytes", found.meta.size) })
             }
@@ -255,21 +185,10 @@ impl LogStore {
     /// Puts and reads something small, for `doctor`.
     pub async fn probe(&self) -> Result<(), StoreError> {
         let name = format!(".lattice-doctor-{}", uuid::Uuid::new_v4());
-        let key = Key::from_iter(self.prefix.split('/').filter(|p| !p.is_empty()).map(str::to_owned).chain([name]));
-        self.store.put(&key, PutPayload::from_static(b"ok")).await?;
-        self.store.get(&key).await?.bytes().await?;
-        self.store.delete(&key).await?;
+        let key = self.objects.key([name]);
+        self.objects.store.put(&key, PutPayload::from_static(b"ok")).await?;
+        self.objects.store.get(&key).await?.bytes().await?;
+        self.objects.store.delete(&key).await?;
         Ok(())
     }
-}
-
-fn read_credentials(path: &Path) -> Result<BTreeMap<String, String>, LogStoreError> {
-    use std::os::unix::fs::PermissionsExt;
-    let failed = |why: String| LogStoreError::Credentials { path: path.to_owned(), why };
-    let mode = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(failed(format!("others can read it (mode {:o}); chmod 600", mode & 0o777)));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
-    lattice_model::config::parse(&path.display().to_string(), &text).map_err(|e| failed(e.to_string()))
 }

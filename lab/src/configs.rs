@@ -36,6 +36,8 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
     text += timers;
     text += "audit_sign_seconds: 1\n";
+    let archive = format!("file://{}", cluster.dir.join("audit-archive").display());
+    let _ = writeln!(text, "audit_archive: {archive:?}\naudit_archive_seconds: 1");
     text
 }
 

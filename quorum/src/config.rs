@@ -4,7 +4,7 @@ use crate::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -46,6 +46,15 @@ pub struct QuorumConfig {
     pub audit_signing_key_path: PathBuf,
     /// How long audit records wait for a signature at most, in seconds. 1 to 3,600.
     pub audit_sign_seconds: u64,
+    /// The object store that the audit log is archived to: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`. The
+    /// same for all members. Empty: none.
+    pub audit_archive: String,
+    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    pub audit_archive_options: BTreeMap<String, String>,
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    pub audit_archive_credentials: PathBuf,
+    /// How long audit records wait to be archived at most, in seconds. 1 to 86,400.
+    pub audit_archive_seconds: u64,
     /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
     /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
     pub level_max: u32,
@@ -88,6 +97,10 @@ impl Default for QuorumConfig {
             snapshot_entries: 10_000,
             audit_signing_key_path: PathBuf::new(),
             audit_sign_seconds: 10,
+            audit_archive: String::new(),
+            audit_archive_options: BTreeMap::new(),
+            audit_archive_credentials: PathBuf::new(),
+            audit_archive_seconds: 600,
             level_max: LEVEL_KNOWN,
         }
     }
@@ -147,6 +160,9 @@ impl QuorumConfig {
         if !(1..=3600).contains(&self.audit_sign_seconds) {
             return invalid("audit_sign_seconds", "1 to 3600");
         }
+        if !(1..=86_400).contains(&self.audit_archive_seconds) {
+            return invalid("audit_archive_seconds", "1 to 86400");
+        }
         Ok(())
     }
 
@@ -186,6 +202,7 @@ mod tests {
         refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
         refused(&|c| c.cluster = String::new(), "cluster");
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
+        refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }

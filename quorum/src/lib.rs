@@ -13,7 +13,8 @@
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
 //! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
-//! | duties | the leader's clocks, or a follower's summaries | proposer, network |
+//! | duties | the leader's clocks and signatures, or a follower's summaries | proposer, network |
+//! | archive | what of the audit chain the object store has | reads the disk, asks the store |
 //! | membership | whether this member was taken out | network, watch out |
 //! | one per step of a change of members | that step; one at a time | proposer, openraft |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), broadcast (cut off when behind) |
@@ -34,6 +35,7 @@ pub mod lease_clocks;
 pub mod ledger;
 pub mod levels;
 pub mod member;
+pub mod objects;
 pub mod pack;
 pub mod raft;
 pub mod roster;

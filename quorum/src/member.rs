@@ -9,6 +9,7 @@
 //! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
 //! folder is free.
 
+use crate::audit::archive::Archive;
 use crate::audit::duty::SigningDuty;
 use crate::audit::signer::{Signer, SignerError};
 use crate::chain::{self, ChainFetch};
@@ -20,6 +21,7 @@ use crate::ledger::{Action, Outcome};
 use crate::levels::Levels;
 use crate::membership;
 use crate::network::{Network, Peers};
+use crate::objects::ObjectsError;
 use crate::pack::with_causes;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
@@ -70,6 +72,8 @@ pub enum MemberError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Signer(#[from] SignerError),
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
     #[error("{address}: cannot listen there")]
     Listen {
         address: SocketAddr,
@@ -176,6 +180,7 @@ impl Member {
             return Err(MemberError::Removed { path: config.data_dir });
         }
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
+        let archive = Archive::open(&config)?;
         let signer = Signer::open(&config.audit_signing_key_path, directory.path(), MemberId(config.id))?;
         let kept = Kept::default();
         let log = Log::open(&directory, config.id, kept.clone())?;
@@ -244,7 +249,9 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        Ok(Self { core, tasks: vec![proposing, reading, standing, duties, membership], servers, failures, released })
+        let mut tasks = vec![proposing, reading, standing, duties, membership];
+        tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
+        Ok(Self { core, tasks, servers, failures, released })
     }
 
     /// Returns once the cluster is formed, has a leader, and this member can serve. Never, while there is no majority.

@@ -227,7 +227,7 @@ impl Inner {
             Halt::Store(error) => {
                 let mut since = self.away.lock().unwrap_or_else(PoisonError::into_inner);
                 if since.is_none() {
-                    let url = self.store.as_ref().map_or("", |s| &s.url);
+                    let url = self.store.as_ref().map_or("", |s| s.url());
                     tracing::warn!(url, error = %lattice_quorum::pack::with_causes(error), "the log store is away: output stays on this node");
                     *since = Some((Instant::now(), error.to_string()));
                 }

@@ -7,15 +7,18 @@ use lattice_lab::process;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 static AUDIT: Group = Group::large("audit");
+/// Verifies bundles and archives, and knows nothing of our code.
+const VERIFIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verify-audit-export.py");
 
 pub fn trials() -> Vec<Trial> {
     vec![
         AUDIT.test("who_looked_into_whose_work_is_found", &[], found),
         AUDIT.test("what_cannot_be_written_down_does_not_happen", &[], refused),
         AUDIT.test("heads_are_signed_and_an_export_is_verified_by_another_program", &[Need::Python], exported),
+        AUDIT.test("the_archive_outlives_the_cluster_and_is_verified", &[Need::Python, Need::Zstd], archived),
     ]
 }
 
@@ -120,8 +123,7 @@ fn refused(w: &World) {
 fn outside(bundle: &Value, dir: &Path, keys: &[&str]) -> (bool, String) {
     let file = dir.join("bundle.json");
     std::fs::write(&file, serde_json::to_vec(bundle).unwrap()).unwrap();
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verify-audit-export.py");
-    let done = process::run(Command::new("python3").arg(program).arg(&file).args(keys), JOB).unwrap();
+    let done = process::run(Command::new("python3").arg(VERIFIER).arg(&file).args(keys), JOB).unwrap();
     (done.code() == 0, done.out() + &done.err())
 }
 
@@ -169,4 +171,63 @@ fn exported(w: &World) {
         let (holds, said) = outside(bundle, &folder.0, keys);
         assert!(!holds && said.contains(why), "{said}");
     }
+}
+
+/// What verifies the archive says of it.
+fn archive(w: &World, keys: &[&str]) -> (bool, String) {
+    let dir = w.dir.join("audit-archive/audit/lab/1");
+    let mut files: Vec<_> = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|f| f.path()).collect();
+    files.sort();
+    let Ok(mut zstd) = Command::new("zstd").args(["-dcq"]).args(&files).stdout(Stdio::piped()).spawn() else { panic!("zstd is there") };
+    let text = zstd.stdout.take().unwrap();
+    let done = Command::new("python3").arg(VERIFIER).arg("-").args(keys).stdin(text).output().unwrap();
+    assert!(zstd.wait().unwrap().success(), "{files:?}");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    (done.status.success(), said)
+}
+
+fn archived(w: &World) {
+    let id = nobodys(w);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    let records = w.lattice.json(&["audit", "verify"]).unwrap()["records"].as_u64().unwrap();
+    let keys = |w: &World| -> Vec<String> {
+        let verified = w.lattice.json(&["audit", "verify"]).unwrap();
+        verified["keys"].as_array().unwrap().iter().map(|k| text(k, "key")).collect()
+    };
+    let all_there = |said: &str| {
+        let count = said.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+        count.is_some_and(|count| count >= records)
+    };
+    let mut said = String::new();
+    w.wait("the archive to have it", || {
+        let keys = keys(w);
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let (holds, told) = archive(w, &keys);
+        said = told;
+        holds && all_there(&said)
+    });
+    assert!(said.contains("The archive holds") && said.contains("cluster lab"), "{said}");
+    // A new leader goes on with it.
+    let leader = w.lattice.leader().unwrap().unwrap();
+    faults::kill_member(&w.dir, leader).unwrap();
+    w.wait("another leader", || w.lattice.leader().is_ok_and(|l| l.is_some_and(|l| l != leader)));
+    let id = nobodys(w);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.wait("the archive to have this as well", || {
+        let keys = keys(w);
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        archive(w, &keys).0 && archive_has(w, &id)
+    });
+    let (holds, said) = archive(w, &[&"0".repeat(64)]);
+    assert!(!holds && said.contains("not trusted"), "{said}");
+}
+
+fn archive_has(w: &World, id: &str) -> bool {
+    let dir = w.dir.join("audit-archive/audit/lab/1");
+    let files = std::fs::read_dir(&dir).unwrap().flatten().map(|f| f.path());
+    let done = Command::new("zstd").args(["-dcq"]).args(files).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    text.lines().any(|line| line.contains(id) && line.contains("AllocationEnded"))
 }

@@ -41,6 +41,8 @@ pub enum Need {
     Bash,
     /// `python3`, for a program of the documentation.
     Python,
+    /// `zstd`, for what lies in an object store.
+    Zstd,
 }
 
 /// One cluster, shared by the tests of a group.
@@ -131,7 +133,8 @@ fn missing(needs: &[Need]) -> Option<String> {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
         }
         Need::Python if lattice_lab::machine::find("python3").is_none() => Some("there is no python3 here".to_owned()),
-        Need::Mounts | Need::Mpich | Need::Bash | Need::Python | Need::Moto | Need::SystemdAnalyze => None,
+        Need::Zstd if lattice_lab::machine::find("zstd").is_none() => Some("there is no zstd here".to_owned()),
+        Need::Mounts | Need::Mpich | Need::Bash | Need::Python | Need::Zstd | Need::Moto | Need::SystemdAnalyze => None,
     })
 }
 

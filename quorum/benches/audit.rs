@@ -1,0 +1,147 @@
+//! How long a question to a long audit log takes: `cargo bench -p lattice-quorum --bench audit -- [RECORDS [DIR]]`.
+//!
+//! Makes a chain of ten million records (or RECORDS) in DIR, or a folder of its own that goes away again, as a member
+//! would have it after a year: 2,000 users, 10,000 nodes, eight records an allocation of which the last two come much
+//! later. Then asks. Ends with 1 where a target is missed.
+
+use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
+use lattice_quorum::ledger::AuditHead;
+use lattice_quorum::store::audit::{AuditChain, Step};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+const RECORDS: u64 = 10_000_000;
+const YEAR_MS: u64 = 365 * DAY_MS;
+const DAY_MS: u64 = 86_400_000;
+const BEGINNING: u64 = 1_767_225_600_000;
+/// Records between an allocation's start and its end.
+const LIFE: u64 = 1_600_000;
+/// An allocation's records in their order.
+const STORY: [AuditAction; 8] = [
+    AuditAction::AllocationSubmitted,
+    AuditAction::AllocationClaimed,
+    AuditAction::AllocationRunning,
+    AuditAction::AttachStarted,
+    AuditAction::AttachEnded,
+    AuditAction::LogsRead,
+    AuditAction::AllocationEnded,
+    AuditAction::ShareReleased,
+];
+
+/// Numbers that look drawn (splitmix64, S. Vigna).
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn id(number: u64) -> AllocationId {
+    AllocationId(Uuid::from_u64_pair(mixed(number), mixed(!number)))
+}
+
+fn user(number: u64) -> String {
+    format!("user{:04}", mixed(number) % 2000)
+}
+
+fn fill(chain: &mut AuditChain, count: u64) {
+    let mut head = AuditHead::default();
+    let mut batch = Vec::new();
+    for n in 0..count {
+        let what = n % 8;
+        // What ends now began long ago; before that, nothing ends and more begins.
+        let story = if what >= 6 && n >= LIFE { (n - LIFE) / 8 } else { n / 8 };
+        let at = Timestamp(BEGINNING + u64::try_from(u128::from(n) * u128::from(YEAR_MS) / u128::from(count)).unwrap());
+        let node: NodeId = format!("x{:04}", mixed(story ^ 5) % 10_000).parse().unwrap();
+        let (owner, action) = (user(story), STORY[usize::try_from(what).unwrap()]);
+        let actor = if matches!(what, 0 | 3 | 4) { owner.clone() } else { format!("node:{node}") };
+        let detail = format!("epoch {story}, incarnation {n}, 4 nodes from {node}");
+        let named = (what != 1).then_some(&node);
+        batch.push(head.link(Revision(n), at, &actor, action, Some(id(story)), Some(&owner), named, detail));
+        if batch.len() == 4096 || n + 1 == count {
+            chain.append(&batch).unwrap();
+            batch.clear();
+            let checked = chain.checkpoint().unwrap().run().unwrap();
+            chain.checked(checked);
+        }
+    }
+}
+
+/// How many records were found, and how long that took.
+fn ask(chain: &AuditChain, filter: &AuditFilter) -> (usize, Duration) {
+    let began = Instant::now();
+    let mut search = chain.search(filter, 0, chain.head().seq);
+    let mut found = 0;
+    while let Some(step) = search.step().unwrap() {
+        found += usize::from(matches!(step, Step::Found(_)));
+    }
+    (found, began.elapsed())
+}
+
+/// One line: the middle and the longest of many questions, against the target.
+fn line(what: &str, mut asked: Vec<(usize, Duration)>, at_most: Duration) -> bool {
+    asked.sort_by_key(|(_, took)| *took);
+    let (middle, longest) = (asked[asked.len() / 2], asked[asked.len() - 1]);
+    let met = longest.1 <= at_most;
+    let verdict = if met { "met" } else { "MISSED" };
+    let ms = |took: Duration| took.as_secs_f64() * 1000.0;
+    println!(
+        "{what:<44} {:>8.1} ms, longest {:>8.1} ms of {} ({} records)   target {} ms: {verdict}",
+        ms(middle.1),
+        ms(longest.1),
+        asked.len(),
+        middle.0,
+        at_most.as_millis()
+    );
+    met
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
+    let count = args.next().map_or(RECORDS, |n| n.parse().expect("RECORDS is a number"));
+    let given = args.next().map(PathBuf::from);
+    let dir = given.clone().unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-bench-audit-{}", std::process::id())));
+    let met = measure(&dir, count);
+    if given.is_none() {
+        std::fs::remove_dir_all(&dir).expect("its own folder is removed");
+    }
+    if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn measure(dir: &Path, count: u64) -> bool {
+    let began = Instant::now();
+    let mut chain = AuditChain::open(dir).unwrap();
+    if chain.head().seq == 0 {
+        fill(&mut chain, count);
+        println!("{count} records made in {:.1} s", began.elapsed().as_secs_f64());
+    }
+    drop(chain);
+    let began = Instant::now();
+    let chain = AuditChain::open(dir).unwrap();
+    println!("opened and checksummed in {:.2} s: {} records", began.elapsed().as_secs_f64(), chain.head().seq);
+
+    let all = AuditFilter::default();
+    let stories = chain.head().seq / 8;
+    let some = |n: u64| (0..n).map(move |i| mixed(i) % stories);
+    let day = |n: u64| Timestamp(BEGINNING + n * DAY_MS);
+    let seconds = Duration::from_secs;
+    let of = |filter: &AuditFilter| ask(&chain, filter);
+    let allocations = some(100).map(|n| of(&AuditFilter { allocation: Some(id(n).into()), ..all.clone() })).collect();
+    let prefixes = some(20).map(|n| of(&AuditFilter { allocation: Some(id(n).short().parse().unwrap()), ..all.clone() })).collect();
+    let days =
+        some(20).map(|n| of(&AuditFilter { user: Some(user(n)), since: Some(day(100)), until: Some(day(101)), ..all.clone() })).collect();
+    let months =
+        some(10).map(|n| of(&AuditFilter { user: Some(user(n)), since: Some(day(100)), until: Some(day(130)), ..all.clone() })).collect();
+    let nodes = some(10).map(|n| format!("x{:04}", n % 10_000)).map(|n| of(&AuditFilter { node: Some(n.parse().unwrap()), ..all.clone() }));
+    [
+        line("one allocation's history", allocations, seconds(1)),
+        line("the same by the first 8 digits of its id", prefixes, seconds(1)),
+        line("one user, one day", days, seconds(2)),
+        line("one user, 30 days", months, seconds(10)),
+        line("one node, the whole year", nodes.collect(), seconds(10)),
+    ]
+    .iter()
+    .all(|met| *met)
+}

@@ -1,0 +1,192 @@
+//! The chain in an object store, where it outlives the cluster.
+//!
+//! ```text
+//!   <audit_archive>/audit/<cluster>/<generation>/
+//!     00000000000000000001-00000000000000032768.jsonl.zst    a whole segment: put once
+//!     00000000000000032769-open.jsonl.zst                    what follows: put again as it grows
+//! ```
+//!
+//! Each line is a record as `docs/audit.md` has it, so that nothing of ours is needed to read or verify it. The leader
+//! does it: a new one looks at what is there and goes on. Records that do not follow from each other are not archived.
+
+use crate::config::QuorumConfig;
+use crate::ledger::{AuditFault, AuditHead};
+use crate::member::Core;
+use crate::objects::{Objects, ObjectsError};
+use crate::pack::with_causes;
+use crate::store::audit::SEGMENT_RECORDS;
+use crate::store::machine::{Agreed, AuditError};
+use futures::TryStreamExt;
+use lattice_model::Generation;
+use object_store::path::Path as Key;
+use object_store::{ObjectStoreExt, PutPayload};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::MissedTickBehavior;
+
+/// How hard is compressed: zstd's own middle.
+const LEVEL: i32 = 3;
+
+/// Why something is not archived.
+#[derive(Debug, Error)]
+enum ArchiveError {
+    #[error(transparent)]
+    Store(#[from] object_store::Error),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error("records cannot be written as text")]
+    Encode(#[source] io::Error),
+    #[error("the archiving task failed")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Where the chain is archived.
+#[derive(Debug)]
+pub struct Archive {
+    objects: Objects,
+    every: Duration,
+}
+
+/// What is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct There {
+    generation: Generation,
+    /// Whole segments reach up to this record.
+    whole: u64,
+    /// The open rest reaches up to this one.
+    open: u64,
+}
+
+impl Archive {
+    /// The archive that is configured, where one is.
+    pub fn open(config: &QuorumConfig) -> Result<Option<Self>, ObjectsError> {
+        if config.audit_archive.is_empty() {
+            return Ok(None);
+        }
+        let objects =
+            Objects::open("audit_archive", &config.audit_archive, &config.audit_archive_options, &config.audit_archive_credentials)?;
+        Ok(Some(Self { objects, every: Duration::from_secs(config.audit_archive_seconds) }))
+    }
+
+    /// Archives while this member leads, until the member stops.
+    pub(crate) async fn run(self, core: Arc<Core>) {
+        let mut tick = tokio::time::interval(self.every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut there = None;
+        let mut away = false;
+        loop {
+            tokio::select! {
+                () = core.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            if !core.leads() {
+                there = None;
+                continue;
+            }
+            let archived = tokio::select! {
+                () = core.stop.cancelled() => return,
+                archived = self.step(&core, &mut there) => archived,
+            };
+            match archived {
+                Ok(()) if away => {
+                    away = false;
+                    tracing::info!(url = self.objects.url, "the audit log is archived again");
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    // What is there is looked at anew.
+                    there = None;
+                    if !away {
+                        away = true;
+                        tracing::error!(url = self.objects.url, error = %with_causes(&error), "the audit log cannot be archived; tried again");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn step(&self, core: &Core, there: &mut Option<There>) -> Result<(), ArchiveError> {
+        let (generation, cluster, head) = {
+            let ledger = core.agreed.ledger();
+            (ledger.generation(), ledger.cluster().to_owned(), ledger.audit_head().seq)
+        };
+        if cluster.is_empty() {
+            return Ok(());
+        }
+        let place = Place { objects: &self.objects, cluster: &cluster, generation };
+        let now = match *there {
+            Some(known) if known.generation == generation => known,
+            Some(_) | None => place.look().await?,
+        };
+        let now = there.insert(now);
+        while now.whole + SEGMENT_RECORDS <= head {
+            let upto = now.whole + SEGMENT_RECORDS;
+            place.put(&core.agreed, now.whole, upto, &format!("{upto:020}")).await?;
+            match self.objects.store.delete(&place.key(now.whole + 1, "open")).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            now.whole = upto;
+        }
+        if head > now.whole.max(now.open) {
+            place.put(&core.agreed, now.whole, head, "open").await?;
+            now.open = head;
+        }
+        Ok(())
+    }
+}
+
+/// Where the segments of one generation lie.
+struct Place<'a> {
+    objects: &'a Objects,
+    cluster: &'a str,
+    generation: Generation,
+}
+
+impl Place<'_> {
+    fn dir(&self) -> [String; 3] {
+        ["audit".to_owned(), self.cluster.to_owned(), self.generation.to_string()]
+    }
+
+    fn key(&self, first: u64, end: &str) -> Key {
+        self.objects.key(self.dir().into_iter().chain([format!("{first:020}-{end}.jsonl.zst")]))
+    }
+
+    /// Which whole segments are there. How far an open rest goes is not known: it is put again.
+    async fn look(&self) -> Result<There, ArchiveError> {
+        let names: Vec<Key> =
+            self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await?;
+        let mut whole = 0;
+        while names.contains(&self.key(whole + 1, &format!("{:020}", whole + SEGMENT_RECORDS))) {
+            whole += SEGMENT_RECORDS;
+        }
+        Ok(There { generation: self.generation, whole, open: 0 })
+    }
+
+    async fn put(&self, agreed: &Arc<Agreed>, after: u64, upto: u64, end: &str) -> Result<(), ArchiveError> {
+        let agreed = Arc::clone(agreed);
+        let text = tokio::task::spawn_blocking(move || lines(&agreed, after, upto)).await??;
+        self.objects.store.put(&self.key(after + 1, end), PutPayload::from(text)).await?;
+        Ok(())
+    }
+}
+
+/// Records behind `after`, up to `upto`, one a line, compressed.
+fn lines(agreed: &Agreed, after: u64, upto: u64) -> Result<Vec<u8>, ArchiveError> {
+    let mut out = zstd::Encoder::new(Vec::new(), LEVEL).map_err(ArchiveError::Encode)?;
+    let mut head: Option<AuditHead> = None;
+    for record in agreed.audit_records(after, upto) {
+        let record = record?;
+        let head = head.get_or_insert_with(|| AuditHead { seq: after, hash: record.previous.clone() });
+        head.follow(&record).map_err(AuditError::from)?;
+        serde_json::to_writer(&mut out, &record).map_err(|e| ArchiveError::Encode(e.into()))?;
+        io::Write::write_all(&mut out, b"\n").map_err(ArchiveError::Encode)?;
+    }
+    let last = head.map_or(after, |head| head.seq);
+    if last != upto {
+        return Err(AuditError::from(AuditFault { seq: last + 1, why: "it is missing" }).into());
+    }
+    out.finish().map_err(ArchiveError::Encode)
+}

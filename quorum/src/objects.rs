@@ -1,0 +1,114 @@
+//! Object stores, as a configuration names them: a directory, S3, Google, Azure.
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(30);
+/// How long a request is tried again before the store counts as away.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A configuration that names no store. `setting`: the key in the configuration file.
+#[derive(Debug, Error)]
+pub enum ObjectsError {
+    #[error("{setting}: {url:?} is none of file:///DIR, s3://BUCKET/…, gs://BUCKET/…, az://CONTAINER/…")]
+    Url { setting: &'static str, url: String },
+    #[error("{setting}_options: {key:?} is no option of {scheme}:// stores")]
+    Option { setting: &'static str, key: String, scheme: &'static str },
+    #[error("{setting}_credentials {}: {why}", path.display())]
+    Credentials { setting: &'static str, path: PathBuf, why: String },
+    #[error("{setting} {url}")]
+    Build {
+        setting: &'static str,
+        url: String,
+        #[source]
+        source: object_store::Error,
+    },
+}
+
+/// A store and the place in it that is ours.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    prefix: String,
+    /// As configured, without secrets.
+    pub url: String,
+}
+
+impl Objects {
+    /// Makes the client. Asks the store nothing yet. `options` and the file `credentials` (YAML, mode 0600) carry the
+    /// store's own settings: `endpoint`, `region`, `access_key_id`, … `setting` names the key in the configuration file.
+    pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
+        let mut all = options.clone();
+        if !credentials.as_os_str().is_empty() {
+            all.extend(read_credentials(setting, credentials)?);
+        }
+        // Whoever was first is as good: there is one provider in this program.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let bad = || ObjectsError::Url { setting, url: url.to_owned() };
+        let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_matches('/').to_owned();
+        if bucket.is_empty() != (scheme == "file") {
+            return Err(bad());
+        }
+        let built = |source| ObjectsError::Build { setting, url: url.to_owned(), source };
+        let retry = RetryConfig { max_retries: 2, retry_timeout: RETRY, ..RetryConfig::default() };
+        let http = all.get("allow_http").or(all.get("aws_allow_http")).is_some_and(|v| v == "true");
+        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(RETRY).with_allow_http(http);
+        macro_rules! cloud {
+            ($builder:ty, $bucket:ident, $scheme:literal) => {{
+                let mut builder = <$builder>::new().$bucket(bucket).with_retry(retry).with_client_options(client);
+                for (key, value) in &all {
+                    let parsed = key.to_ascii_lowercase().parse();
+                    let option = parsed.map_err(|_| ObjectsError::Option { setting, key: key.clone(), scheme: $scheme })?;
+                    builder = builder.with_config(option, value);
+                }
+                Arc::new(builder.build().map_err(built)?) as Arc<dyn ObjectStore>
+            }};
+        }
+        let (store, prefix) = match scheme {
+            "file" => {
+                if let Some(key) = all.keys().next() {
+                    return Err(ObjectsError::Option { setting, key: key.clone(), scheme: "file" });
+                }
+                let dir = Path::new("/").join(&prefix);
+                let made = std::fs::create_dir_all(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
+                made.map_err(built)?;
+                (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?) as Arc<dyn ObjectStore>, String::new())
+            }
+            "s3" => (cloud!(AmazonS3Builder, with_bucket_name, "s3"), prefix),
+            "gs" => (cloud!(GoogleCloudStorageBuilder, with_bucket_name, "gs"), prefix),
+            "az" => (cloud!(MicrosoftAzureBuilder, with_container_name, "az"), prefix),
+            _ => return Err(bad()),
+        };
+        Ok(Self { store, prefix, url: url.to_owned() })
+    }
+
+    /// The key of these parts below the configured place.
+    pub fn key(&self, parts: impl IntoIterator<Item = String>) -> Key {
+        let prefix = self.prefix.split('/').filter(|p| !p.is_empty()).map(str::to_owned);
+        Key::from_iter(prefix.chain(parts))
+    }
+}
+
+fn read_credentials(setting: &'static str, path: &Path) -> Result<BTreeMap<String, String>, ObjectsError> {
+    use std::os::unix::fs::PermissionsExt;
+    let failed = |why: String| ObjectsError::Credentials { setting, path: path.to_owned(), why };
+    let mode = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(failed(format!("others can read it (mode {:o}); chmod 600", mode & 0o777)));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+    lattice_model::config::parse(&path.display().to_string(), &text).map_err(|e| failed(e.to_string()))
+}
