@@ -31,7 +31,8 @@ pub struct AgentConfig {
     pub socket: PathBuf,
     /// The members' service addresses, `host:port`; at least one.
     pub quorum: Vec<String>,
-    /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA.
+    /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA. Taken again when the files change;
+    /// where a member has the authority's key, the agent gets the next certificate by itself and keeps it in `state_dir`.
     pub tls: TlsFiles,
     /// Where the mesh listens (QUIC over UDP).
     pub mesh_listen: String,
@@ -305,6 +306,11 @@ impl AgentConfig {
             }
         }
         Ok(())
+    }
+
+    /// Where the certificate is kept that the quorum renewed.
+    pub fn certificate_file(&self) -> PathBuf {
+        self.state_dir.join("certificate.json")
     }
 
     /// [`AgentConfig::node_id`], parsed.

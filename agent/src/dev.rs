@@ -117,7 +117,7 @@ fn certificates(dir: &Path) -> anyhow::Result<PathBuf> {
     let hosts = ["127.0.0.1".to_owned()];
     for (name, role) in [(member_name(MEMBER.0), CertificateRole::Quorum), ("dev".to_owned(), CertificateRole::Api)] {
         if !tls.join(format!("{name}.crt")).exists() {
-            ca::issue(&tls, &name, role, &hosts, &tls)?;
+            ca::issue(&tls, &name, role, &hosts, &tls, ca::LIFETIME)?;
         }
     }
     let key = dir.join("gossip.key");
@@ -165,6 +165,7 @@ fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
         raft_listen: (Ipv4Addr::LOCALHOST, ports.raft).into(),
         members: vec![MemberAddress { id: MEMBER.0, service, raft }],
         tls: files(tls, &member_name(MEMBER.0)),
+        ca_key: tls.join("ca.key"),
         ..QuorumConfig::default()
     }
 }

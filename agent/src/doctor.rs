@@ -10,7 +10,9 @@ use crate::machine;
 use crate::memory_bytes;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
+use lattice_quorum::credentials::{Credentials, rough};
 use lattice_quorum::pack::with_causes;
+use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
@@ -19,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One line of the report.
@@ -118,6 +121,9 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
         Err(error) => add("shim", Health::Missing, error.to_string()),
     }
+    if let Some((health, text)) = certificate(config) {
+        add("certificate", health, text);
+    }
     match log_store(config) {
         Ok(Some(url)) => add("log store", Health::Ok, format!("{url}: written to, read and removed")),
         Ok(None) => {
@@ -195,6 +201,37 @@ fn processors(topology: &NodeTopology) -> String {
     let [packages, cores, cpus, domains] =
         [packages.len(), topology.cpu.cores.len(), topology.cpu.cpus().len(), topology.memory.domains.len()];
     format!("{packages} package(s), {cores} cores, {cpus} processors; {domains} memory domain(s)")
+}
+
+/// Whose certificate it is, and how long it holds.
+fn certificate(config: &AgentConfig) -> Option<tried::Look> {
+    let kept = config.certificate_file();
+    if config.tls == TlsFiles::default() && !kept.exists() {
+        return None;
+    }
+    let material = match Credentials::open(&config.tls, &kept) {
+        Ok(credentials) => Arc::clone(&credentials.material().borrow()),
+        Err(error) => return Some((Health::Missing, format!("{}; see `tls` in the configuration", with_causes(&error)))),
+    };
+    let remedy = format!(
+        "`lattice quorum ca renew --dir DIR --cert {} --key {}` where the authority's key is, and nothing needs a restart",
+        config.tls.cert.display(),
+        config.tls.key.display()
+    );
+    let who = format!("{} (role {})", material.own.name, material.own.role);
+    let Some(left) = material.valid.left() else {
+        return Some((Health::Missing, format!("{who} has ended: {remedy}")));
+    };
+    let left = rough(left.as_secs().cast_signed());
+    Some(if material.own.name != config.node_id {
+        (Health::Missing, format!("it is {who}'s, and the configured node_id is {}: see `tls` in the configuration", config.node_id))
+    } else if let Err(error) = material.verified() {
+        (Health::Missing, format!("{who}: {}: {remedy}", with_causes(&error)))
+    } else if material.valid.is_due() {
+        (Health::Degraded, format!("{who} holds for {left} more and was not renewed by the quorum; {remedy}"))
+    } else {
+        (Health::Ok, format!("{who} holds for {left} more"))
+    })
 }
 
 /// The site's programs, where there are any.

@@ -50,7 +50,6 @@ mod spool;
 mod supervisor;
 mod sweep;
 mod terminal;
-mod tls;
 mod troubles;
 
 use crate::adoption::Adoption;
@@ -78,6 +77,7 @@ use anyhow::{Context as _, anyhow, bail};
 use lattice_gossip::{Core, Fact, Identity, Key};
 use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
@@ -102,9 +102,8 @@ const ADOPTION_MAX: Duration = Duration::from_secs(10);
 pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToken) -> anyhow::Result<()> {
     config.validate()?;
     let me = config.node()?;
-    let pem = config.tls.read().context("tls")?;
-    let tls = tls::MeshTls::new(&pem).context("tls")?;
-    let own = tls.own().context("tls.cert")?;
+    let credentials = Credentials::open(&config.tls, &config.certificate_file()).context("tls")?;
+    let own = credentials.material().borrow().own.clone();
     if own.name != me.as_str() {
         bail!("tls.cert is the certificate of {:?}, the configured node_id is {me}: issue one for this node", own.name);
     }
@@ -144,12 +143,13 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
     let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
-    let quorum = QuorumClient::new(config.quorum.clone(), pem)?;
-    let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &tls, stop.child_token())?;
+    let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
+    let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &credentials, stop.child_token())?;
     let membership = gossip(&config, &key, journal.life(), stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
     let tasks = TaskTracker::new();
+    tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
     let log_store = config.open_log_store()?;
     let of_output = spool::Settings {
         state_dir: config.state_dir.clone(),
@@ -240,6 +240,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let (ready_session, ready_view, ready_stop) = (session_view.clone(), node_view.clone(), stop.child_token());
     let api = service::Api {
         context: Arc::clone(&context),
+        credentials,
         quorum,
         cluster: cluster_view,
         membership,

@@ -6,6 +6,7 @@ use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, run};
+use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,37 @@ struct Serve {
     /// shims that live here. What they do not know is reported lost. Without this the agent refuses to start.
     #[arg(long)]
     recover: bool,
+    #[command(flatten)]
+    bootstrap: Bootstrap,
+}
+
+/// A certificate in the place of the configured one (`tls`): all three or none, each also from its variable.
+#[derive(Args)]
+struct Bootstrap {
+    /// The certificate, PEM [env: LATTICE_BOOTSTRAP_CERT]
+    #[arg(long, value_name = "FILE")]
+    bootstrap_cert: Option<PathBuf>,
+    /// Its key, PEM [env: LATTICE_BOOTSTRAP_KEY]
+    #[arg(long, value_name = "FILE")]
+    bootstrap_key: Option<PathBuf>,
+    /// The authority's certificate, PEM [env: LATTICE_BOOTSTRAP_CA]
+    #[arg(long, value_name = "FILE")]
+    bootstrap_ca: Option<PathBuf>,
+}
+
+impl Bootstrap {
+    fn files(&self) -> anyhow::Result<Option<TlsFiles>> {
+        let given = |flag: &Option<PathBuf>, variable: &str| {
+            flag.clone().or_else(|| std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from))
+        };
+        let cert = given(&self.bootstrap_cert, "LATTICE_BOOTSTRAP_CERT");
+        let key = given(&self.bootstrap_key, "LATTICE_BOOTSTRAP_KEY");
+        match (cert, key, given(&self.bootstrap_ca, "LATTICE_BOOTSTRAP_CA")) {
+            (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsFiles { ca, cert, key })),
+            (None, None, None) => Ok(None),
+            _ => anyhow::bail!("--bootstrap-cert, --bootstrap-key and --bootstrap-ca belong together: give all three"),
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -99,7 +131,10 @@ fn read_config(path: &Path) -> anyhow::Result<AgentConfig> {
 }
 
 fn serve(args: &Serve) -> anyhow::Result<()> {
-    let config = read_config(&args.config)?;
+    let mut config = read_config(&args.config)?;
+    if let Some(files) = args.bootstrap.files()? {
+        config.tls = files;
+    }
     let unusable = if args.recover { Unusable::SetAside } else { Unusable::Refuse };
     in_runtime(|stop| run(config, unusable, stop))
 }

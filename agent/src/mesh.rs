@@ -8,16 +8,17 @@ pub mod binding;
 pub mod frame;
 pub mod terminal;
 
-use crate::tls::MeshTls;
 use lattice_model::NodeId;
-use lattice_quorum::identity::Caller;
-use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use lattice_quorum::credentials::{Credentials, Material};
+use lattice_quorum::identity::{Caller, Role};
+use lattice_quorum::refused::Cause;
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig, VarInt};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Streams that one peer may have open at once.
@@ -57,33 +58,40 @@ pub struct Incoming {
 #[derive(Clone)]
 pub struct Mesh {
     endpoint: Endpoint,
+    credentials: Credentials,
+    /// What is dialled with from now on.
+    dialling: watch::Receiver<ClientConfig>,
     connections: Arc<Mutex<HashMap<(NodeId, String), Connection>>>,
 }
 
 impl Mesh {
-    /// Listens, and hands over the streams that peers open until `stop`.
-    pub fn listen(address: SocketAddr, tls: &MeshTls, stop: CancellationToken) -> Result<(Self, mpsc::Receiver<Incoming>), MeshError> {
-        let tls_error = |e: &dyn std::fmt::Display| MeshError::Tls(e.to_string());
-        let mut server = tls.server().map_err(|e| tls_error(&e))?;
-        server.alpn_protocols = vec![frame::ALPN.to_vec()];
-        let mut client = tls.client().map_err(|e| tls_error(&e))?;
-        client.alpn_protocols = vec![frame::ALPN.to_vec()];
-        let mut transport = TransportConfig::default();
-        let idle = IDLE.try_into().map_err(|e| tls_error(&e))?;
-        transport.max_idle_timeout(Some(idle)).keep_alive_interval(Some(IDLE / 3));
-        transport.max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_PER_PEER)).max_concurrent_uni_streams(VarInt::from_u32(0));
-        let transport = Arc::new(transport);
-        let quic = quinn::crypto::rustls::QuicServerConfig::try_from(server).map_err(|e| tls_error(&e))?;
-        let mut server_config = quinn::ServerConfig::with_crypto(Arc::new(quic));
-        server_config.transport_config(Arc::clone(&transport));
-        let quic = quinn::crypto::rustls::QuicClientConfig::try_from(client).map_err(|e| tls_error(&e))?;
-        let mut client_config = quinn::ClientConfig::new(Arc::new(quic));
-        client_config.transport_config(transport);
-        let mut endpoint = Endpoint::server(server_config, address).map_err(|source| MeshError::Listen { address, source })?;
-        endpoint.set_default_client_config(client_config);
+    /// Listens, and hands over the streams that peers open until `stop`. A new certificate is shown from the next
+    /// connection on; those that stand stay.
+    pub fn listen(
+        address: SocketAddr,
+        credentials: &Credentials,
+        stop: CancellationToken,
+    ) -> Result<(Self, mpsc::Receiver<Incoming>), MeshError> {
+        let mut material = credentials.material();
+        let (server, client) = both_ends(&material.borrow_and_update())?;
+        let endpoint = Endpoint::server(server, address).map_err(|source| MeshError::Listen { address, source })?;
+        let (dial, dialling) = watch::channel(client);
+        let listening = endpoint.clone();
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(())) = stopped.run_until_cancelled(material.changed()).await {
+                match both_ends(&material.borrow_and_update()) {
+                    Ok((server, client)) => {
+                        listening.set_server_config(Some(server));
+                        dial.send_replace(client);
+                    }
+                    Err(error) => tracing::error!(%error, "the mesh keeps its old certificate"),
+                }
+            }
+        });
         let (send, receive) = mpsc::channel(INCOMING);
-        tokio::spawn(accept(endpoint.clone(), send, stop));
-        Ok((Self { endpoint, connections: Arc::default() }, receive))
+        tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, stop));
+        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections: Arc::default() }, receive))
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
@@ -98,9 +106,19 @@ impl Mesh {
         }
         let socket = tokio::net::lookup_host(address).await.ok().and_then(|mut a| a.next());
         let socket = socket.ok_or_else(|| MeshError::Address { address: address.to_owned() })?;
-        let connecting = self.endpoint.connect(socket, node.as_str()).map_err(|e| unreachable(e.to_string()))?;
+        let config = self.dialling.borrow().clone();
+        let connecting = self.endpoint.connect_with(config, socket, node.as_str()).map_err(|e| unreachable(e.to_string()))?;
         let connection = tokio::time::timeout(DIAL, connecting).await;
-        let connection = connection.map_err(|_| unreachable("no answer".to_owned()))?.map_err(|e| unreachable(e.to_string()))?;
+        let connection = connection.map_err(|_| unreachable("no answer".to_owned()))?.map_err(|e| {
+            count(&self.credentials, &e);
+            unreachable(e.to_string())
+        })?;
+        let peer = caller(&connection).filter(|peer| peer.name == node.as_str() && peer.role != Role::Quorum);
+        if peer.is_none() {
+            self.credentials.refused().count(Cause::Name);
+            connection.close(VarInt::from_u32(1), b"a certificate of the node that is wanted is needed");
+            return Err(unreachable("what answers there has another's certificate".to_owned()));
+        }
         let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
         Ok(stream)
@@ -113,6 +131,24 @@ impl Mesh {
     }
 }
 
+fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshError> {
+    let tls_error = |e: &dyn std::fmt::Display| MeshError::Tls(e.to_string());
+    let mut transport = TransportConfig::default();
+    let idle = IDLE.try_into().map_err(|e| tls_error(&e))?;
+    transport.max_idle_timeout(Some(idle)).keep_alive_interval(Some(IDLE / 3));
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_PER_PEER)).max_concurrent_uni_streams(VarInt::from_u32(0));
+    let transport = Arc::new(transport);
+    let server = material.server(frame::ALPN).map_err(|e| tls_error(&e))?;
+    let quic = quinn::crypto::rustls::QuicServerConfig::try_from(server).map_err(|e| tls_error(&e))?;
+    let mut server = ServerConfig::with_crypto(Arc::new(quic));
+    server.transport_config(Arc::clone(&transport));
+    let client = material.client(frame::ALPN).map_err(|e| tls_error(&e))?;
+    let quic = quinn::crypto::rustls::QuicClientConfig::try_from(client).map_err(|e| tls_error(&e))?;
+    let mut client = ClientConfig::new(Arc::new(quic));
+    client.transport_config(transport);
+    Ok((server, client))
+}
+
 /// A stream waits for the peer's leave. It gives none where so many are open already.
 async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, String> {
     let full =
@@ -120,28 +156,46 @@ async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T
     tokio::time::timeout(limit, stream).await.map_err(full)
 }
 
-async fn accept(endpoint: Endpoint, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
+/// Who is at the other end, as the certificate says that TLS has verified.
+fn caller(connection: &Connection) -> Option<Caller> {
+    let certificates = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
+    Caller::from_certificates(&certificates).ok()
+}
+
+/// Counts a handshake that this agent ended, not its peer.
+fn count(credentials: &Credentials, error: &ConnectionError) {
+    if let ConnectionError::TransportError(error) = error {
+        // TLS alerts are the last byte of such a code (RFC 9001, 4.8).
+        let code = u64::from(error.code);
+        if let (1, Ok(alert)) = (code >> 8, u8::try_from(code & 0xff)) {
+            credentials.refused().count(Cause::of_alert(alert));
+        }
+    }
+}
+
+async fn accept(endpoint: Endpoint, credentials: Credentials, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
     loop {
         let incoming = tokio::select! {
             () = stop.cancelled() => return,
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        tokio::spawn(serve(incoming, send.clone(), stop.clone()));
+        tokio::spawn(serve(incoming, credentials.clone(), send.clone(), stop.clone()));
     }
 }
 
-async fn serve(incoming: quinn::Incoming, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
+async fn serve(incoming: quinn::Incoming, credentials: Credentials, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
     let remote = incoming.remote_address();
     let connection = match incoming.await {
         Ok(connection) => connection,
         Err(error) => {
             tracing::debug!(%remote, %error, "a peer's handshake with the mesh failed");
+            count(&credentials, &error);
             return;
         }
     };
-    let certificates = connection.peer_identity().and_then(|i| i.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok());
-    let Some(peer) = certificates.and_then(|c| Caller::from_certificates(&c).ok()) else {
+    let Some(peer) = caller(&connection).filter(|peer| peer.role != Role::Quorum) else {
+        credentials.refused().count(Cause::Role);
         connection.close(VarInt::from_u32(1), b"a certificate with a node's name and role is needed");
         return;
     };

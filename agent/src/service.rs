@@ -28,6 +28,7 @@ use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_model::Timestamp;
 use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -41,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub struct Api {
     pub context: Shared,
+    pub credentials: Credentials,
     pub quorum: QuorumClient,
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,

@@ -382,6 +382,9 @@ pub enum QuorumCommand {
     Replace(ReplaceMember),
     /// Let another member lead
     TransferLeader(Transfer),
+    /// The built-in certificate authority: init, issue, renew
+    #[command(disable_help_flag = true)]
+    Ca(Rest),
 }
 
 #[derive(Args)]
@@ -519,7 +522,7 @@ pub enum AdminCommand {
 
 #[derive(Args)]
 pub struct Rest {
-    /// Handed to lattice-agent as they are
+    /// Handed on as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
     pub args: Vec<OsString>,
 }

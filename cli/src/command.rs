@@ -49,13 +49,14 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Remove(args) => members::remove(session, args).await.map(well),
             QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
             QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
+            QuorumCommand::Ca(rest) => Err(handover::exec(handover::QUORUM, "ca", &rest.args)),
         },
         Command::Lease(args) => lease::run(session, args.what).await.map(well),
         Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(args) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),
         },
-        Command::Dev(rest) => Err(handover::exec("dev", &rest.args)),
-        Command::Doctor(rest) => Err(handover::exec("doctor", &rest.args)),
+        Command::Dev(rest) => Err(handover::exec(handover::AGENT, "dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec(handover::AGENT, "doctor", &rest.args)),
     }
 }

@@ -1,17 +1,19 @@
-//! `dev` and `doctor` are the agent's: this process becomes `lattice-agent`.
+//! `dev` and `doctor` are the agent's, `quorum ca` is the quorum's: this process becomes that program.
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-const AGENT: &str = "lattice-agent";
+/// The programs that have verbs of ours.
+pub const AGENT: &str = "lattice-agent";
+pub const QUORUM: &str = "lattice-quorum";
 
-/// Becomes `lattice-agent VERB ARGS…`: the one beside this binary, else the one in `PATH`. Returns only when there is none.
-pub fn exec(verb: &str, args: &[OsString]) -> Failure {
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(AGENT)).filter(|agent| agent.is_file());
-    let agent = beside.as_deref().map_or(OsStr::new(AGENT), |path| path.as_os_str());
-    let error = Command::new(agent).arg(verb).args(args).exec();
-    Failure::other(format!("cannot run {}: {error}", agent.to_string_lossy()))
-        .hint("lattice-agent is needed for this: install it beside lattice or in PATH")
+/// Becomes `PROGRAM VERB ARGS…`: the one beside this binary, else the one in `PATH`. Returns only when there is none.
+pub fn exec(program: &str, verb: &str, args: &[OsString]) -> Failure {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(program)).filter(|path| path.is_file());
+    let found = beside.as_deref().map_or(OsStr::new(program), |path| path.as_os_str());
+    let error = Command::new(found).arg(verb).args(args).exec();
+    Failure::other(format!("cannot run {}: {error}", found.to_string_lossy()))
+        .hint(format!("{program} is needed for this: install it beside lattice or in PATH"))
 }

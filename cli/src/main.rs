@@ -36,7 +36,7 @@ mod time;
 mod typist;
 mod unbuilt;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Quorum, QuorumCommand};
 use clap::{Parser, ValueEnum};
 use failure::Failure;
 use output::Format;
@@ -46,10 +46,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // These two are the agent's own; it needs no connection and reads its own configuration.
+    // These are other programs' own: they need no connection.
     let done = match &cli.command {
-        Command::Dev(rest) => Err(handover::exec("dev", &rest.args)),
-        Command::Doctor(rest) => Err(handover::exec("doctor", &with_output(&rest.args, cli.global.output))),
+        Command::Dev(rest) => Err(handover::exec(handover::AGENT, "dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec(handover::AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
+        Command::Quorum(Quorum { what: QuorumCommand::Ca(rest) }) => Err(handover::exec(handover::QUORUM, "ca", &rest.args)),
         _ => talk_to_agent(cli),
     };
     match done {

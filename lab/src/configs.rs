@@ -8,7 +8,8 @@ use std::path::Path;
 /// A member's file.
 pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
     let timers = format!(
-        "heartbeat_ms: {}\nelection_ms: {}\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\n{}",
+        "certificate_seconds: {}\nheartbeat_ms: {}\nelection_ms: {}\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\n{}",
+        options.certificate_seconds,
         options.raft_heartbeat_ms,
         options.raft_election_ms,
         options.heartbeat_ms,
@@ -34,6 +35,7 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
         let _ = writeln!(text, "  - {{id: {}, service: {:?}, raft: {:?}}}", m.id, m.service, m.raft);
     }
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
+    let _ = writeln!(text, "ca_key: {}", quoted(&cluster.dir.join("ca/ca.key")));
     text += timers;
     text += "audit_sign_seconds: 1\n";
     let archive = format!("file://{}", cluster.dir.join("audit-archive").display());

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// How long certificates live, where nothing else is wanted.
+const CERTIFICATE_SECONDS: u64 = 90 * 86_400;
+
 /// What cluster is wanted. Timers are far shorter than a real cluster's: a lab has no patience.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -39,6 +42,8 @@ pub struct Options {
     pub raft_election_ms: u64,
     /// Further lines of every member's configuration.
     pub member_lines: String,
+    /// How long the daemons' first certificates live, and those that members sign, in seconds.
+    pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
     pub simulated_gpus: u32,
     /// The agents' settings of logs, as lines of YAML; empty: a log store in the lab's folder.
@@ -70,6 +75,7 @@ impl Options {
             log_lines: String::new(),
             agent_lines: String::new(),
             member_lines: String::new(),
+            certificate_seconds: CERTIFICATE_SECONDS,
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
         }
@@ -159,7 +165,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, daemon });
     }
     cluster.save()?;
-    certificates(&cluster, binaries)?;
+    certificates(&cluster, binaries, options)?;
     gossip_key(&cluster.dir.join("gossip.key"))?;
     configure_members(&cluster, options)?;
     for n in &cluster.nodes {
@@ -189,7 +195,7 @@ pub fn lay_out_member(cluster: &mut Cluster) -> Result<u64> {
     let id = (1..).find(|id| !cluster.dir.join(format!("member-{id}")).exists()).unwrap_or_default();
     let mut ports = Ports::new(clock_ms());
     let member = member(cluster, id, &binaries, &mut || ports.take().map(|p| format!("127.0.0.1:{p}")))?;
-    issue(cluster, &binaries, &member.daemon.name, "quorum")?;
+    issue(cluster, &binaries, &member.daemon.name, "quorum", CERTIFICATE_SECONDS)?;
     write(&cluster.dir.join(&member.daemon.name).join("quorum.yaml"), &configs::joining(cluster, &member, &of))?;
     cluster.members.push(member);
     cluster.save()?;
@@ -280,24 +286,28 @@ fn explain(dir: &Path) -> String {
     shown.into_iter().take(3).map(|d| format!("\n--- the end of {} ---\n{}", d.log.display(), tail(&d.log, 25))).collect()
 }
 
-fn certificates(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
+fn certificates(cluster: &Cluster, binaries: &Binaries, options: &Options) -> Result<()> {
     authority(binaries, &["init", "--dir", &cluster.dir.join("ca").to_string_lossy()])?;
     let members = cluster.members.iter().map(|m| (&m.daemon.name, "quorum"));
     let nodes = cluster.nodes.iter().map(|n| (&n.id, "api"));
-    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role))
+    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role, options.certificate_seconds))
 }
 
-fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str) -> Result<()> {
+fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str, seconds: u64) -> Result<()> {
     let (ca, out) = (cluster.dir.join("ca"), cluster.dir.join(name));
     let (ca, out) = (ca.to_string_lossy(), out.to_string_lossy());
-    authority(binaries, &["issue", "--dir", &ca, "--name", name, "--role", role, "--out", &out, "--host", "127.0.0.1"])
+    let seconds = seconds.to_string();
+    authority(
+        binaries,
+        &["issue", "--dir", &ca, "--name", name, "--role", role, "--out", &out, "--host", "127.0.0.1", "--lifetime", &seconds],
+    )
 }
 
-/// `lattice-quorum ca`.
+/// `lattice quorum ca`.
 fn authority(binaries: &Binaries, args: &[&str]) -> Result<()> {
-    let done = run(Command::new(binaries.quorum()).arg("ca").args(args), Duration::from_secs(20))?;
+    let done = run(Command::new(binaries.lattice()).args(["quorum", "ca"]).args(args), Duration::from_secs(20))?;
     if done.code() != 0 {
-        bail!("`lattice-quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
+        bail!("`lattice quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
     }
     Ok(())
 }

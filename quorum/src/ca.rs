@@ -1,24 +1,37 @@
 //! The built-in certificate authority: one key, one certificate for each member and agent.
+//!
+//! The key lies where `init` wrote it (mode 0600). `issue` makes a first certificate with it; where a member has it
+//! (`ca_key`), members and agents get their next ones by themselves ([`Authority::renew`], [`crate::credentials`]).
 
-use crate::identity::{ANY_NAME, QUORUM_NAME, Role, member_name};
+use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name};
+use crate::tls::replace_file;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType, date_time_ymd,
 };
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 const CA_NAME: &str = "Lattice CA";
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long the authority is valid.
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// How long an issued certificate is valid.
-const LIFETIME: Duration = Duration::from_secs(2 * 365 * 86_400);
+/// How long an issued certificate is valid, unless it is said otherwise.
+pub const LIFETIME: Duration = Duration::from_secs(2 * 365 * 86_400);
+/// The shortest and the longest life of a certificate.
+pub const LIFETIME_MIN: Duration = Duration::from_secs(10);
+pub const LIFETIME_MAX: Duration = CA_LIFETIME;
+/// The longest request that is looked at, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
 /// Why nothing was made.
 #[derive(Debug, Error)]
@@ -36,10 +49,22 @@ pub enum CaError {
     Name { name: String, role: Role, why: &'static str },
     #[error("{host:?} is neither a host name nor an IP address")]
     Host { host: String },
-    #[error("{}: this key is not one of `lattice-quorum ca init`", path.display())]
+    #[error("{host:?} is a name of the quorum's members: a certificate of role {role} cannot have it")]
+    QuorumHost { host: String, role: Role },
+    #[error("{}: others can read the authority's key (mode {mode:o}); chmod 600", path.display())]
+    Open { path: PathBuf, mode: u32 },
+    #[error("{}: this is no key in PEM (PKCS#8)", path.display())]
+    Key { path: PathBuf },
+    #[error("{}: this is not the key of any of the authorities' certificates", path.display())]
     Foreign { path: PathBuf },
+    #[error("the authority's own certificate is over: make another authority")]
+    Over,
+    #[error("the present certificate cannot be read: {why}")]
+    Present { why: String },
+    #[error("the present certificate names nobody")]
+    Nobody(#[from] CallerError),
     #[error("making a certificate")]
-    Make(#[source] rcgen::Error),
+    Make(#[from] rcgen::Error),
 }
 
 /// What [`issue`] wrote.
@@ -56,8 +81,8 @@ pub fn init(dir: &Path) -> Result<Issued, CaError> {
     make_dir(dir)?;
     let files = Issued { cert: dir.join("ca.crt"), key: dir.join("ca.key") };
     refuse_existing(&files)?;
-    let key = KeyPair::generate().map_err(CaError::Make)?;
-    let certificate = authority().self_signed(&key).map_err(CaError::Make)?;
+    let key = KeyPair::generate()?;
+    let certificate = authority().self_signed(&key)?;
     write(&files.key, &key.serialize_pem(), 0o600)?;
     write(&files.cert, &certificate.pem(), 0o644)?;
     Ok(files)
@@ -65,44 +90,139 @@ pub fn init(dir: &Path) -> Result<Issued, CaError> {
 
 /// Issues `NAME.crt` and `NAME.key` (0600) in `out`, signed by the authority in `dir`. The certificate is known by
 /// `hosts` (names or addresses), by its own name, and as `lattice`; a member's as `quorum.lattice` as well.
-pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path) -> Result<Issued, CaError> {
+pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, lifetime: Duration) -> Result<Issued, CaError> {
     check_name(name, role)?;
     make_dir(out)?;
     let files = Issued { cert: out.join(format!("{name}.crt")), key: out.join(format!("{name}.key")) };
     refuse_existing(&files)?;
-    let ca_key = dir.join("ca.key");
-    let pem = std::fs::read_to_string(&ca_key).map_err(|source| CaError::File {
-        path: ca_key.clone(),
-        what: "the authority's key cannot be read",
-        source,
-    })?;
-    let ca_key = KeyPair::from_pem(&pem).map_err(|_| CaError::Foreign { path: ca_key })?;
-    let authority = authority();
-    let issuer = Issuer::from_params(&authority, ca_key);
-
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::ExplicitNoCa;
-    valid_for(&mut params, LIFETIME);
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.distinguished_name.push(DnType::OrganizationalUnitName, role.to_string());
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    params.subject_alt_names = vec![dns(name)?, dns(ANY_NAME)?];
+    let authority = Authority::of(dir)?;
+    let mut names = vec![dns(name)?, dns(ANY_NAME)?];
     if role == Role::Quorum {
-        params.subject_alt_names.push(dns(QUORUM_NAME)?);
+        names.push(dns(QUORUM_NAME)?);
     }
     for host in hosts {
-        params.subject_alt_names.push(match host.parse::<IpAddr>() {
+        if role != Role::Quorum && (host == QUORUM_NAME || host.starts_with("member-")) {
+            return Err(CaError::QuorumHost { host: host.clone(), role });
+        }
+        names.push(match host.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
             Err(_) => dns(host)?,
         });
     }
-    let key = KeyPair::generate().map_err(CaError::Make)?;
-    let certificate = params.signed_by(&key, &issuer).map_err(CaError::Make)?;
+    let key = KeyPair::generate()?;
+    let subject = Subject { who: Caller { name: name.to_owned(), role }, names };
+    let certificate = authority.sign(subject, &key, lifetime)?;
     write(&files.key, &key.serialize_pem(), 0o600)?;
-    write(&files.cert, &certificate.pem(), 0o644)?;
+    write(&files.cert, &certificate, 0o644)?;
     Ok(files)
+}
+
+/// Puts a new certificate and key in the place of `files`, signed by the authority in `dir`: same name, role and hosts.
+/// Who uses them takes them while it runs.
+pub fn reissue(dir: &Path, files: &Issued, lifetime: Duration) -> Result<(), CaError> {
+    let present =
+        CertificateDer::from_pem_file(&files.cert).map_err(|e| CaError::Present { why: format!("{}: {e}", files.cert.display()) })?;
+    let key = KeyPair::generate()?;
+    let certificate = Authority::of(dir)?.sign(Subject::of(&present)?, &key, lifetime)?;
+    for (path, text, mode) in [(&files.key, key.serialize_pem(), 0o600), (&files.cert, certificate, 0o644)] {
+        let fail = |source| CaError::File { path: path.clone(), what: "cannot be replaced", source };
+        replace_file(path, text.as_bytes(), mode).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// An authority's key and certificate.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// When its certificate ends, in seconds since 1970.
+    until: i64,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    fn of(dir: &Path) -> Result<Self, CaError> {
+        let path = dir.join("ca.crt");
+        let read = std::fs::read_to_string(&path);
+        let trusted = read.map_err(|source| CaError::File { path, what: "the authority's certificate cannot be read", source })?;
+        Self::open(&dir.join("ca.key"), &trusted)
+    }
+
+    /// Reads the key, which must be one of those whose certificates are `trusted` (PEM).
+    pub fn open(key: &Path, trusted: &str) -> Result<Self, CaError> {
+        let cannot = |source| CaError::File { path: key.to_owned(), what: "the authority's key cannot be read", source };
+        let mode = std::fs::metadata(key).map_err(cannot)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(CaError::Open { path: key.to_owned(), mode });
+        }
+        let pair = KeyPair::from_pem(&std::fs::read_to_string(key).map_err(cannot)?);
+        let pair = pair.map_err(|_| CaError::Key { path: key.to_owned() })?;
+        let public = pair.subject_public_key_info();
+        for certificate in CertificateDer::pem_slice_iter(trusted.as_bytes()).flatten() {
+            let Ok((_, read)) = X509Certificate::from_der(&certificate) else { continue };
+            if read.tbs_certificate.subject_pki.raw == public {
+                let until = read.validity().not_after.timestamp();
+                return Ok(Self { issuer: Issuer::from_ca_cert_der(&certificate, pair)?, until });
+            }
+        }
+        Err(CaError::Foreign { path: key.to_owned() })
+    }
+
+    /// The next certificate of whoever has `present`, which TLS has verified: the same name, role and hosts, for the key
+    /// with which `request` (PKCS#10, DER) is signed. All else in the request is not looked at.
+    pub fn renew(&self, request: &[u8], present: &CertificateDer<'_>, lifetime: Duration) -> Result<String, CaError> {
+        let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
+        self.sign(Subject::of(present)?, &request.public_key, lifetime)
+    }
+
+    /// A certificate, PEM. It ends with the authority's at the latest.
+    fn sign(&self, subject: Subject, key: &impl PublicKeyData, lifetime: Duration) -> Result<String, CaError> {
+        let left = u64::try_from(self.until - now().as_secs().cast_signed()).map_err(|_| CaError::Over)?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::ExplicitNoCa;
+        valid_for(&mut params, lifetime.min(Duration::from_secs(left)));
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, subject.who.name);
+        params.distinguished_name.push(DnType::OrganizationalUnitName, subject.who.role.to_string());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.subject_alt_names = subject.names;
+        Ok(params.signed_by(key, &self.issuer)?.pem())
+    }
+}
+
+/// Whom a certificate is for.
+struct Subject {
+    who: Caller,
+    names: Vec<SanType>,
+}
+
+impl Subject {
+    fn of(certificate: &CertificateDer<'_>) -> Result<Self, CaError> {
+        let who = Caller::from_certificates(std::slice::from_ref(certificate))?;
+        let unreadable = |why: String| CaError::Present { why };
+        let (_, read) = X509Certificate::from_der(certificate).map_err(|e| unreadable(e.to_string()))?;
+        let extension = read.subject_alternative_name().map_err(|e| unreadable(e.to_string()))?;
+        let general = extension.map(|e| e.value.general_names.as_slice()).unwrap_or_default();
+        let names = general.iter().map(alternative).collect::<Option<Vec<_>>>();
+        Ok(Self { who, names: names.ok_or_else(|| unreadable("it has a name that is no host, address or URI".to_owned()))? })
+    }
+}
+
+fn alternative(name: &GeneralName<'_>) -> Option<SanType> {
+    Some(match name {
+        GeneralName::DNSName(name) => SanType::DnsName((*name).try_into().ok()?),
+        GeneralName::URI(uri) => SanType::URI((*uri).try_into().ok()?),
+        GeneralName::IPAddress(octets) => SanType::IpAddress(match octets.len() {
+            4 => Ipv4Addr::from(<[u8; 4]>::try_from(*octets).ok()?).into(),
+            _ => Ipv6Addr::from(<[u8; 16]>::try_from(*octets).ok()?).into(),
+        }),
+        _ => return None,
+    })
 }
 
 fn authority() -> CertificateParams {
@@ -115,12 +235,15 @@ fn authority() -> CertificateParams {
     params
 }
 
-/// From a day ago (clocks differ) until `lifetime` from now.
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Until `lifetime` from now; from a day ago, since clocks differ, or a tenth of the lifetime where that is less.
 fn valid_for(params: &mut CertificateParams, lifetime: Duration) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let epoch = date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + now.saturating_sub(DAY);
-    params.not_after = epoch + now + lifetime;
+    params.not_before = epoch + now().saturating_sub(DAY.min(lifetime / 10));
+    params.not_after = epoch + now() + lifetime;
 }
 
 fn check_name(name: &str, role: Role) -> Result<(), CaError> {
@@ -167,26 +290,72 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), CaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Caller;
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn certificates_carry_name_and_role_and_nothing_is_overwritten() {
         let dir = std::env::temp_dir().join(format!("lattice-ca-{}", std::process::id()));
         init(&dir).unwrap();
         assert!(matches!(init(&dir), Err(CaError::Exists { .. })));
-        let issued = issue(&dir, "n1", Role::Node, &["h1".to_owned(), "10.0.0.1".to_owned()], &dir).unwrap();
+        let issued = issue(&dir, "n1", Role::Node, &["h1".to_owned(), "10.0.0.1".to_owned()], &dir, DAY).unwrap();
         let der = CertificateDer::from_pem_file(&issued.cert).unwrap();
         assert_eq!(Caller::from_certificates(&[der]), Ok(Caller { name: "n1".to_owned(), role: Role::Node }));
         for key in [dir.join("ca.key"), issued.key] {
             assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
         }
         for (name, role) in [("member-1", Role::Api), ("n1", Role::Quorum), ("quorum.lattice", Role::Node), ("a/b", Role::Node)] {
-            assert!(matches!(issue(&dir, name, role, &[], &dir), Err(CaError::Name { .. })), "{name} as {role}");
+            assert!(matches!(issue(&dir, name, role, &[], &dir, DAY), Err(CaError::Name { .. })), "{name} as {role}");
         }
-        assert!(matches!(issue(&dir, "n2", Role::Node, &["a b".to_owned()], &dir), Err(CaError::Host { .. })));
+        assert!(matches!(issue(&dir, "n2", Role::Node, &["a b".to_owned()], &dir, DAY), Err(CaError::Host { .. })));
+        for host in ["quorum.lattice", "member-1"] {
+            let asked = issue(&dir, "n2", Role::Api, &[host.to_owned()], &dir, DAY);
+            assert!(matches!(asked, Err(CaError::QuorumHost { .. })), "{host}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_the_same_ones_with_another_key_and_time() {
+        let dir = std::env::temp_dir().join(format!("lattice-ca-renew-{}", std::process::id()));
+        init(&dir).unwrap();
+        let hosts = ["h1".to_owned(), "10.0.0.1".to_owned(), "fd00::1".to_owned()];
+        let issued = issue(&dir, "n1", Role::Node, &hosts, &dir, DAY).unwrap();
+        let present = CertificateDer::from_pem_file(&issued.cert).unwrap();
+        let authority = Authority::of(&dir).unwrap();
+        let key = KeyPair::generate().unwrap();
+        // What is asked for beside the key is not looked at.
+        let mut asked = CertificateParams::new(vec![QUORUM_NAME.to_owned()]).unwrap();
+        asked.distinguished_name.push(DnType::CommonName, "member-1");
+        asked.distinguished_name.push(DnType::OrganizationalUnitName, "quorum");
+        let request = asked.serialize_request(&key).unwrap();
+        let pem = authority.renew(request.der(), &present, LIFETIME_MIN).unwrap();
+        let renewed = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        assert_eq!(Caller::from_certificates(std::slice::from_ref(&renewed)), Caller::from_certificates(std::slice::from_ref(&present)));
+        assert_eq!(Subject::of(&renewed).unwrap().names, Subject::of(&present).unwrap().names);
+        let (_, read) = X509Certificate::from_der(&renewed).unwrap();
+        assert_eq!(read.tbs_certificate.subject_pki.raw, key.subject_public_key_info());
+        let seconds = read.validity().not_after.timestamp() - read.validity().not_before.timestamp();
+        assert!((10..=12).contains(&seconds), "{seconds}");
+        // A request that its key did not sign.
+        let mut forged = request.der().to_vec();
+        *forged.last_mut().unwrap() ^= 1;
+        assert!(matches!(authority.renew(&forged, &present, DAY), Err(CaError::Make(_))));
+        assert!(authority.renew(b"no request", &present, DAY).is_err());
+
+        // Another authority's key is of no use with this one's certificate, and one that others can read of none at all.
+        let other = dir.join("other");
+        init(&other).unwrap();
+        let trusted = std::fs::read_to_string(dir.join("ca.crt")).unwrap();
+        assert!(matches!(Authority::open(&other.join("ca.key"), &trusted), Err(CaError::Foreign { .. })));
+        std::fs::set_permissions(other.join("ca.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Authority::open(&other.join("ca.key"), &trusted), Err(CaError::Open { .. })));
+
+        // The files are replaced in their place.
+        let before = std::fs::read(&issued.key).unwrap();
+        reissue(&dir, &issued, DAY).unwrap();
+        assert_ne!(std::fs::read(&issued.key).unwrap(), before);
+        assert_eq!(std::fs::metadata(&issued.key).unwrap().permissions().mode() & 0o777, 0o600);
+        let der = CertificateDer::from_pem_file(&issued.cert).unwrap();
+        assert_eq!(Subject::of(&der).unwrap().names, Subject::of(&present).unwrap().names);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -8,10 +8,12 @@
 //! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
 //! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
 
+use crate::credentials::{AskAuthority, Credentials, Wanted};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
-use crate::tls::{ClientTls, TlsError};
+use crate::tls::TlsError;
 use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, Refusal, Request, Up, WatchRequest};
+use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use rand::seq::SliceRandom;
@@ -32,6 +34,8 @@ const UP_QUEUE: usize = 256;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long opening a stream may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long all members together may take for a certificate.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between rounds over all members: from this, doubling, each halved at random.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -56,7 +60,7 @@ pub struct QuorumClient(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    tls: ClientTls,
+    credentials: Credentials,
     /// Where the quorum is first looked for.
     configured: Vec<String>,
     known: Mutex<Known>,
@@ -85,12 +89,12 @@ struct Member {
 
 impl QuorumClient {
     /// Prepares connections to these members (`host:port` each); nothing is sent yet. Needs a tokio runtime.
-    pub fn new(endpoints: Vec<String>, tls: ClientTls) -> Result<Self, TlsError> {
-        let mut members = endpoints.iter().map(|address| open(&tls, address)).collect::<Result<Vec<_>, TlsError>>()?;
+    pub fn new(endpoints: Vec<String>, credentials: Credentials) -> Result<Self, TlsError> {
+        let mut members = endpoints.iter().map(|address| open(&credentials, address)).collect::<Result<Vec<_>, TlsError>>()?;
         // Agents begin at different members, and leave one that fails for different ones.
         members.shuffle(&mut rand::rng());
         let known = Known { list: MemberList::default(), members, present: 0, leader: None };
-        Ok(Self(Arc::new(Inner { tls, configured: endpoints, known: Mutex::new(known) })))
+        Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -107,7 +111,7 @@ impl QuorumClient {
         let present = known.members.get(known.present).map(|m| m.address.clone());
         let find = |address: &String| match known.members.iter().find(|m| m.address == *address) {
             Some(member) => Some(Arc::clone(member)),
-            None => open(&self.0.tls, address)
+            None => open(&self.0.credentials, address)
                 .inspect_err(|error| tracing::warn!(%address, error = %with_causes(error), "a member's address cannot be used"))
                 .ok(),
         };
@@ -211,6 +215,22 @@ impl QuorumClient {
         Err(CallError::Unavailable { why })
     }
 
+    /// Asks the quorum's authority through these connections.
+    pub fn authority(&self) -> AskAuthority {
+        let client = self.clone();
+        Box::new(move |request| {
+            let client = client.clone();
+            async move {
+                match client.call(&Request::RenewCertificate { request }, RENEWAL_TIMEOUT).await {
+                    Ok(Answer::Certificate { pem }) => Ok(pem),
+                    Ok(_) => Err("the quorum answered something else".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            .boxed()
+        })
+    }
+
     fn count(&self) -> usize {
         self.known().members.len()
     }
@@ -261,8 +281,8 @@ impl QuorumClient {
     }
 }
 
-fn open(tls: &ClientTls, address: &str) -> Result<Arc<Member>, TlsError> {
-    Ok(Arc::new(Member { address: address.to_owned(), channel: tls.quorum_channel(address)? }))
+fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
+    Ok(Arc::new(Member { address: address.to_owned(), channel: credentials.channel(address, Wanted::AnyMember)? }))
 }
 
 /// What comes down a session.
@@ -353,9 +373,9 @@ mod tests {
     async fn the_newest_list_is_the_true_one_and_the_configured_members_come_last() {
         let dir = std::env::temp_dir().join(format!("lattice-client-{}", std::process::id()));
         ca::init(&dir).unwrap();
-        let issued = ca::issue(&dir, "n1", Role::Node, &[], &dir).unwrap();
-        let tls = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key }.read().unwrap();
-        let client = QuorumClient::new(vec!["a:1".into(), "b:1".into()], tls).unwrap();
+        let issued = ca::issue(&dir, "n1", Role::Node, &[], &dir, ca::LIFETIME).unwrap();
+        let files = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key };
+        let client = QuorumClient::new(vec!["a:1".into(), "b:1".into()], Credentials::new(files.read().unwrap()).unwrap()).unwrap();
         let list = |generation, since, services: &[&str]| MemberList {
             generation: Generation(generation),
             since,

@@ -1,5 +1,6 @@
 //! The configuration of a member.
 
+use crate::ca::{LIFETIME_MAX, LIFETIME_MIN};
 use crate::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// One member's configuration. Who the members are is agreed upon and changes; `members` is what a cluster is made of
@@ -28,6 +30,11 @@ pub struct QuorumConfig {
     pub members: Vec<MemberAddress>,
     /// Certificate (CN `member-<id>`, OU `quorum`), key and authority.
     pub tls: TlsFiles,
+    /// The authority's key, mode 0600; its certificate must be one of those in `tls.ca`. With it this member signs the next
+    /// certificates of members and agents. Empty: it signs none, and others must.
+    pub ca_key: PathBuf,
+    /// How long a certificate lives that this member signs, in seconds. 10 to ten years.
+    pub certificate_seconds: u64,
     /// How often the leader shows that it lives, in milliseconds. 10 to 10,000.
     pub heartbeat_ms: u64,
     /// How long a leader is missed before another is elected, in milliseconds; up to half as much is added at random.
@@ -89,6 +96,8 @@ impl Default for QuorumConfig {
             raft_listen: SocketAddr::from(([0, 0, 0, 0], 9000)),
             members: Vec::new(),
             tls: TlsFiles::default(),
+            ca_key: PathBuf::new(),
+            certificate_seconds: 90 * 86_400,
             heartbeat_ms: 100,
             election_ms: 500,
             node_heartbeat_ms: 10_000,
@@ -141,6 +150,10 @@ impl QuorumConfig {
         }
         if let Some(member) = self.members.iter().find(|m| !is_address(&m.service) || !is_address(&m.raft)) {
             return Err(InvalidConfig { field: "members", why: format!("member {} needs service and raft as host:port", member.id) });
+        }
+        if !(LIFETIME_MIN..=LIFETIME_MAX).contains(&Duration::from_secs(self.certificate_seconds)) {
+            let why = format!("{} to {}", LIFETIME_MIN.as_secs(), LIFETIME_MAX.as_secs());
+            return Err(InvalidConfig { field: "certificate_seconds", why });
         }
         if !(10..=10_000).contains(&self.heartbeat_ms) {
             return invalid("heartbeat_ms", "10 to 10000");
@@ -201,6 +214,7 @@ mod tests {
         refused(&|c| c.election_ms = 400, "election_ms");
         refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
         refused(&|c| c.cluster = String::new(), "cluster");
+        refused(&|c| c.certificate_seconds = 9, "certificate_seconds");
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();

@@ -15,6 +15,8 @@
 //! | standing | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's summaries | proposer, network |
 //! | archive | what of the audit chain the object store has | reads the disk, asks the store |
+//! | credentials | the certificate in force | the files, the authority's key here or at another member; watch out |
+//! | one per port | handshakes of accepted connections | mpsc out (bounded) |
 //! | membership | whether this member was taken out | network, watch out |
 //! | one per step of a change of members | that step; one at a time | proposer, openraft |
 //! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), broadcast (cut off when behind) |
@@ -30,6 +32,7 @@ pub mod changes;
 pub mod client;
 pub mod clocks;
 pub mod config;
+pub mod credentials;
 pub mod identity;
 pub mod lease_clocks;
 pub mod ledger;
@@ -38,11 +41,14 @@ pub mod member;
 pub mod objects;
 pub mod pack;
 pub mod raft;
+pub mod refused;
 pub mod roster;
 pub mod store;
 pub mod tls;
 pub mod wire;
 
+mod accepting;
+mod certify;
 mod chain;
 mod handover;
 mod hearts;
@@ -52,5 +58,4 @@ mod membership;
 mod network;
 mod proposer;
 mod reads;
-mod refused;
 mod service;

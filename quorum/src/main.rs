@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use lattice_model::duration::{self, BareNumber};
 use lattice_quorum::ca;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::identity::Role;
@@ -9,6 +10,7 @@ use lattice_quorum::member::{Listeners, Member, MemberError};
 use sd_notify::NotifyState;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -67,7 +69,34 @@ enum Ca {
         /// A host name or address by which it is known as well.
         #[arg(long, value_name = "NAME_OR_IP")]
         host: Vec<String>,
+        /// How long it is valid.
+        #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
+        lifetime: Duration,
     },
+    /// Put a new certificate and key in the place of present ones: same name, role and hosts. Who uses them takes them while
+    /// it runs.
+    Renew {
+        /// Where the authority lies.
+        #[arg(long)]
+        dir: PathBuf,
+        /// The present certificate.
+        #[arg(long)]
+        cert: PathBuf,
+        /// Its key.
+        #[arg(long)]
+        key: PathBuf,
+        /// How long it is valid.
+        #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
+        lifetime: Duration,
+    },
+}
+
+fn lifetime(text: &str) -> std::result::Result<Duration, String> {
+    let lifetime = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
+    if (ca::LIFETIME_MIN..=ca::LIFETIME_MAX).contains(&lifetime) {
+        return Ok(lifetime);
+    }
+    Err(format!("{} to {} seconds are possible", ca::LIFETIME_MIN.as_secs(), ca::LIFETIME_MAX.as_secs()))
 }
 
 fn main() -> ExitCode {
@@ -96,7 +125,12 @@ fn main() -> ExitCode {
 fn authority(command: Ca) -> Result<()> {
     let issued = match command {
         Ca::Init { dir } => ca::init(&dir)?,
-        Ca::Issue { dir, name, role, out, host } => ca::issue(&dir, &name, role, &host, &out)?,
+        Ca::Issue { dir, name, role, out, host, lifetime } => ca::issue(&dir, &name, role, &host, &out, lifetime)?,
+        Ca::Renew { dir, cert, key, lifetime } => {
+            let files = ca::Issued { cert, key };
+            ca::reissue(&dir, &files, lifetime)?;
+            files
+        }
     };
     println!("{}\n{}", issued.cert.display(), issued.key.display());
     Ok(())

@@ -12,10 +12,14 @@
 use crate::audit::archive::Archive;
 use crate::audit::duty::SigningDuty;
 use crate::audit::signer::{Signer, SignerError};
+use crate::ca::{Authority, CaError};
+use crate::certify;
 use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
+use crate::credentials::Credentials;
 use crate::hearts::Hearts;
+use crate::identity::Role;
 use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome};
 use crate::levels::Levels;
@@ -26,7 +30,6 @@ use crate::pack::with_causes;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
-use crate::refused::Refused;
 use crate::roster::Roster;
 use crate::service;
 use crate::store::StoreError;
@@ -68,6 +71,13 @@ pub enum MemberError {
     Config(#[from] InvalidConfig),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(
+        "{} is the certificate of {name:?} (role {role}); this is member {id}: issue one with --name member-{id} --role quorum",
+        path.display()
+    )]
+    Certificate { path: PathBuf, name: String, role: Role, id: u64 },
+    #[error("ca_key")]
+    Authority(#[from] CaError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -134,8 +144,10 @@ pub(crate) struct Core {
     pub changing: Arc<tokio::sync::Mutex<()>>,
     /// Whether this member was taken out of the cluster.
     pub removed: watch::Sender<bool>,
-    /// What was refused to callers that may not.
-    pub refused: Refused,
+    /// What this member shows of itself, and what it refused to others for theirs.
+    pub credentials: Credentials,
+    /// The authority, where its key is here.
+    pub authority: Option<Authority>,
     /// When Raft's leader was last heard.
     contact: Mutex<Instant>,
     /// Signs the audit log.
@@ -174,8 +186,15 @@ impl Member {
     /// Starts a member on sockets that are bound already. With `bootstrap`, makes the cluster of all configured members.
     pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
         config.validate()?;
-        let tls = config.tls.read()?;
-        let peers = Peers::new(tls.clone());
+        let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))?;
+        let present = Arc::clone(&credentials.material().borrow());
+        if present.own.member() != Some(config.id) {
+            let (path, own) = (config.tls.cert, present.own.clone());
+            return Err(MemberError::Certificate { path, name: own.name, role: own.role, id: config.id });
+        }
+        let has_key = !config.ca_key.as_os_str().is_empty();
+        let authority = has_key.then(|| Authority::open(&config.ca_key, &present.pem.ca)).transpose()?;
+        let peers = Peers::new(credentials.clone());
         if membership::was_removed(&config.data_dir) {
             return Err(MemberError::Removed { path: config.data_dir });
         }
@@ -231,7 +250,8 @@ impl Member {
             gate,
             changing: Arc::default(),
             removed: watch::Sender::new(false),
-            refused: Refused::default(),
+            credentials,
+            authority,
             contact: Mutex::new(Instant::now()),
             lease_clocks: Mutex::default(),
             levels: Levels::default(),
@@ -241,7 +261,8 @@ impl Member {
         let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
         let duties = tokio::spawn(duties(Arc::clone(&core)));
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
-        let (servers, failures) = service::serve(&core, &tls, listeners)?;
+        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
+        let (servers, failures) = service::serve(&core, listeners);
         tracing::info!(
             member = core.config.id,
             cluster = core.config.cluster,
@@ -249,7 +270,7 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        let mut tasks = vec![proposing, reading, standing, duties, membership];
+        let mut tasks = vec![proposing, reading, standing, duties, membership, credentials];
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })
     }

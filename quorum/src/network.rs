@@ -1,11 +1,11 @@
 //! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
 //! membership says; one that moved gets new connections.
 
-use crate::identity::member_name;
+use crate::credentials::{Credentials, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::store::synced::Synced;
-use crate::tls::{ClientTls, TlsError};
+use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
@@ -35,7 +35,7 @@ pub struct Peers(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    tls: ClientTls,
+    credentials: Credentials,
     links: Mutex<BTreeMap<u64, Link>>,
 }
 
@@ -68,8 +68,8 @@ impl Link {
 
 impl Peers {
     /// Knows nobody yet.
-    pub fn new(tls: ClientTls) -> Self {
-        Self(Arc::new(Inner { tls, links: Mutex::default() }))
+    pub fn new(credentials: Credentials) -> Self {
+        Self(Arc::new(Inner { credentials, links: Mutex::default() }))
     }
 
     fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Link>> {
@@ -88,11 +88,11 @@ impl Peers {
     }
 
     fn open(&self, member: u64, peer: &Peer) -> Result<Link, TlsError> {
-        let name = member_name(member);
+        let wanted = Wanted::Member(member);
         Ok(Link {
             peer: peer.clone(),
-            raft: self.0.tls.channel(&peer.raft, &name)?,
-            service: self.0.tls.channel(&peer.service, &name)?,
+            raft: self.0.credentials.channel(&peer.raft, wanted)?,
+            service: self.0.credentials.channel(&peer.service, wanted)?,
             since: Instant::now(),
             answered: Arc::new(AtomicU64::new(0)),
             silent: Arc::default(),

@@ -1,5 +1,7 @@
 //! What came from somebody who may not, counted: a wrong certificate shows itself here.
 
+use rustls::{AlertDescription, CertificateError, Error};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why it was refused.
@@ -9,13 +11,44 @@ pub enum Cause {
     Name,
     /// The certificate's role does not entitle to the call.
     Role,
+    /// The certificate's time is over.
+    Expired,
+    /// The certificate is of another authority.
+    Authority,
+    /// No handshake came about otherwise: no certificate, no TLS, too slow.
+    Handshake,
 }
 
-/// How often, since this member began.
+impl Cause {
+    /// Why this process ended a handshake; `None` where the peer did, or the connection broke.
+    pub(crate) fn of(error: &io::Error) -> Option<Self> {
+        Some(match error.get_ref()?.downcast_ref::<Error>()? {
+            Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => Self::Expired,
+            Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Self::Authority,
+            Error::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) => Self::Name,
+            Error::AlertReceived(_) => return None,
+            _ => Self::Handshake,
+        })
+    }
+
+    /// The same, told by the alert that this process sent.
+    pub fn of_alert(alert: u8) -> Self {
+        match AlertDescription::from(alert) {
+            AlertDescription::CertificateExpired => Self::Expired,
+            AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::Authority,
+            _ => Self::Handshake,
+        }
+    }
+}
+
+/// How often, since this process began.
 #[derive(Debug, Default)]
 pub struct Refused {
     name: AtomicU64,
     role: AtomicU64,
+    expired: AtomicU64,
+    authority: AtomicU64,
+    handshake: AtomicU64,
 }
 
 impl Refused {
@@ -24,13 +57,22 @@ impl Refused {
         let counter = match cause {
             Cause::Name => &self.name,
             Cause::Role => &self.role,
+            Cause::Expired => &self.expired,
+            Cause::Authority => &self.authority,
+            Cause::Handshake => &self.handshake,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Those that happened at all, in words.
     pub fn told(&self) -> Vec<(String, u64)> {
-        let all = [("certificates of another name", &self.name), ("certificates of another role", &self.role)];
+        let all = [
+            ("certificates of another name", &self.name),
+            ("certificates of another role", &self.role),
+            ("expired certificates", &self.expired),
+            ("certificates of another authority", &self.authority),
+            ("other failed handshakes", &self.handshake),
+        ];
         let counts = all.into_iter().map(|(what, counter)| (what.to_owned(), counter.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()
     }

@@ -11,13 +11,14 @@ mod watching;
 #[cfg(test)]
 pub(crate) use answer::{Forward, Forwarded};
 
+use crate::accepting;
+use crate::certify;
 use crate::client::LEADER_HEADER;
 use crate::identity::{Caller, Role};
-use crate::member::{Core, Listeners, MemberError};
+use crate::member::{Core, Listeners};
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::refused::Cause;
-use crate::tls::{ClientTls, TlsError};
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
@@ -29,7 +30,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Response, Status, Streaming};
 
 /// Calls of one connection that are worked on at once.
@@ -45,17 +45,15 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
 
 /// Begins to serve both ports.
-pub(crate) fn serve(core: &Arc<Core>, tls: &ClientTls, listeners: Listeners) -> Result<Serving, MemberError> {
-    let server = || -> Result<Server, TlsError> {
-        Ok(Server::builder()
-            .tls_config(tls.server())
-            .map_err(TlsError::Material)?
+pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
+    let server = || {
+        Server::builder()
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
             .max_concurrent_streams(STREAMS_PER_CONNECTION)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE)))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
     };
     let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -63,10 +61,10 @@ pub(crate) fn serve(core: &Arc<Core>, tls: &ClientTls, listeners: Listeners) -> 
     let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let incoming = |listener| TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = |listener| accepting::incoming(listener, core.credentials.clone(), core.stop.clone());
     let service =
-        server()?.add_service(quorum).serve_with_incoming_shutdown(incoming(listeners.service), core.stop.clone().cancelled_owned());
-    let members = server()?.add_service(raft).serve_with_incoming_shutdown(incoming(listeners.raft), core.stop.clone().cancelled_owned());
+        server().add_service(quorum).serve_with_incoming_shutdown(incoming(listeners.service), core.stop.clone().cancelled_owned());
+    let members = server().add_service(raft).serve_with_incoming_shutdown(incoming(listeners.raft), core.stop.clone().cancelled_owned());
     let (failed, failures) = watch::channel(None);
     let spawn = |what: &'static str, server: futures::future::BoxFuture<'static, Result<(), tonic::transport::Error>>| {
         let (failed, stop) = (failed.clone(), core.stop.clone());
@@ -79,7 +77,7 @@ pub(crate) fn serve(core: &Arc<Core>, tls: &ClientTls, listeners: Listeners) -> 
         })
     };
     let servers = vec![spawn("agents", Box::pin(service)), spawn("members", Box::pin(members))];
-    Ok((servers, failures))
+    (servers, failures)
 }
 
 struct Service {
@@ -89,7 +87,7 @@ struct Service {
 
 impl Service {
     fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, Status> {
-        Caller::of(request).inspect_err(|_| self.core.refused.count(Cause::Name))
+        Caller::of(request).inspect_err(|_| self.core.credentials.refused().count(Cause::Name))
     }
 }
 
@@ -106,17 +104,19 @@ impl Quorum for Service {
         if request.metadata().contains_key(answer::FORWARDED) {
             let members = self.core.roster().members;
             if !caller.member().is_some_and(|id| members.contains_key(&id)) {
-                self.core.refused.count(Cause::Role);
+                self.core.credentials.refused().count(Cause::Role);
                 return Err(Status::permission_denied(format!("only members forward, and {} is none", caller.name)));
             }
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
+        let chain = request.peer_certs();
         let question: Request = unpack(request.get_ref())?;
-        let answer = match answer::may(&caller, &question) {
-            Ok(()) => answer::answer(&self.core, question).await,
-            Err(refusal) => {
-                self.core.refused.count(Cause::Role);
+        let answer = match (answer::may(&caller, &question), question) {
+            (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, chain.as_deref(), &request),
+            (Ok(()), question) => answer::answer(&self.core, question).await,
+            (Err(refusal), _) => {
+                self.core.credentials.refused().count(Cause::Role);
                 Err(refusal)
             }
         };
@@ -130,7 +130,7 @@ impl Quorum for Service {
     async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
         if caller.role == Role::Quorum {
-            self.core.refused.count(Cause::Role);
+            self.core.credentials.refused().count(Cause::Role);
             return Err(Status::permission_denied("sessions are for agents (roles node and api)"));
         }
         Ok(Response::new(session::open(Arc::clone(&self.core), caller, request.into_inner())))

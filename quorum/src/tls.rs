@@ -1,20 +1,14 @@
-//! Keys and certificates, and what is made of them for tonic.
+//! Where keys and certificates lie, and why they cannot be used.
 
-use crate::identity::QUORUM_NAME;
-use std::path::PathBuf;
-use std::time::Duration;
+use crate::identity::{CallerError, Role};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
-
-/// A peer that does not answer a ping for as long as this is taken for dead.
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a connection is pinged.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One identity and the authority that it trusts, all PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ClientTls {
     /// The authority's certificate.
     pub ca: String,
@@ -45,11 +39,19 @@ pub enum TlsError {
         #[source]
         source: tonic::transport::Error,
     },
+    #[error("the {what} cannot be used: {why}")]
+    Pem { what: &'static str, why: String },
     #[error("certificate, key or authority cannot be used")]
-    Material(#[source] tonic::transport::Error),
+    Material(#[from] rustls::Error),
+    #[error("the authority's certificate cannot be used")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+    #[error("the certificate names nobody")]
+    Nobody(#[from] CallerError),
+    #[error("the certificate is {name}'s (role {role}), not {own}'s (role {own_role})")]
+    Foreign { name: String, role: Role, own: String, own_role: Role },
 }
 
-/// Where certificate, key and authority lie.
+/// Where certificate, key and authority lie. What is written there anew is used for every connection from then on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsFiles {
@@ -69,44 +71,17 @@ impl TlsFiles {
     }
 }
 
-impl ClientTls {
-    /// A connection to a member that must show the name `name`, made when it is first used and again after each loss.
-    pub(crate) fn channel(&self, endpoint: &str, name: &str) -> Result<Channel, TlsError> {
-        use_ring();
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&self.ca))
-            .identity(Identity::from_pem(&self.cert, &self.key))
-            .domain_name(name);
-        let endpoint = Endpoint::from_shared(format!("https://{endpoint}"))
-            .map_err(|source| TlsError::Endpoint { endpoint: endpoint.to_owned(), source })?
-            .tls_config(tls)
-            .map_err(TlsError::Material)?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20);
-        Ok(endpoint.connect_lazy())
+/// Replaces a small file: after a crash there is the old one or the new one, whole, and nobody could read it meanwhile
+/// who may not read it afterwards.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
-
-    /// A connection to any member's service.
-    pub(crate) fn quorum_channel(&self, endpoint: &str) -> Result<Channel, TlsError> {
-        self.channel(endpoint, QUORUM_NAME)
-    }
-
-    /// For a member's listeners: every client must show a certificate of the authority.
-    pub(crate) fn server(&self) -> ServerTlsConfig {
-        use_ring();
-        ServerTlsConfig::new()
-            .identity(Identity::from_pem(&self.cert, &self.key))
-            .client_ca_root(Certificate::from_pem(&self.ca))
-            .timeout(Duration::from_secs(5))
-    }
-}
-
-/// Every TLS connection of this process rests on ring.
-fn use_ring() {
-    // Another part of the process may have installed it already; it is the same one.
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    File::open(path.parent().unwrap_or(path))?.sync_all()
 }

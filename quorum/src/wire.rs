@@ -79,6 +79,9 @@ pub enum Request {
     SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
     /// Lifts such a hold.
     LiftHold { node: NodeId, kind: HoldKind, by: String },
+    /// Asks for the caller's next certificate: its name, role and hosts for the key that signed this request (PKCS#10, DER).
+    /// Answered by the member asked, where it has the authority's key.
+    RenewCertificate { request: Vec<u8> },
 }
 
 /// An operator's order.
@@ -132,6 +135,8 @@ pub enum Answer {
     Changed { done: bool, text: String },
     /// All leases, by name.
     Leases(Vec<LeaseStanding>),
+    /// A certificate, PEM.
+    Certificate { pem: String },
 }
 
 /// A lease as the leader sees it.

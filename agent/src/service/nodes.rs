@@ -126,8 +126,9 @@ fn hold_kind(text: &str) -> Result<HoldKind, Status> {
 impl Api {
     /// What this node cannot do, and what is amiss now.
     fn degraded(&self) -> Vec<String> {
-        let now =
-            self.context.spools.trouble().into_iter().chain(disk::shortage(&self.context.state_dir)).chain(self.context.troubles.lines());
+        let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
+        let disk = disk::shortage(&self.context.state_dir);
+        let now = self.context.spools.trouble().into_iter().chain(disk).chain(certificate).chain(self.context.troubles.lines());
         self.degraded.iter().cloned().chain(now).collect()
     }
 
@@ -139,8 +140,8 @@ impl Api {
             ("mesh frames too large", REFUSED.too_large.load(Ordering::Relaxed)),
             ("mesh frames that are no message", REFUSED.malformed.load(Ordering::Relaxed)),
         ];
-        let some = counts.into_iter().filter(|(_, count)| *count > 0);
-        some.map(|(what, count)| v1::Refused { what: what.to_owned(), count }).collect()
+        let some = counts.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
+        some.chain(self.credentials.refused().told()).map(|(what, count)| v1::Refused { what, count }).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lattice_model::Revision;
 use lattice_quorum::ca;
 use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::tls::{ClientTls, TlsFiles};
 use lattice_quorum::wire::{Answer, QuorumStatus, Request};
@@ -63,7 +64,7 @@ impl Members {
 
     /// A client with connections of its own and this certificate.
     pub fn client_as(&self, tls: ClientTls) -> Result<QuorumClient> {
-        Ok(QuorumClient::new(self.cluster.members.iter().map(|m| m.service.clone()).collect(), tls)?)
+        Ok(QuorumClient::new(self.cluster.members.iter().map(|m| m.service.clone()).collect(), Credentials::new(tls)?)?)
     }
 
     /// How one member sees all.
@@ -190,7 +191,7 @@ impl Members {
 
     /// A client of one member alone.
     pub fn client_at(&self, id: u64) -> Result<QuorumClient> {
-        Ok(QuorumClient::new(vec![self.cluster.member(id)?.service.clone()], self.tls.clone())?)
+        Ok(QuorumClient::new(vec![self.cluster.member(id)?.service.clone()], Credentials::new(self.tls.clone())?)?)
     }
 
     /// Where a member keeps its log and snapshots.
@@ -202,6 +203,6 @@ impl Members {
 /// Issues and reads a certificate of the cluster's authority.
 pub fn certificate(cluster: &Cluster, name: &str, role: Role) -> Result<ClientTls> {
     let (ca, out) = (cluster.dir.join("ca"), cluster.dir.join("clients"));
-    let issued = ca::issue(&ca, name, role, &[], &out)?;
+    let issued = ca::issue(&ca, name, role, &[], &out, ca::LIFETIME)?;
     Ok(TlsFiles { ca: ca.join("ca.crt"), cert: issued.cert, key: issued.key }.read()?)
 }

@@ -4,6 +4,7 @@
 
 mod attach;
 mod auditing;
+mod certificates;
 mod crash;
 mod data;
 mod demo;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         outage::trials(),
         members::trials(),
         auditing::trials(),
+        certificates::trials(),
         leases::trials(),
         recovery::trials(),
         supervisor::trials(),

@@ -43,7 +43,9 @@ pub(crate) enum Forwarded {
 /// Whether the caller's certificate entitles it to this.
 pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
     let needed = match request {
-        Request::Status | Request::Members | Request::GetAllocation { .. } | Request::ListNodes => return Ok(()),
+        Request::Status | Request::Members | Request::GetAllocation { .. } | Request::ListNodes | Request::RenewCertificate { .. } => {
+            return Ok(());
+        }
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. }
             if caller.role == Role::Api && holder.as_str() != caller.name =>
         {
@@ -90,6 +92,9 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
+        Request::RenewCertificate { .. } => {
+            return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
+        }
         Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
         Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
@@ -203,6 +208,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::SetHold { .. }
         | Request::LiftHold { .. }
         | Request::ChangeMembers(_)
+        | Request::RenewCertificate { .. }
         | Request::StateHash
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
     }
@@ -278,7 +284,7 @@ fn status(core: &Core) -> QuorumStatus {
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
         at: crate::proposer::now(),
-        refused: core.refused.told(),
+        refused: core.credentials.refused().told(),
         level: ledger.level(),
     }
 }

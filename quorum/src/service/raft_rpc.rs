@@ -22,14 +22,14 @@ pub(super) struct RaftService {
 impl RaftService {
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
-        let caller = Caller::of(request).inspect_err(|_| self.core.refused.count(Cause::Name))?;
+        let caller = Caller::of(request).inspect_err(|_| self.core.credentials.refused().count(Cause::Name))?;
         if caller.role != Role::Quorum {
-            self.core.refused.count(Cause::Role);
+            self.core.credentials.refused().count(Cause::Role);
             let why = format!("this needs the certificate role quorum; {} has {}", caller.name, caller.role);
             return Err(Status::permission_denied(why));
         }
         caller.member().ok_or_else(|| {
-            self.core.refused.count(Cause::Name);
+            self.core.credentials.refused().count(Cause::Name);
             Status::permission_denied(format!("{:?} is no member's name", caller.name))
         })
     }
@@ -39,7 +39,7 @@ impl RaftService {
         if member == said {
             return Ok(());
         }
-        self.core.refused.count(Cause::Name);
+        self.core.credentials.refused().count(Cause::Name);
         Err(Status::permission_denied(format!("member-{member} speaks as member {said}")))
     }
 }

@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
-            core.refused.count(Cause::Name);
+            core.credentials.refused().count(Cause::Name);
             let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }

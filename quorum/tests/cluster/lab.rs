@@ -6,10 +6,11 @@ use lattice_model::{
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::config::{MemberAddress, QuorumConfig};
+use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
-use lattice_quorum::tls::{ClientTls, TlsFiles};
+use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,7 +65,7 @@ impl Lab {
             .iter()
             .map(|member| {
                 let name = format!("member-{}", member.id);
-                let issued = ca::issue(&dir, &name, Role::Quorum, &["127.0.0.1".to_owned()], &dir).unwrap();
+                let issued = ca::issue(&dir, &name, Role::Quorum, &["127.0.0.1".to_owned()], &dir, ca::LIFETIME).unwrap();
                 let mut config = QuorumConfig {
                     id: member.id,
                     cluster: "test".to_owned(),
@@ -112,7 +113,7 @@ impl Lab {
     }
 
     /// A certificate for an agent.
-    pub fn agent(&self, name: &str, role: Role) -> ClientTls {
+    pub fn agent(&self, name: &str, role: Role) -> Credentials {
         let dir = self.scratch.0.join("ca");
         let out = self.scratch.0.join(format!("{name}-{role}"));
         let files = |cert: &Path| TlsFiles {
@@ -121,9 +122,9 @@ impl Lab {
             key: cert.join(format!("{name}.key")),
         };
         if !out.exists() {
-            ca::issue(&dir, name, role, &[], &out).unwrap();
+            ca::issue(&dir, name, role, &[], &out, ca::LIFETIME).unwrap();
         }
-        files(&out).read().unwrap()
+        Credentials::new(files(&out).read().unwrap()).unwrap()
     }
 
     pub fn client(&self, members: &[u64], name: &str, role: Role) -> QuorumClient {

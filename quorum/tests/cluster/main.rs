@@ -2,6 +2,7 @@
 
 mod agents;
 mod auditing;
+mod certificates;
 mod formats;
 mod lab;
 mod members;

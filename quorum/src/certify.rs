@@ -1,0 +1,80 @@
+//! Members sign the next certificates of members and agents, where they have the authority's key, and get their own.
+
+use crate::ca::REQUEST_BYTES_MAX;
+use crate::credentials::AskAuthority;
+use crate::identity::{Caller, Role};
+use crate::member::Core;
+use crate::network::status_text;
+use crate::pack::{pack, unpack, with_causes};
+use crate::refused::Cause;
+use crate::wire::{Answer, Refusal, Request};
+use futures::FutureExt;
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of a member's renewed certificate, in its folder.
+pub(crate) const KEPT: &str = "certificate.json";
+/// How long one other member may take.
+const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The caller's next certificate. `chain`: the present one, as TLS has verified it.
+pub(crate) fn renew(core: &Core, caller: &Caller, chain: Option<&Vec<CertificateDer<'_>>>, request: &[u8]) -> Result<Answer, Refusal> {
+    let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
+    if gone {
+        core.credentials.refused().count(Cause::Name);
+        return Err(Refusal::Malformed { why: format!("{} is no member of this cluster", caller.name) });
+    }
+    if request.len() > REQUEST_BYTES_MAX {
+        let what = "the request for a certificate".to_owned();
+        return Err(Refusal::TooLarge { what, bytes: request.len() as u64, most: REQUEST_BYTES_MAX as u64 });
+    }
+    let present = chain.and_then(|chain| chain.first());
+    let present = present.ok_or_else(|| Refusal::Malformed { why: "the connection carries no client certificate".to_owned() })?;
+    let pem = sign(core, request, present)?;
+    tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");
+    Ok(Answer::Certificate { pem })
+}
+
+fn sign(core: &Core, request: &[u8], present: &CertificateDer<'_>) -> Result<String, Refusal> {
+    let Some(authority) = &core.authority else {
+        // Another member may have it.
+        let why = format!("member {} has no ca_key to sign certificates with", core.config.id);
+        return Err(Refusal::Unavailable { why });
+    };
+    let lifetime = Duration::from_secs(core.config.certificate_seconds);
+    authority.renew(request, present, lifetime).map_err(|error| Refusal::Malformed { why: with_causes(&error) })
+}
+
+/// How a member gets its own: signed here, or by the first member that can.
+pub(crate) fn own(core: &Arc<Core>) -> AskAuthority {
+    let core = Arc::clone(core);
+    Box::new(move |request| ask(Arc::clone(&core), request).boxed())
+}
+
+async fn ask(core: Arc<Core>, request: Vec<u8>) -> Result<String, String> {
+    if core.authority.is_some() {
+        let present = Arc::clone(&core.credentials.material().borrow());
+        return sign(&core, &request, present.leaf()).map_err(|refusal| refusal.to_string());
+    }
+    let body = pack(&Request::RenewCertificate { request }).map_err(|e| with_causes(&e))?;
+    let mut why = format!("member {} has no ca_key, and there is no other member", core.config.id);
+    for (id, peer) in core.roster().members {
+        if id == core.config.id {
+            continue;
+        }
+        let mut client = core.peers.service(id, &peer).map_err(|e| with_causes(&e))?;
+        why = match tokio::time::timeout(ASK_TIMEOUT, client.call(body.clone())).await {
+            Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
+                Ok(Ok(Answer::Certificate { pem })) => return Ok(pem),
+                Ok(Ok(_)) => format!("member {id} answered something else"),
+                Ok(Err(Refusal::Unavailable { why })) => why,
+                Ok(Err(refusal)) => refusal.to_string(),
+                Err(error) => with_causes(&error),
+            },
+            Ok(Err(status)) => format!("member {id}: {}", status_text(&status)),
+            Err(_) => format!("member {id}: no answer in time"),
+        };
+    }
+    Err(why)
+}
