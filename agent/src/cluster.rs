@@ -2,7 +2,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId, Revision};
+use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId, Revision, Tenant};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_scheduler::View;
@@ -20,6 +20,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<NodeId, Node>,
     /// Allocations that have not ended, and ended ones that still hold shares.
     pub allocations: BTreeMap<AllocationId, Allocation>,
+    /// Tenants with quotas.
+    pub tenants: BTreeMap<String, Tenant>,
     /// The newest revision that was heard of.
     pub revision: Revision,
     /// Whether the watch stands: what is here is no older than the network's delay.
@@ -29,7 +31,7 @@ pub struct Cluster {
 impl Cluster {
     /// What the scheduler decides by.
     pub fn view(&self, membership: &Membership) -> View {
-        View { nodes: self.nodes.clone(), allocations: self.allocations.clone(), alive: membership.alive() }
+        View { nodes: self.nodes.clone(), allocations: self.allocations.clone(), tenants: self.tenants.clone(), alive: membership.alive() }
     }
 
     /// Whether an allocation waits for its place.
@@ -39,15 +41,23 @@ impl Cluster {
 
     fn take(&mut self, change: Change) {
         match change {
-            Change::Start { nodes, allocations, revision, .. } => {
+            Change::Start { nodes, allocations, tenants, revision, .. } => {
                 self.revision = revision;
                 self.nodes = nodes.into_iter().map(|n| (n.id.clone(), n)).collect();
                 self.allocations = allocations.into_iter().map(|a| (a.id, a)).collect();
+                self.tenants = tenants.into_iter().map(|t| (t.name.clone(), t)).collect();
                 self.fresh = true;
             }
             Change::Node(node) => {
                 self.revision = self.revision.max(node.revision);
                 self.nodes.insert(node.id.clone(), *node);
+            }
+            Change::Tenant(tenant) => {
+                self.revision = self.revision.max(tenant.revision);
+                self.tenants.insert(tenant.name.clone(), *tenant);
+            }
+            Change::TenantDeleted(name) => {
+                self.tenants.remove(&name);
             }
             Change::Allocation(allocation) => {
                 self.revision = self.revision.max(allocation.revision);
@@ -64,7 +74,7 @@ impl Cluster {
 
 /// Watches until `stop`, and tells gossip where others are.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    let request = WatchRequest { nodes: true, allocations: WatchAllocations::Live };
+    let request = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true };
     while !stop.is_cancelled() {
         let run = async {
             let mut changes = quorum.watch(&request).await?;
@@ -94,7 +104,7 @@ fn new_addresses(change: &Change, known: &Cluster) -> Vec<SocketAddr> {
     let nodes: Vec<&Node> = match change {
         Change::Start { nodes, .. } => nodes.iter().collect(),
         Change::Node(node) => vec![node],
-        Change::Allocation(_) => vec![],
+        Change::Allocation(_) | Change::Tenant(_) | Change::TenantDeleted(_) => vec![],
     };
     let new = |n: &&Node| known.nodes.get(&n.id).is_none_or(|k| k.addresses.gossip != n.addresses.gossip);
     nodes.into_iter().filter(new).filter_map(|n| n.addresses.gossip.parse().ok()).collect()

@@ -80,7 +80,7 @@ pub enum Command {
     /// Look at this machine and say what is missing, and what to do about it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    #[command(hide = true)]
+    /// Tenants and their quotas
     Admin(Admin),
 }
 
@@ -517,7 +517,73 @@ pub struct Admin {
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
+    /// Who work is accounted to (--tenant), and how much of the cluster it may have at once
+    Tenant(Tenant),
+    #[command(hide = true)]
     Raft(Quorum),
+}
+
+#[derive(Args)]
+pub struct Tenant {
+    #[command(subcommand)]
+    pub what: TenantCommand,
+}
+
+#[derive(Subcommand)]
+pub enum TenantCommand {
+    /// Create a tenant; without quotas it has no limits
+    Create(SetTenant),
+    /// Change its quotas. Work that runs goes on, also above a lower one
+    #[command(alias = "set-quota")]
+    Update(SetTenant),
+    /// Every tenant, its quotas and what it has of them
+    List,
+    /// One tenant
+    Show(ShowTenant),
+    /// Forget a tenant that has no work; its name is without limits then
+    Delete(TenantName),
+}
+
+#[derive(Args)]
+pub struct TenantName {
+    /// The tenant
+    #[arg(value_name = "NAME", required_unless_present = "named")]
+    name: Option<String>,
+    #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
+    named: Option<String>,
+}
+
+impl TenantName {
+    pub fn get(self) -> String {
+        self.name.or(self.named).unwrap_or_default()
+    }
+}
+
+#[derive(Args)]
+pub struct ShowTenant {
+    #[command(flatten)]
+    pub name: TenantName,
+    #[arg(long, hide = true)]
+    quotas: bool,
+}
+
+#[derive(Args)]
+pub struct SetTenant {
+    #[command(flatten)]
+    pub name: TenantName,
+    /// Nodes that its running allocations may have, all together [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub max_nodes: Option<Quota>,
+    /// Its allocations that may have nodes at once [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub max_concurrent_allocations: Option<Quota>,
+}
+
+/// A quota as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quota {
+    Unlimited,
+    AtMost(u32),
 }
 
 #[derive(Args)]
@@ -525,6 +591,13 @@ pub struct Rest {
     /// Handed on as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
     pub args: Vec<OsString>,
+}
+
+fn quota(text: &str) -> Result<Quota, String> {
+    match text {
+        "none" => Ok(Quota::Unlimited),
+        number => number.parse().map(Quota::AtMost).map_err(|_| "a number, or none".to_owned()),
+    }
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
@@ -582,6 +655,12 @@ mod tests {
             "lease grant a --ttl=10s -o name",
             "lease revoke --bad",
             "admin raft status",
+            "admin tenant create --name=physics --max-nodes=100",
+            "admin tenant create physics",
+            "admin tenant update physics --max-nodes 250 --max-concurrent-allocations 50",
+            "admin tenant set-quota --name=physics --max-nodes=none",
+            "admin tenant show hospital-a --quotas",
+            "admin tenant list",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",
             "audit query --node=x1000c0s0b0n0 --since=2026-03-01 --output=json",

@@ -15,8 +15,9 @@ mod nodes;
 mod quorum;
 mod status;
 mod submit;
+mod tenant;
 
-use crate::args::{AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
+use crate::args::{Admin, AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
 use crate::handover;
 use crate::session::Session;
@@ -42,7 +43,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             NodeCommand::Quarantine(args) => hold::set(session, HoldKind::Quarantine, args).await.map(well),
             NodeCommand::Unquarantine(args) => hold::lift(session, HoldKind::Quarantine, args).await.map(well),
         },
-        Command::Quorum(args) | Command::Admin(crate::args::Admin { what: AdminCommand::Raft(args) }) => match args.what {
+        Command::Admin(Admin { what: AdminCommand::Tenant(args) }) => tenant::run(session, args.what).await.map(well),
+        Command::Quorum(args) | Command::Admin(Admin { what: AdminCommand::Raft(args) }) => match args.what {
             QuorumCommand::Status => quorum::status(session).await.map(well),
             QuorumCommand::Members => quorum::members(session).await.map(well),
             QuorumCommand::Add(args) => members::add(session, args).await.map(well),

@@ -77,6 +77,8 @@ actions! {
     HoldSet,
     HoldLifted,
     ClusterLevelRaised,
+    TenantSet,
+    TenantDeleted,
     /// A terminal is about to be attached.
     AttachStarted,
     /// An attached terminal was closed.

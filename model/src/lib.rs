@@ -26,6 +26,7 @@ pub mod report;
 pub mod resources;
 pub mod size;
 pub mod spec;
+pub mod tenant;
 pub mod time;
 pub mod topology;
 
@@ -43,5 +44,6 @@ pub use probe::{LivenessProbe, ProbeCheck};
 pub use report::{NodeReport, ReportItem};
 pub use resources::Resources;
 pub use spec::{AllocationSpec, Entrypoint, Image, RequeuePolicy, SpecError};
+pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;
 pub use topology::{Assignment, NodeTopology};

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::ledger::{Changed, Ledger};
-use lattice_model::{Allocation, Node, NodeId, Revision};
+use lattice_model::{Allocation, Node, NodeId, Revision, Tenant};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, broadcast};
@@ -18,7 +18,13 @@ const BEHIND_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 pub enum ChangeSet {
     /// These things.
-    Entry { revision: Revision, nodes: Vec<Arc<Node>>, allocations: Vec<Arc<Allocation>> },
+    Entry {
+        revision: Revision,
+        nodes: Vec<Arc<Node>>,
+        allocations: Vec<Arc<Allocation>>,
+        /// `None`: deleted.
+        tenants: Vec<(String, Option<Arc<Tenant>>)>,
+    },
     /// Everything may have changed: a snapshot was installed.
     Everything,
 }
@@ -65,13 +71,14 @@ impl Changes {
                 notify.notify_one();
             }
         }
-        if changed.nodes.is_empty() && changed.allocations.is_empty() {
+        if changed.nodes.is_empty() && changed.allocations.is_empty() && changed.tenants.is_empty() {
             return;
         }
         let set = ChangeSet::Entry {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
+            tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
         };
         // Without a watch there is nobody to tell.
         let _nobody = self.watches.send(Arc::new(set));

@@ -160,7 +160,7 @@ fn decoders() -> Vec<Decoder> {
         ),
         decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),
         decoder("Down", &[Down::HeartbeatAck { seq: 3 }, Down::Desired(lattice_model::DesiredList::default())]),
-        decoder("WatchRequest", &[WatchRequest { nodes: true, allocations: WatchAllocations::Live }]),
+        decoder("WatchRequest", &[WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true }]),
         decoder("Change", &[Change::Allocation(Box::new(allocation.clone()))]),
         decoder(
             "HeartbeatSummary",

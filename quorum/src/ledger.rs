@@ -8,7 +8,8 @@
 //! the same bytes. A refusal changes nothing but the revision.
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
-//! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *allocations* (an acknowledged
+//! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
+//! together exceed no quota, not even for a moment), *allocations* (an acknowledged
 //! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *level* (no member meets a command that it does not know), the *audit head* (one history) and who signs it. Free capacity, heartbeats
 //! and progress are not here.
@@ -30,6 +31,7 @@ mod level;
 mod nodes;
 mod reports;
 mod scripts;
+mod tenants;
 mod views;
 
 #[cfg(test)]
@@ -38,6 +40,8 @@ mod lease_scenarios;
 mod properties;
 #[cfg(test)]
 pub(crate) mod scenarios;
+#[cfg(test)]
+mod tenant_scenarios;
 
 pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
@@ -45,9 +49,12 @@ pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
 pub use leases::Lease;
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
+pub use tenants::{QuotaChange, TenantChange};
 
 use crate::wire::Refusal;
-use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Timestamp};
+use lattice_model::{
+    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Tenant, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -89,6 +96,10 @@ pub struct Ledger {
     /// What every member understands.
     #[serde(default = "level_first")]
     level: u32,
+    #[serde(default)]
+    tenants: BTreeMap<String, Arc<Tenant>>,
+    #[serde(skip)]
+    usage: tenants::Usage,
 }
 
 fn level_first() -> u32 {
@@ -126,6 +137,8 @@ pub struct Changed {
     pub allocations: BTreeSet<AllocationId>,
     /// Nodes whose desired list changed.
     pub desired: BTreeSet<NodeId>,
+    /// Tenants that changed, or were deleted.
+    pub tenants: BTreeSet<String>,
 }
 
 impl Changed {
@@ -134,6 +147,7 @@ impl Changed {
         self.nodes.extend(other.nodes);
         self.allocations.extend(other.allocations);
         self.desired.extend(other.desired);
+        self.tenants.extend(other.tenants);
     }
 }
 
@@ -170,6 +184,8 @@ impl Default for Ledger {
             signing: signing::Signing::default(),
             accesses: VecDeque::new(),
             level: LEVEL_FIRST,
+            tenants: BTreeMap::new(),
+            usage: tenants::Usage::default(),
         }
     }
 }
@@ -208,6 +224,8 @@ impl Ledger {
             Action::SetSigningKey { member, key } => self.set_signing_key(step, *member, key),
             Action::SignHead(signed) => self.sign_head(step, signed),
             Action::RaiseLevel { level } => self.raise_level(step, *level),
+            Action::SetTenant { change, by } => self.set_tenant(step, change, by),
+            Action::DeleteTenant { name, by } => self.delete_tenant(step, name, by),
         }
     }
 

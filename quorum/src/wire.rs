@@ -2,11 +2,12 @@
 //! vocabulary (the model's) on both ends.
 
 use crate::audit::walk::AuditWalk;
-use crate::ledger::{Access, AuditHead};
+use crate::ledger::{Access, AuditHead, TenantChange};
 use crate::roster::Roster;
+use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation,
-    HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Timestamp,
+    HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Tenant, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -82,6 +83,12 @@ pub enum Request {
     /// Asks for the caller's next certificate: its name, role and hosts for the key that signed this request (PKCS#10, DER).
     /// Answered by the member asked, where it has the authority's key.
     RenewCertificate { request: Vec<u8> },
+    /// Creates a tenant, or changes its quotas. The same again is the same success.
+    SetTenant { change: TenantChange, by: String },
+    /// Forgets a tenant that has no work. Its name is without limits then.
+    DeleteTenant { name: String, by: String },
+    /// All tenants, by name.
+    ListTenants,
 }
 
 /// An operator's order.
@@ -137,6 +144,18 @@ pub enum Answer {
     Leases(Vec<LeaseStanding>),
     /// A certificate, PEM.
     Certificate { pem: String },
+    /// All tenants, by name.
+    Tenants(Vec<TenantStanding>),
+}
+
+/// A tenant and what it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantStanding {
+    pub tenant: Tenant,
+    /// Nodes that its allocations have.
+    pub nodes: u32,
+    /// Its allocations that have nodes.
+    pub allocations: u32,
 }
 
 /// A lease as the leader sees it.
@@ -238,6 +257,14 @@ pub enum Refusal {
     NoSuchLease { name: String },
     #[error("lease {name} is {owner}'s")]
     LeaseNotYours { name: String, owner: String },
+    #[error("allocation rejected: {0}")]
+    Quota(Excess),
+    #[error("there is no tenant {name:?}")]
+    NoSuchTenant { name: String },
+    #[error("tenant {name:?} exists already, with other quotas")]
+    TenantExists { name: String },
+    #[error("tenant {name:?} has work: {live} allocations have not ended")]
+    TenantHasWork { name: String, live: u64 },
     #[error("there are {most} {what} already, and no more are taken")]
     TooMany { what: String, most: u64 },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
@@ -259,6 +286,14 @@ impl Refusal {
             }
             Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
+            Self::Quota(_) => {
+                "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \
+                 shows what is in use"
+                    .to_owned()
+            }
+            Self::NoSuchTenant { .. } => "`lattice admin tenant list` shows those that there are".to_owned(),
+            Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
+            Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::NoSuchAllocation { .. }
             | Self::AmbiguousAllocation { .. }
@@ -376,6 +411,9 @@ pub struct WatchRequest {
     pub nodes: bool,
     /// Which allocations are wanted.
     pub allocations: WatchAllocations,
+    /// Whether tenants are wanted (all of them).
+    #[serde(default)]
+    pub tenants: bool,
 }
 
 /// Which allocations a watch is about.
@@ -393,11 +431,22 @@ pub enum WatchAllocations {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// All that is watched, as of `revision`.
-    Start { generation: Generation, revision: Revision, nodes: Vec<Node>, allocations: Vec<Allocation> },
+    Start {
+        generation: Generation,
+        revision: Revision,
+        nodes: Vec<Node>,
+        allocations: Vec<Allocation>,
+        #[serde(default)]
+        tenants: Vec<Tenant>,
+    },
     /// This node changed (or is new).
     Node(Box<Node>),
     /// This allocation changed (or is new).
     Allocation(Box<Allocation>),
+    /// This tenant changed (or is new).
+    Tenant(Box<Tenant>),
+    /// The tenant of this name was deleted.
+    TenantDeleted(String),
 }
 
 /// What a member tells the leader about the agents that have a session with it, once a second, in memory only.

@@ -3,11 +3,13 @@
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
 mod holdings;
+mod quotas;
 
 pub use holdings::Holdings;
 
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources};
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant};
+use quotas::Quotas;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
@@ -17,6 +19,8 @@ pub struct View {
     pub nodes: BTreeMap<NodeId, Node>,
     /// All allocations that have not ended, and ended ones that still hold shares.
     pub allocations: BTreeMap<AllocationId, Allocation>,
+    /// Tenants with quotas, by name.
+    pub tenants: BTreeMap<String, Tenant>,
     /// Nodes that this agent's gossip shows alive.
     pub alive: BTreeSet<NodeId>,
 }
@@ -84,13 +88,15 @@ fn queue(view: &View) -> Vec<&Allocation> {
 }
 
 /// The claims to propose now. First come first served: the first one that does not fit keeps all behind it waiting,
-/// unless it can never fit in this cluster as it is registered (it waits for nodes to be added, and blocks nobody).
+/// unless it can never fit in this cluster as it is registered (it waits for nodes to be added, and blocks nobody), or its
+/// tenant's quotas leave no room for it.
 pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
+    let mut quotas = Quotas::of(view);
     let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
     for allocation in queue(view) {
         let wanted = allocation.spec.nodes as usize;
-        if possible(view, allocation) < wanted {
+        if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() {
             continue;
         }
         let mut free: Vec<&Node> = view.nodes.values().filter(|n| why_not(view, &held, n, allocation).is_none()).collect();
@@ -106,6 +112,10 @@ pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
             free.sort_by_key(left);
         }
         free.truncate(wanted);
+        if quotas.keeps_off_these(allocation, &free).is_some() {
+            continue;
+        }
+        quotas.take(allocation, free.iter().map(|n| &n.id));
         let amount = |node: &Node| allocation.spec.amount_of(&node.size);
         for node in &free {
             held.take(&node.id, allocation.id, allocation.epoch, amount(node));
@@ -141,6 +151,11 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
     view.nodes.values().filter(fits).count()
 }
 
+/// What a pending allocation's tenant lacks for it, in the documents' words; `None`: its quotas leave room.
+pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
+    Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"))
+}
+
 /// Why a pending allocation waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
@@ -163,14 +178,17 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     }
     let wanted = allocation.spec.nodes as usize;
     let possible = possible(view, allocation);
-    let ahead =
-        queue(view).iter().take_while(|a| a.id != allocation.id).filter(|a| self::possible(view, a) >= a.spec.nodes as usize).count();
+    let quotas = Quotas::of(view);
+    let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && quotas.keeps_off(a).is_none();
+    let ahead = queue(view).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = match &allocation.spec.share {
         None => format!("wants {wanted} nodes"),
         Some(share) => format!("wants {share} of each of {wanted} nodes"),
     };
     let summary = if possible < wanted {
         format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
+    } else if let Some(quota) = headroom(view, allocation) {
+        quota
     } else if ahead > 0 {
         format!("{wants}, {free} are free; {ahead} allocation(s) submitted before it are served first")
     } else if free < wanted {

@@ -52,7 +52,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
-    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive }
+    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), tenants: BTreeMap::new(), alive }
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
@@ -144,6 +144,38 @@ fn a_share_goes_where_it_leaves_whole_nodes_whole() {
     let there = running_on(shared(9, 1, 1, 1), "n2", half);
     v.allocations.insert(there.id, there);
     assert_eq!(placed(&v), [(id(1), vec!["n2".into()]), (id(2), vec!["n1".into(), "n3".into()])]);
+}
+
+#[test]
+fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
+    let of = |mut allocation: Allocation, tenant: &str| {
+        allocation.spec.tenant = tenant.into();
+        allocation
+    };
+    let mut v = view(4, vec![of(pending(1, 2, 10), "physics"), pending(2, 1, 20), of(pending(3, 1, 30), "physics")]);
+    let physics = Tenant { name: "physics".into(), max_nodes: Some(2), max_concurrent_allocations: None, revision: Revision(1) };
+    v.tenants.insert("physics".into(), physics.clone());
+    let there = of(running_on(pending(9, 1, 1), "n1", Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 }), "physics");
+    v.allocations.insert(there.id, there);
+    // One node of two is left: for the third, not for the first.
+    assert_eq!(placed(&v), [(id(2), vec!["n2".into()]), (id(3), vec!["n3".into()])]);
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    let want = "waiting for quota headroom: tenant \"physics\" would exceed max_nodes quota (current: 1, requested: 2, limit: 2)";
+    assert_eq!(why, want);
+    assert_eq!(
+        explain(&v, &v.allocations[&id(2)]).summary,
+        "wants 1 nodes, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
+    );
+    // One round does not go over a limit with two claims either.
+    v.tenants.insert("physics".into(), Tenant { max_nodes: None, max_concurrent_allocations: Some(2), ..physics.clone() });
+    assert_eq!(placed(&v), [(id(1), vec!["n2".into(), "n3".into()]), (id(2), vec!["n4".into()])]);
+    // What shares a node that the tenant has needs no further one.
+    let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+    let mut v = view(2, vec![of(shared(1, 1, 10, 1), "physics"), of(shared(2, 1, 20, 1), "physics")]);
+    v.tenants.insert("physics".into(), Tenant { max_nodes: Some(1), ..physics });
+    let there = of(running_on(shared(9, 1, 1, 1), "n2", half), "physics");
+    v.allocations.insert(there.id, there);
+    assert_eq!(placed(&v), [(id(1), vec!["n2".into()])]);
 }
 
 #[test]

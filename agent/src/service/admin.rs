@@ -5,6 +5,7 @@ use super::refusal::{status, unexpected};
 use super::{Api, allocations::ANSWER, allocations::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
+use lattice_quorum::ledger::{QuotaChange, TenantChange};
 use lattice_quorum::wire::{Answer, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
@@ -49,6 +50,60 @@ impl AdminService for Api {
             Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
             other => Err(unexpected(&other)),
         }
+    }
+
+    async fn create_tenant(&self, request: Request<v1::TenantRequest>) -> Result<Response<v1::TenantResponse>, Status> {
+        self.set_tenant(request, true).await
+    }
+
+    async fn update_tenant(&self, request: Request<v1::TenantRequest>) -> Result<Response<v1::TenantResponse>, Status> {
+        self.set_tenant(request, false).await
+    }
+
+    async fn delete_tenant(&self, request: Request<v1::DeleteTenantRequest>) -> Result<Response<v1::TenantResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        self.done(&Ask::DeleteTenant { name: request.into_inner().name, by }).await?;
+        Ok(Response::new(v1::TenantResponse {}))
+    }
+
+    async fn list_tenants(&self, request: Request<v1::ListTenantsRequest>) -> Result<Response<v1::ListTenantsResponse>, Status> {
+        self.user(&request).await?;
+        let tenants = match self.quorum.call(&Ask::ListTenants, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Tenants(tenants) => tenants,
+            other => return Err(unexpected(&other)),
+        };
+        let tenants = tenants.into_iter().map(|t| v1::Tenant {
+            name: t.tenant.name,
+            max_nodes: t.tenant.max_nodes,
+            max_concurrent_allocations: t.tenant.max_concurrent_allocations,
+            nodes: t.nodes,
+            allocations: t.allocations,
+        });
+        Ok(Response::new(v1::ListTenantsResponse { tenants: tenants.collect() }))
+    }
+}
+
+impl Api {
+    async fn set_tenant(&self, request: Request<v1::TenantRequest>, create: bool) -> Result<Response<v1::TenantResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::TenantRequest { name, max_nodes, max_concurrent_allocations } = request.into_inner();
+        let change = TenantChange {
+            name,
+            create,
+            max_nodes: quota_change(max_nodes),
+            max_concurrent_allocations: quota_change(max_concurrent_allocations),
+        };
+        self.done(&Ask::SetTenant { change, by }).await?;
+        Ok(Response::new(v1::TenantResponse {}))
+    }
+}
+
+fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {
+    use v1::quota_change::To;
+    match wire.and_then(|change| change.to) {
+        Some(To::AtMost(limit)) => QuotaChange::AtMost(limit),
+        Some(To::Unlimited(true)) => QuotaChange::Unlimited,
+        Some(To::Unlimited(false)) | None => QuotaChange::Keep,
     }
 }
 

@@ -69,7 +69,13 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
-        Ok(Response::new(lattice_api::allocation::to_proto(&allocation)))
+        let mut shown = lattice_api::allocation::to_proto(&allocation);
+        if allocation.state == AllocationState::Pending
+            && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
+        {
+            shown.reason = why;
+        }
+        Ok(Response::new(shown))
     }
 
     async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {

@@ -14,14 +14,17 @@ pub(super) fn status(error: &CallError) -> Status {
                 None => refusal.to_string(),
             };
             match refusal {
-                Refusal::NoSuchAllocation { .. } | Refusal::NoSuchNode { .. } | Refusal::NoSuchLease { .. } => Status::not_found(text),
+                Refusal::NoSuchAllocation { .. }
+                | Refusal::NoSuchNode { .. }
+                | Refusal::NoSuchLease { .. }
+                | Refusal::NoSuchTenant { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }
                 Refusal::NotYours { .. } | Refusal::LeaseNotYours { .. } | Refusal::Role { .. } | Refusal::NotOperator { .. } => {
                     Status::permission_denied(text)
                 }
-                Refusal::AllocationExists { .. } => Status::already_exists(text),
+                Refusal::AllocationExists { .. } | Refusal::TenantExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
                 _ => Status::failed_precondition(text),

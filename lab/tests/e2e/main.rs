@@ -26,6 +26,7 @@ mod recovery;
 mod refusal;
 mod supervisor;
 mod survival;
+mod tenants;
 mod topology;
 mod tty;
 mod uenv;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         members::trials(),
+        tenants::trials(),
         auditing::trials(),
         certificates::trials(),
         leases::trials(),

@@ -26,6 +26,9 @@ impl Ledger {
         if live >= LIVE_MAX {
             return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });
         }
+        if let Some(excess) = self.excess_of_submission(spec) {
+            return Err(Refusal::Quota(excess));
+        }
         let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
         self.scripts.share(&mut allocation.spec.entrypoint);
         self.allocations.insert(id, Arc::new(allocation));
@@ -70,6 +73,7 @@ impl Ledger {
             return;
         }
         let at = step.at;
+        self.usage_shrinks(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = reason.state();
         allocation.ended_at = Some(at);
@@ -89,6 +93,7 @@ impl Ledger {
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
     /// counts any more except that a node is free of it.
     pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason) {
+        self.usage_shrinks(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);

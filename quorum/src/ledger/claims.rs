@@ -22,7 +22,7 @@ impl Ledger {
         };
         let actor = format!("node:{}", lease.holder);
         let id = claim.allocation;
-        let Some(allocation) = self.allocations.get(&id) else {
+        let Some(allocation) = self.allocations.get(&id).cloned() else {
             return Err(Refusal::NoSuchAllocation { key: id.to_string() });
         };
         if allocation.requeue_count != claim.requeue_count {
@@ -31,11 +31,15 @@ impl Ledger {
         if allocation.state != AllocationState::Pending {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
-        well_formed(allocation, claim)?;
+        well_formed(&allocation, claim)?;
         let conflicts: Vec<Conflict> =
-            claim.shares.iter().filter_map(|share| self.conflict(allocation, share)).take(CONFLICTS_MAX).collect();
+            claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
+        }
+
+        if let Some(excess) = self.excess_of_claim(&allocation, claim) {
+            return Err(Refusal::Quota(excess));
         }
 
         let epoch = Epoch(self.epoch.0 + 1);
@@ -53,6 +57,7 @@ impl Ledger {
             allocation.shares =
                 claim.shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: SharePhase::Claimed }).collect();
         }
+        self.usage_grows(id);
         let head = claim.shares.first().map(|s| &s.node);
         let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
         self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);

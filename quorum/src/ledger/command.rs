@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::signing::SignedHead;
+use super::tenants::TenantChange;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
     Principal, Resources, Revision, Timestamp,
@@ -76,6 +77,10 @@ pub enum Action {
     LiftHold { node: NodeId, kind: HoldKind, by: String },
     /// Every member understands commands of this level.
     RaiseLevel { level: u32 },
+    /// See [`crate::wire::Request::SetTenant`].
+    SetTenant { change: TenantChange, by: String },
+    /// See [`crate::wire::Request::DeleteTenant`].
+    DeleteTenant { name: String, by: String },
 }
 
 /// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
@@ -124,7 +129,12 @@ impl Action {
             | Self::SetSigningKey { .. }
             | Self::SignHead(_)
             | Self::RaiseLevel { .. } => super::LEVEL_FIRST,
-            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::SetHold { .. } | Self::LiftHold { .. } => 2,
+            Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::SetHold { .. }
+            | Self::LiftHold { .. }
+            | Self::SetTenant { .. }
+            | Self::DeleteTenant { .. } => 2,
         }
     }
 
@@ -151,6 +161,8 @@ impl Action {
             | Self::GrantLease { .. }
             | Self::RevokeLease { .. }
             | Self::LiftHold { .. }
+            | Self::SetTenant { .. }
+            | Self::DeleteTenant { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::SetHold { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,

@@ -10,7 +10,7 @@ use lattice_model::AuditAction;
 
 /// The level of a cluster that has agreed on none: version 0.1's first commands.
 pub const LEVEL_FIRST: u32 = 1;
-/// The highest level that this program understands. 2: leases of users, holds, levels.
+/// The highest level that this program understands. 2: leases of users, holds, levels, tenants.
 pub const LEVEL_KNOWN: u32 = 2;
 
 impl Ledger {

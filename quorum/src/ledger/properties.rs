@@ -3,8 +3,8 @@
 use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
 use super::{
-    Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, Registration,
-    SCHEDULER_LEASE,
+    Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange, Registration,
+    SCHEDULER_LEASE, TenantChange,
 };
 use crate::pack;
 use lattice_model::claim::ClaimShare;
@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 
 const NODES: u8 = 4;
 const IDS: u128 = 24;
+const TENANT: &str = "physics";
 
 /// A move, made a command by looking at the ledger, so that most commands have an effect.
 #[derive(Clone, Debug)]
@@ -73,6 +74,10 @@ enum Move {
     Level {
         level: u32,
     },
+    Tenant {
+        max_nodes: QuotaChange,
+        max_allocations: QuotaChange,
+    },
     Release {
         stale: bool,
     },
@@ -95,13 +100,17 @@ enum Move {
     },
 }
 
+fn a_quota() -> impl Strategy<Value = QuotaChange> {
+    prop_oneof![Just(QuotaChange::Keep), Just(QuotaChange::Unlimited), (2..6u32).prop_map(QuotaChange::AtMost)]
+}
+
 fn a_move() -> impl Strategy<Value = Move> {
     let (id, node) = (0..IDS, 0..NODES);
     prop_oneof![
         2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32)
             .prop_map(|(id, nodes, requeue, max, owner)| Move::Submit { id, nodes, requeue, max, owner }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        8 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        14 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
@@ -114,6 +123,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (node, prop_oneof![Just(HoldKind::Cordon), Just(HoldKind::Quarantine)], prop::bool::weighted(0.85))
             .prop_map(|(node, kind, lift)| Move::Hold { node, kind, lift }),
         1 => (0..4u32).prop_map(|level| Move::Level { level }),
+        1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => prop_oneof![
@@ -136,7 +146,9 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
             // One of the users asks for halves of nodes.
             let share = (owner == 2).then(|| half(SIZE));
-            let spec = AllocationSpec { share, ..spec(nodes, policy, max) };
+            // Another one is of a tenant.
+            let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
+            let spec = AllocationSpec { share, tenant, ..spec(nodes, policy, max) };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
@@ -210,6 +222,11 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetHold { node: node(number), kind, by: "root".into(), reason: "fan".into() }
         }
         Move::Level { level } => Action::RaiseLevel { level },
+        Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
+            let create = ledger.tenant(TENANT).is_none();
+            let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations };
+            Action::SetTenant { change, by: "root".into() }
+        }
         Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
         Move::Expire { stale } => {
             let renewed = lease.map_or(Revision(0), |l| l.renewed);
@@ -325,6 +342,23 @@ fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied
     }
 }
 
+/// A tenant that has more than before is within its quotas. Counted from the allocations, each time anew.
+fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger) {
+    let has = |ledger: &Ledger| {
+        let live = |a: &&std::sync::Arc<lattice_model::Allocation>| {
+            a.spec.tenant == TENANT && matches!(a.state, AllocationState::Staging | AllocationState::Running)
+        };
+        let live: Vec<_> = ledger.allocations().filter(live).cloned().collect();
+        let nodes: BTreeSet<_> = live.iter().flat_map(|a| a.nodes().cloned()).collect();
+        (u32::try_from(nodes.len()).unwrap(), u32::try_from(live.len()).unwrap())
+    };
+    let (Some(tenant), (nodes, allocations)) = (after.tenant(TENANT), has(after)) else { return };
+    let was = has(before);
+    assert!(nodes <= was.0 || tenant.max_nodes.is_none_or(|limit| nodes <= limit), "{tenant:?}: {nodes} nodes");
+    let limit = tenant.max_concurrent_allocations;
+    assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
+}
+
 struct History {
     commands: Vec<(Revision, Command)>,
     states: Vec<Ledger>,
@@ -354,6 +388,7 @@ fn play(moves: &[Move]) -> History {
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         invariant_leases_are_fenced(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
+            invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");
             last_epoch = epoch;
             history.claims += 1;

@@ -106,19 +106,29 @@ impl Story {
         Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }
     }
 
-    fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
+    pub(super) fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
         match self.claim(number, nodes) {
             Ok(Outcome::Claimed { epoch }) => epoch,
             other => panic!("{other:?}"),
         }
     }
 
-    fn report(&mut self, from: u8, item: ReportItem) {
+    pub(super) fn report(&mut self, from: u8, item: ReportItem) {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation = self.ledger.node(&node(from)).unwrap().incarnation;
         let report = NodeReport { node: node(from), incarnation, seq: *seq, item };
         self.done(Action::Report(report));
+    }
+
+    pub(super) fn claim_share(&mut self, number: u128, on: u8, resources: Resources) -> Result<Outcome, Refusal> {
+        let mut claim = self.proposal(number, &[on]);
+        claim.shares[0].resources = resources;
+        self.act(Action::Claim(claim))
+    }
+
+    pub(super) fn claimed_share(&mut self, number: u128, on: u8, resources: Resources) {
+        assert!(matches!(self.claim_share(number, on, resources), Ok(Outcome::Claimed { .. })));
     }
 
     fn state(&self, number: u128) -> AllocationState {

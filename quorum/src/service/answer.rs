@@ -66,6 +66,9 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::RevokeLease { .. }
         | Request::SetHold { .. }
         | Request::LiftHold { .. }
+        | Request::SetTenant { .. }
+        | Request::DeleteTenant { .. }
+        | Request::ListTenants
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -89,6 +92,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::QueryAudit { .. }
         | Request::ExportAudit { .. }
         | Request::ListLeases
+        | Request::ListTenants
         | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
@@ -109,6 +113,8 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::RevokeLease { name, token, by } => (Action::RevokeLease { name, token, by }, 0),
         Request::SetHold { node, kind, by, reason } => (Action::SetHold { node, kind, by, reason }, 0),
         Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by }, 0),
+        Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
+        Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -196,6 +202,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
+        Request::ListTenants => Ok(Answer::Tenants(core.agreed.ledger().tenant_standings())),
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Claim(_)
@@ -207,6 +214,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RevokeLease { .. }
         | Request::SetHold { .. }
         | Request::LiftHold { .. }
+        | Request::SetTenant { .. }
+        | Request::DeleteTenant { .. }
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash

@@ -7,7 +7,7 @@ use crate::member::Core;
 use crate::pack::pack;
 use crate::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_api::v1::Packed;
-use lattice_model::{Allocation, Generation, Node, Revision};
+use lattice_model::{Allocation, Generation, Node, Revision, Tenant};
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -25,6 +25,7 @@ struct Start {
     revision: Revision,
     nodes: Vec<Arc<Node>>,
     allocations: Vec<Arc<Allocation>>,
+    tenants: Vec<Arc<Tenant>>,
 }
 
 /// Begins a watch.
@@ -41,7 +42,8 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest) -> Result<Packets, Sta
             WatchAllocations::One(id) => ledger.allocation(*id).cloned().into_iter().collect(),
         };
         let nodes = if wanted.nodes { ledger.nodes().cloned().collect() } else { Vec::new() };
-        let start = Start { generation: ledger.generation(), revision: ledger.revision(), nodes, allocations };
+        let tenants = if wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
+        let start = Start { generation: ledger.generation(), revision: ledger.revision(), nodes, allocations, tenants };
         (start, core.agreed.changes.subscribe())
     };
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
@@ -85,7 +87,7 @@ async fn follow(
             Err(RecvError::Lagged(_)) => return Status::aborted("the watcher is too slow: start again"),
             Err(RecvError::Closed) => return Status::unavailable("this member is stopping"),
         };
-        let ChangeSet::Entry { nodes, allocations, .. } = &*set else {
+        let ChangeSet::Entry { nodes, allocations, tenants, .. } = &*set else {
             return Status::aborted("everything may have changed: start again");
         };
         let nodes = nodes.iter().filter(|_| wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
@@ -95,7 +97,12 @@ async fn follow(
             WatchAllocations::One(id) => a.id == *id,
         };
         let allocations = allocations.iter().filter(concerns).map(|a| Change::Allocation(Box::new((**a).clone())));
-        for change in nodes.chain(allocations) {
+        let tenants = tenants.iter().filter(|_| wanted.tenants).map(|(name, tenant)| match tenant {
+            Some(tenant) => Change::Tenant(Box::new((**tenant).clone())),
+            None => Change::TenantDeleted(name.clone()),
+        });
+        // Quotas first: what may be claimed under them follows.
+        for change in tenants.chain(nodes).chain(allocations) {
             if send(down, &change).await.is_err() {
                 return gone();
             }
@@ -118,6 +125,7 @@ fn first(start: Start) -> impl Iterator<Item = Change> {
         revision: start.revision,
         nodes: start.nodes.iter().map(|n| (**n).clone()).collect(),
         allocations: allocations.iter().map(|a| (**a).clone()).collect(),
+        tenants: start.tenants.iter().map(|t| (**t).clone()).collect(),
     };
     std::iter::once(first).chain(rest.into_iter().map(|a| Change::Allocation(Box::new((*a).clone()))))
 }

@@ -16,7 +16,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     let mut agent = Agent::register(&client, "n1").await;
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
-    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::Live };
+    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true };
     let mut watch = client.watch(&watch).await.unwrap();
     let Change::Start { nodes, allocations, .. } = watch.next().await.unwrap() else { panic!("a watch begins with a list") };
     assert_eq!((nodes.len(), allocations.len()), (1, 1));
@@ -167,7 +167,7 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
     let client = lab.api(&[leader]);
     let mut agent = Agent::register(&client, "n1").await;
-    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::None };
+    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::None, tenants: false };
     let mut watch = client.watch(&watch).await.unwrap();
     assert!(matches!(watch.next().await, Ok(Change::Start { .. })));
     for id in (1..=3).filter(|id| *id != leader) {

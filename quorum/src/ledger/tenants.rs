@@ -1,0 +1,228 @@
+//! Tenants and their hard quotas.
+//!
+//! A quota counts what has nodes now: live claims, from the claim to the end of the allocation. It is checked twice: where
+//! an allocation is submitted (what can get no room now is refused, so that its user knows) and where it is claimed.
+
+use super::views::holds_nodes;
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::{Refusal, TenantStanding};
+use lattice_model::tenant::{Demand, Excess};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, NodeId, Revision, Tenant};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Tenants, at most.
+const TENANTS_MAX: usize = 10_000;
+/// Bytes of a tenant's name.
+const NAME_BYTES_MAX: usize = 128;
+
+/// What becomes of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantChange {
+    /// Its name.
+    pub name: String,
+    /// Whether it is to be new.
+    pub create: bool,
+    /// See [`Tenant::max_nodes`].
+    pub max_nodes: QuotaChange,
+    /// See [`Tenant::max_concurrent_allocations`].
+    pub max_concurrent_allocations: QuotaChange,
+}
+
+/// What becomes of one of its quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QuotaChange {
+    /// It stays; a new tenant has none.
+    Keep,
+    /// There is none.
+    Unlimited,
+    /// So many.
+    AtMost(u32),
+}
+
+impl QuotaChange {
+    fn over(self, before: Option<u32>) -> Option<u32> {
+        match self {
+            Self::Keep => before,
+            Self::Unlimited => None,
+            Self::AtMost(limit) => Some(limit),
+        }
+    }
+}
+
+/// What tenants have: follows from the allocations, counted once and then kept. Not part of the agreed state.
+#[derive(Debug, Default)]
+pub(super) struct Usage(Option<BTreeMap<String, Used>>);
+
+#[derive(Debug, Default)]
+struct Used {
+    allocations: u32,
+    /// Each node, and how many of the allocations have a part of it.
+    nodes: BTreeMap<NodeId, u32>,
+}
+
+impl Used {
+    fn add(&mut self, allocation: &Allocation) {
+        self.allocations += 1;
+        for node in allocation.nodes() {
+            *self.nodes.entry(node.clone()).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, allocation: &Allocation) {
+        self.allocations = self.allocations.saturating_sub(1);
+        for node in allocation.nodes() {
+            if let Some(count) = self.nodes.get_mut(node) {
+                *count -= 1;
+                if *count == 0 {
+                    self.nodes.remove(node);
+                }
+            }
+        }
+    }
+}
+
+/// A copy counts anew when it is asked.
+impl Clone for Usage {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// What has been counted makes no difference between two ledgers.
+impl PartialEq for Usage {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Usage {}
+
+impl Ledger {
+    /// All tenants, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
+        self.tenants.values()
+    }
+
+    /// One tenant.
+    pub fn tenant(&self, name: &str) -> Option<&Arc<Tenant>> {
+        self.tenants.get(name)
+    }
+
+    /// All tenants and what they have, by name.
+    pub fn tenant_standings(&self) -> Vec<TenantStanding> {
+        let used = self.count_usage();
+        let standing = |tenant: &Arc<Tenant>| {
+            let used = used.get(&tenant.name);
+            TenantStanding {
+                tenant: Tenant::clone(tenant),
+                nodes: used.map_or(0, |u| u32::try_from(u.nodes.len()).unwrap_or(u32::MAX)),
+                allocations: used.map_or(0, |u| u.allocations),
+            }
+        };
+        self.tenants.values().map(standing).collect()
+    }
+
+    pub(super) fn set_tenant(&mut self, step: &mut Step, change: &TenantChange, by: &str) -> Result<Outcome, Refusal> {
+        let name = &change.name;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            let why = format!("a tenant's name has 1 to {NAME_BYTES_MAX} bytes without control characters");
+            return Err(Refusal::Malformed { why });
+        }
+        let before = self.tenants.get(name);
+        let limit = |change: QuotaChange, of: fn(&Tenant) -> Option<u32>| change.over(before.and_then(|t| of(t)));
+        let next = Tenant {
+            name: name.clone(),
+            max_nodes: limit(change.max_nodes, |t| t.max_nodes),
+            max_concurrent_allocations: limit(change.max_concurrent_allocations, |t| t.max_concurrent_allocations),
+            revision: step.revision,
+        };
+        match before {
+            None if !change.create => return Err(Refusal::NoSuchTenant { name: name.clone() }),
+            None if self.tenants.len() >= TENANTS_MAX => {
+                return Err(Refusal::TooMany { what: "tenants".to_owned(), most: TENANTS_MAX as u64 });
+            }
+            // Said before: the answer was lost on its way.
+            Some(now) if (Tenant { revision: Revision(0), ..Tenant::clone(now) }) == (Tenant { revision: Revision(0), ..next.clone() }) => {
+                return Ok(Outcome::Done);
+            }
+            Some(_) if change.create => return Err(Refusal::TenantExists { name: name.clone() }),
+            Some(_) | None => {}
+        }
+        let shown = |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string());
+        let detail =
+            format!("{name}: max_nodes {}, max_concurrent_allocations {}", shown(next.max_nodes), shown(next.max_concurrent_allocations));
+        step.changed.tenants.insert(name.clone());
+        self.tenants.insert(name.clone(), Arc::new(next));
+        self.record(step, by, AuditAction::TenantSet, Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn delete_tenant(&mut self, step: &mut Step, name: &str, by: &str) -> Result<Outcome, Refusal> {
+        if !self.tenants.contains_key(name) {
+            return Err(Refusal::NoSuchTenant { name: name.to_owned() });
+        }
+        let live = self.allocations.values().filter(|a| !a.state.is_terminal() && a.spec.tenant == name).count();
+        if live > 0 {
+            return Err(Refusal::TenantHasWork { name: name.to_owned(), live: live as u64 });
+        }
+        self.tenants.remove(name);
+        step.changed.tenants.insert(name.to_owned());
+        self.record(step, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    /// The quota that stands against taking this allocation at all, by what its tenant has now. A shared one may find its
+    /// place on nodes that the tenant has already: of nodes, its claim is the judge.
+    pub(super) fn excess_of_submission(&mut self, spec: &AllocationSpec) -> Option<Excess> {
+        let tenant = Arc::clone(self.tenants.get(&spec.tenant)?);
+        let used = self.used(&spec.tenant);
+        let nodes = if spec.share.is_some() { 0 } else { u32::try_from(used.nodes.len()).unwrap_or(u32::MAX) };
+        tenant.excess(Demand { nodes, more_nodes: spec.nodes, allocations: used.allocations })
+    }
+
+    /// The quota that stands against a claim.
+    pub(super) fn excess_of_claim(&mut self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
+        let tenant = Arc::clone(self.tenants.get(&allocation.spec.tenant)?);
+        let used = self.used(&allocation.spec.tenant);
+        let more = claim.shares.iter().filter(|s| !used.nodes.contains_key(&s.node)).count();
+        let (nodes, more_nodes) = (u32::try_from(used.nodes.len()).unwrap_or(u32::MAX), u32::try_from(more).unwrap_or(u32::MAX));
+        tenant.excess(Demand { nodes, more_nodes, allocations: used.allocations })
+    }
+
+    /// The allocation has nodes from now on.
+    pub(super) fn usage_grows(&mut self, id: AllocationId) {
+        if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id)) {
+            usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
+        }
+    }
+
+    /// The allocation loses its nodes, where it has any.
+    pub(super) fn usage_shrinks(&mut self, id: AllocationId) {
+        if let (Some(usage), Some(allocation)) = (&mut self.usage.0, self.allocations.get(&id).filter(|a| holds_nodes(a.state)))
+            && let Some(used) = usage.get_mut(&allocation.spec.tenant)
+        {
+            used.remove(allocation);
+            if used.allocations == 0 {
+                usage.remove(&allocation.spec.tenant);
+            }
+        }
+    }
+
+    fn used(&mut self, tenant: &str) -> &Used {
+        if self.usage.0.is_none() {
+            self.usage.0 = Some(self.count_usage());
+        }
+        static NOTHING: Used = Used { allocations: 0, nodes: BTreeMap::new() };
+        self.usage.0.as_ref().and_then(|usage| usage.get(tenant)).unwrap_or(&NOTHING)
+    }
+
+    fn count_usage(&self) -> BTreeMap<String, Used> {
+        let mut usage: BTreeMap<String, Used> = BTreeMap::new();
+        for allocation in self.allocations.values().filter(|a| holds_nodes(a.state)) {
+            usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
+        }
+        usage
+    }
+}
