@@ -22,6 +22,9 @@ const LINGER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// A heartbeat that is not acknowledged for so long: the member hangs, or does not reach the leader.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How the session stands.
 #[derive(Clone, Debug)]
 pub enum SessionState {
@@ -122,6 +125,8 @@ impl Session {
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
         let mut seq = 0;
         let mut sent = 0;
+        // Since when the oldest heartbeat without an acknowledgement is under way.
+        let mut unanswered: Option<Instant> = None;
         // Until when reports that may wait do wait.
         let mut linger: Option<Instant> = None;
         loop {
@@ -129,7 +134,7 @@ impl Session {
                 message = down.next() => match message {
                     Err(error) => return error.to_string(),
                     Ok(Down::Close { why }) => return why,
-                    Ok(Down::HeartbeatAck { .. }) => {}
+                    Ok(Down::HeartbeatAck { .. }) => unanswered = None,
                     Ok(Down::Members(list)) => self.members.learn(&list),
                     Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, members, .. }) => {
                         self.members.learn(&members);
@@ -150,6 +155,7 @@ impl Session {
                 _ = heartbeat.tick() => {
                     if let Some(incarnation) = incarnation {
                         seq += 1;
+                        unanswered.get_or_insert_with(Instant::now);
                         if up.send(Up::Heartbeat { incarnation, seq }).await.is_err() {
                             return "the session's line broke".to_owned();
                         }
@@ -181,6 +187,10 @@ impl Session {
                     sent = unsent().next_back().map_or(sent, |r| r.seq);
                 }
                 () = passed(linger) => self.reports.mark_changed(),
+                () = passed(unanswered.map(|since| since + BEAT_TIMEOUT)) => {
+                    self.quorum.leave(down.member());
+                    return format!("{} does not acknowledge heartbeats", down.member());
+                }
             }
         }
     }

@@ -8,7 +8,7 @@
 //! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
 //! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
 
-use crate::credentials::{AskAuthority, Credentials, Wanted};
+use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::tls::TlsError;
@@ -84,7 +84,8 @@ pub(crate) const LEADER_HEADER: &str = "lattice-leader";
 #[derive(Debug)]
 struct Member {
     address: String,
-    channel: Channel,
+    calls: Channel,
+    sessions: Channel,
 }
 
 impl QuorumClient {
@@ -146,7 +147,7 @@ impl QuorumClient {
                 if left.is_zero() {
                     return Err(CallError::Unavailable { why });
                 }
-                let mut grpc = grpc(&member.channel);
+                let mut grpc = grpc(&member.calls);
                 let reply = timeout(left, grpc.call(body.clone())).await;
                 why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
@@ -189,7 +190,7 @@ impl QuorumClient {
                     None
                 }
             });
-            let mut grpc = grpc(&member.channel);
+            let mut grpc = grpc(&member.sessions);
             match timeout(OPEN_TIMEOUT, grpc.session(up)).await {
                 Ok(Ok(stream)) => return Ok((tx, self.stream(stream.into_inner(), &member))),
                 Ok(Err(status)) => why = self.not_opened(&member, &status)?,
@@ -205,7 +206,7 @@ impl QuorumClient {
         let mut why = "no members are configured".to_owned();
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
-            let mut grpc = grpc(&member.channel);
+            let mut grpc = grpc(&member.calls);
             match timeout(OPEN_TIMEOUT, grpc.watch(body.clone())).await {
                 Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member)),
                 Ok(Err(status)) => why = self.not_opened(&member, &status)?,
@@ -255,7 +256,7 @@ impl QuorumClient {
     }
 
     /// From now on the member after this one, unless somebody has moved on already.
-    fn leave(&self, address: &str) {
+    pub fn leave(&self, address: &str) {
         let mut known = self.known();
         known.leader.take_if(|leader| leader == address);
         if known.members.get(known.present).is_some_and(|m| m.address == address) {
@@ -282,7 +283,8 @@ impl QuorumClient {
 }
 
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
-    Ok(Arc::new(Member { address: address.to_owned(), channel: credentials.channel(address, Wanted::AnyMember)? }))
+    let channel = |used| credentials.channel(address, Wanted::AnyMember, used);
+    Ok(Arc::new(Member { address: address.to_owned(), calls: channel(Used::Calls)?, sessions: channel(Used::Session)? }))
 }
 
 /// What comes down a session.

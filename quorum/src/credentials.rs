@@ -42,8 +42,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// A peer that does not answer a ping for as long as this is taken for dead.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a connection is pinged.
+/// A connection on which somebody waits is pinged after so long a silence.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// One that has messages of its own every now and then: ten thousand sessions are not pinged every second.
+const PING_INTERVAL_SESSION: Duration = Duration::from_secs(30);
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the files and the clock are looked at.
@@ -207,6 +209,15 @@ struct Found {
     material: Material,
     /// See [`Kept::instead_of`].
     instead_of: String,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Used {
+    /// Calls and watches: somebody waits, and notices within two seconds that nobody answers.
+    Calls,
+    /// Sessions: their heartbeats are answered, or the session is over.
+    Session,
 }
 
 /// The member that is wanted at the other end.
@@ -383,7 +394,7 @@ impl Credentials {
     }
 
     /// Connections to a member, made when one is first used and again after each loss.
-    pub(crate) fn channel(&self, endpoint: &str, wanted: Wanted) -> Result<Channel, TlsError> {
+    pub(crate) fn channel(&self, endpoint: &str, wanted: Wanted, used: Used) -> Result<Channel, TlsError> {
         let name = match wanted {
             Wanted::Member(id) => member_name(id),
             Wanted::AnyMember => QUORUM_NAME.to_owned(),
@@ -394,7 +405,10 @@ impl Credentials {
         let endpoint = Endpoint::from_shared(format!("http://{endpoint}"))
             .map_err(|source| TlsError::Endpoint { endpoint: endpoint.to_owned(), source })?
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_interval(match used {
+                Used::Calls => PING_INTERVAL,
+                Used::Session => PING_INTERVAL_SESSION,
+            })
             .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);

@@ -1,7 +1,7 @@
 //! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
 //! membership says; one that moved gets new connections.
 
-use crate::credentials::{Credentials, Wanted};
+use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::store::synced::Synced;
@@ -91,8 +91,8 @@ impl Peers {
         let wanted = Wanted::Member(member);
         Ok(Link {
             peer: peer.clone(),
-            raft: self.0.credentials.channel(&peer.raft, wanted)?,
-            service: self.0.credentials.channel(&peer.service, wanted)?,
+            raft: self.0.credentials.channel(&peer.raft, wanted, Used::Calls)?,
+            service: self.0.credentials.channel(&peer.service, wanted, Used::Calls)?,
             since: Instant::now(),
             answered: Arc::new(AtomicU64::new(0)),
             silent: Arc::default(),

@@ -5,6 +5,8 @@ use lattice_lab::demo::Lines;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
 static OUTAGE: Group = Group::large("outage");
@@ -13,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         OUTAGE.test("without_its_leader_it_takes_work_again_within_3_s", &[], leader),
         OUTAGE.test("a_follower_less_is_not_noticed", &[], follower),
+        OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
         OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
         OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
         OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
@@ -54,6 +57,21 @@ fn start_all_members(w: &World) {
     for member in w.cluster().members.iter().filter(|m| !m.daemon.alive()) {
         faults::start_member(&w.dir, member.id).unwrap();
     }
+}
+
+fn hangs(w: &World) {
+    let member_of_n1 = || text(&w.lattice.json(&["node", "status"]).unwrap(), "quorum_detail");
+    let at = member_of_n1();
+    let member =
+        w.cluster().members.iter().find(|m| at.ends_with(&m.service)).and_then(|m| m.daemon.process.as_ref().map(|p| p.pid)).unwrap();
+    let member = Pid::from_raw(member);
+    kill(member, Signal::SIGSTOP).unwrap();
+    // Its connections stand: only its silence tells. Calls go on by way of the others meanwhile.
+    let id = w.submit(&["--", "/bin/true"]);
+    w.wait("n1 to leave it", || member_of_n1().starts_with("session with") && member_of_n1() != at);
+    w.completed(&id);
+    kill(member, Signal::SIGCONT).unwrap();
+    w.wait("all nodes to be Ready", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
 }
 
 fn leader(w: &World) {
