@@ -29,6 +29,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         spec.uenv.as_ref().map_or_else(Default::default, |image| (image.path.to_string_lossy().into_owned(), image.sha256.clone()));
     let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());
     v1::Allocation {
+        age_ms: None,
         id: allocation.id.to_string(),
         name: spec.name.clone(),
         state: allocation.state.to_string(),

@@ -179,6 +179,9 @@ pub struct Status {
     /// At most this many, the newest
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
+    /// As one member of the quorum has it, agreed with nobody: also without a majority. Its age is said
+    #[arg(long)]
+    pub stale: bool,
 }
 
 #[derive(Args)]
@@ -255,6 +258,9 @@ pub struct Attach {
 pub struct Nodes {
     /// One node
     pub node: Option<String>,
+    /// As one member of the quorum has them, agreed with nobody: also without a majority. Their age is said
+    #[arg(long)]
+    pub stale: bool,
 }
 
 #[derive(Args)]

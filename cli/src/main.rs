@@ -21,6 +21,7 @@ mod interrupts;
 mod keyboard;
 mod label;
 mod last;
+mod listing;
 mod memory;
 mod output;
 mod patience;

@@ -151,7 +151,7 @@ impl AllocationService for Scene {
         if asked.states == ["Pending"] {
             allocations.truncate(2);
         }
-        Ok(Response::new(v1::ListAllocationsResponse { allocations }))
+        Ok(Response::new(v1::ListAllocationsResponse { allocations, ..Default::default() }))
     }
 
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {

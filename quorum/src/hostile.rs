@@ -137,7 +137,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
 fn decoders() -> Vec<Decoder> {
     let (ledger, records) = ledger();
     let (node, allocation) = ("n1".parse().unwrap(), allocation());
-    let list = Request::ListAllocations { uid: Some(7), states: vec![lattice_model::AllocationState::Running], limit: 3 };
+    let list = Request::ListAllocations { uid: Some(7), states: vec![lattice_model::AllocationState::Running], limit: 3, before: None };
     let submit =
         Request::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None };
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };

@@ -62,6 +62,8 @@ use uuid::Uuid;
 
 /// Ended allocations that stay in memory; older ones are forgotten (the audit log has them).
 pub const ENDED_KEPT_MAX: usize = 10_000;
+/// How long they stay at most, in milliseconds: a week.
+pub const ENDED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Allocations that have not ended, at most.
 pub const LIVE_MAX: usize = 200_000;
 /// Nodes, at most.

@@ -414,12 +414,20 @@ impl Core {
     pub fn has_leader(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
-        let silence = match metrics.current_leader {
-            None => return false,
-            Some(leader) if leader == self.config.id => metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis),
-            Some(_) => self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed(),
-        };
-        silence < Duration::from_millis(self.config.election_ms)
+        metrics.current_leader.is_some() && self.silence_by(&metrics) < Duration::from_millis(self.config.election_ms)
+    }
+
+    /// For how long this member has been in touch with no leader, or as leader with no majority.
+    pub fn silence(&self) -> Duration {
+        self.silence_by(&self.raft.metrics().borrow())
+    }
+
+    fn silence_by(&self, metrics: &openraft::RaftMetrics<u64, Peer>) -> Duration {
+        if metrics.current_leader == Some(self.config.id) {
+            metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis)
+        } else {
+            self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        }
     }
 
     /// Where that member serves agents, as a header has it.

@@ -33,7 +33,14 @@ pub enum Request {
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
-    ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32 },
+    /// `before`: those behind this place alone, which is that of the last one of the answer before.
+    ListAllocations {
+        uid: Option<u32>,
+        states: Vec<AllocationState>,
+        limit: u32,
+        #[serde(default)]
+        before: Option<ListPlace>,
+    },
     /// All nodes.
     ListNodes,
     /// A scheduler's proposal.
@@ -89,6 +96,8 @@ pub enum Request {
     DeleteTenant { name: String, by: String },
     /// All tenants, by name.
     ListTenants,
+    /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
+    Stale(Box<Request>),
 }
 
 /// An operator's order.
@@ -146,6 +155,15 @@ pub enum Answer {
     Certificate { pem: String },
     /// All tenants, by name.
     Tenants(Vec<TenantStanding>),
+    /// What the member had `age_ms` ago at the latest, when it last was in touch with the leader, or as leader with a majority.
+    Stale { age_ms: u64, answer: Box<Answer> },
+}
+
+/// A place in the list of all allocations, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ListPlace {
+    pub submitted_at: Timestamp,
+    pub id: AllocationId,
 }
 
 /// A tenant and what it has.

@@ -5,8 +5,8 @@ use super::{Api, attaching, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, SharePhase, hostlist};
-use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, SharePhase, Timestamp, hostlist};
+use lattice_quorum::wire::{Answer, ListPlace, Request as Ask};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,9 +67,13 @@ impl AllocationService for Api {
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&request.into_inner().key).await?;
+        let v1::GetAllocationRequest { key, stale } = request.into_inner();
+        let (allocation, age_ms) = match self.ask(Ask::GetAllocation { key }, stale).await? {
+            (Answer::Allocation(allocation), age_ms) => (*allocation, age_ms),
+            (other, _) => return Err(unexpected(&other)),
+        };
         caller.check(allocation.id, &allocation.owner)?;
-        let mut shown = lattice_api::allocation::to_proto(&allocation);
+        let mut shown = v1::Allocation { age_ms, ..lattice_api::allocation::to_proto(&allocation) };
         if allocation.state == AllocationState::Pending
             && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
         {
@@ -85,13 +89,15 @@ impl AllocationService for Api {
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
         let uid = if request.all_users { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
-        match self.quorum.call(&Ask::ListAllocations { uid, states, limit }, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Allocations(all) => {
-                let allocations = all.iter().map(lattice_api::allocation::to_proto).collect();
-                Ok(Response::new(v1::ListAllocationsResponse { allocations }))
-            }
-            other => Err(unexpected(&other)),
-        }
+        let before = place(&request.page_token)?;
+        let (all, age_ms) = match self.ask(Ask::ListAllocations { uid, states, limit, before }, request.stale).await? {
+            (Answer::Allocations(all), age_ms) => (all, age_ms),
+            (other, _) => return Err(unexpected(&other)),
+        };
+        // A page may be shorter than asked for, where its allocations are large: the last one is empty.
+        let next_page_token = all.last().map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
+        let allocations = all.iter().map(lattice_api::allocation::to_proto).collect();
+        Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 
     type WatchStream = Streamed<v1::Allocation>;
@@ -192,12 +198,30 @@ impl AllocationService for Api {
 
 impl Api {
     /// One allocation, by id or prefix, as the quorum has it.
+    /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
+    pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
+        let question = if stale { Ask::Stale(Box::new(question)) } else { question };
+        match self.quorum.call(&question, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Stale { age_ms, answer } => Ok((*answer, Some(age_ms))),
+            answer => Ok((answer, None)),
+        }
+    }
+
     pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
         match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Allocation(allocation) => Ok(*allocation),
             other => Err(unexpected(&other)),
         }
     }
+}
+
+fn place(token: &str) -> Result<Option<ListPlace>, Status> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let parsed =
+        token.split_once(':').and_then(|(at, id)| Some(ListPlace { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
+    parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: not one of an answer"))
 }
 
 /// What there is to say of an allocation that does not wait for nodes.

@@ -1,8 +1,7 @@
 //! `NodeService`.
 
 use super::Api;
-use super::allocations::ANSWER;
-use super::refusal::{status, unexpected};
+use super::refusal::unexpected;
 use crate::disk;
 use crate::mesh::frame::REFUSED;
 use crate::session::SessionState;
@@ -21,9 +20,9 @@ use tonic::{Request, Response, Status};
 impl NodeService for Api {
     async fn list(&self, request: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
         self.caller(&request).await?;
-        let nodes = match self.quorum.call(&Ask::ListNodes, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Nodes(nodes) => nodes,
-            other => return Err(unexpected(&other)),
+        let (nodes, age_ms) = match self.ask(Ask::ListNodes, request.get_ref().stale).await? {
+            (Answer::Nodes(nodes), age_ms) => (nodes, age_ms),
+            (other, _) => return Err(unexpected(&other)),
         };
         let members = self.membership.members();
         let gossip = |node: &NodeId| members.iter().find(|m| &m.node == node).map_or("unknown", |m| liveness(m.liveness));
@@ -36,7 +35,7 @@ impl NodeService for Api {
         };
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());
         let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), &held.committed(&n.id), gossip(&n.id))).collect();
-        Ok(Response::new(v1::ListNodesResponse { nodes }))
+        Ok(Response::new(v1::ListNodesResponse { nodes, age_ms }))
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {

@@ -2,6 +2,7 @@
 
 use crate::args::Cancel;
 use crate::failure::Failure;
+use crate::listing;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -11,9 +12,6 @@ use lattice_model::AllocationState;
 
 /// What has not ended.
 const ALIVE: [AllocationState; 3] = [AllocationState::Pending, AllocationState::Staging, AllocationState::Running];
-/// More than a user has at once.
-const LIST_MAX: u32 = 1_000_000;
-
 /// Goes on after a failure; the exit code is the first one's.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
@@ -47,9 +45,8 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 
 async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
     let states = if states.is_empty() { &ALIVE } else { states };
-    let request =
-        v1::ListAllocationsRequest { all_users: false, states: states.iter().map(ToString::to_string).collect(), limit: LIST_MAX };
-    Ok(answer(client.allocations().list(request)).await?.allocations.into_iter().map(|a| a.id).collect())
+    let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
+    Ok(listing::all(client, request, usize::MAX).await?.allocations.into_iter().map(|a| a.id).collect())
 }
 
 /// The state is the one it has now: work that runs is given its grace first.

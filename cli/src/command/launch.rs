@@ -93,7 +93,7 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
     }
     let tasks_per_node = match (ranks, flags.tasks_per_node) {
         (None, None) => {
-            let request = v1::GetAllocationRequest { key: allocation.to_owned() };
+            let request = v1::GetAllocationRequest { key: allocation.to_owned(), stale: false };
             Some(answer(client.allocations().get(request)).await?.tasks_per_node)
         }
         (_, given) => given,

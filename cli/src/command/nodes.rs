@@ -2,6 +2,7 @@
 
 use crate::args::Nodes;
 use crate::failure::{Exit, Failure};
+use crate::listing;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, nodes_table};
@@ -11,7 +12,9 @@ use lattice_model::config::nearest;
 
 pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let nodes = list(&client).await?;
+    let nodes = answer(client.nodes().list(v1::ListNodesRequest { stale: args.stale })).await?;
+    listing::tell_age(session, nodes.age_ms);
+    let nodes = nodes.nodes;
     if let Some(name) = args.node {
         return show(session, &find(nodes, &name)?);
     }
@@ -24,7 +27,7 @@ pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
 
 /// Every node as the quorum has it.
 pub async fn list(client: &Client) -> Result<Vec<v1::Node>, Failure> {
-    Ok(answer(client.nodes().list(v1::ListNodesRequest {})).await?.nodes)
+    Ok(answer(client.nodes().list(v1::ListNodesRequest { stale: false })).await?.nodes)
 }
 
 /// The node of this name.

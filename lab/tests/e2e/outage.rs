@@ -102,7 +102,19 @@ fn follower(w: &World) {
 }
 
 fn all_members(w: &World) {
-    let id = sleeper(w, 60);
+    let id = sleeper(w, 100);
+    // One member alone agrees on nothing with anybody, and says what it has and how old that is.
+    let leader = leader_of(w);
+    for member in w.cluster().members.iter().filter(|m| m.id == leader || m.id == leader % 3 + 1) {
+        faults::kill_member(&w.dir, member.id).unwrap();
+    }
+    assert_eq!(w.run(&["status", &id]).code(), 5);
+    for args in [&["status", "--stale", "-o", "name"][..], &["status", &id, "--stale", "-o", "name"], &["nodes", "--stale", "-o", "name"]] {
+        let stale = w.run(args);
+        let shown = if args[0] == "nodes" { "n1" } else { &id };
+        assert!(stale.code() == 0 && stale.out().contains(shown), "{args:?}: {} {}", stale.out(), stale.err());
+        assert!(stale.err().contains("as one member of the quorum has it; it was in touch with the others"), "{}", stale.err());
+    }
     kill_all_members(w);
     let refused = w.run(&["submit", "--", "/bin/true"]);
     assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
@@ -118,7 +130,7 @@ fn all_members(w: &World) {
     let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
     w.wait("the job to end without a quorum", || lattice_lab::sweep::processes_in(&root).len() <= 2);
     start_all_members(w);
-    whole(w, &id, 60);
+    whole(w, &id, 100);
     w.assert_nothing_left();
 }
 

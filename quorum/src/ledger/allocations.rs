@@ -1,10 +1,10 @@
 //! Allocations: their beginning and their end.
 
-use super::{ENDED_KEPT_MAX, LIVE_MAX, Ledger, Outcome, Step, Subject};
+use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, RequeuePolicy,
-    SharePhase,
+    SharePhase, Timestamp,
 };
 use std::sync::Arc;
 
@@ -82,12 +82,22 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(step, nodes);
         self.ended.push_back(id);
-        while self.ended.len() > ENDED_KEPT_MAX {
+        self.forget_ended(at);
+        self.record(step, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    /// Forgets the oldest of those that have ended: too many, or for too long. The audit log keeps what became of them.
+    fn forget_ended(&mut self, now: Timestamp) {
+        while let Some(oldest) = self.ended.front() {
+            let ended_at = self.allocations.get(oldest).and_then(|a| a.ended_at);
+            let is_old = ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS);
+            if self.ended.len() <= ENDED_KEPT_MAX && !is_old {
+                return;
+            }
             if let Some(oldest) = self.ended.pop_front() {
                 self.allocations.remove(&oldest);
             }
         }
-        self.record(step, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it

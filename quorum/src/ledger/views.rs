@@ -2,7 +2,7 @@
 
 use super::{AuditHead, Holding, Ledger};
 use crate::pack::{self, PackError};
-use crate::wire::Refusal;
+use crate::wire::{ListPlace, Refusal};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -123,12 +123,23 @@ impl Ledger {
         Err(Refusal::AmbiguousAllocation { key: key.to_owned(), candidates })
     }
 
-    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given).
-    pub fn list(&self, uid: Option<u32>, states: &[AllocationState], limit: usize) -> Vec<Arc<Allocation>> {
-        let wanted = |a: &&Arc<Allocation>| uid.is_none_or(|uid| a.owner.uid == uid) && (states.is_empty() || states.contains(&a.state));
+    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given),
+    /// behind this place (from the newest where none is given).
+    pub fn list(&self, uid: Option<u32>, states: &[AllocationState], limit: usize, before: Option<ListPlace>) -> Vec<Arc<Allocation>> {
+        let place = |a: &Arc<Allocation>| ListPlace { submitted_at: a.submitted_at, id: a.id };
+        let wanted = |a: &&Arc<Allocation>| {
+            uid.is_none_or(|uid| a.owner.uid == uid)
+                && (states.is_empty() || states.contains(&a.state))
+                && before.is_none_or(|before| place(a) < before)
+        };
         let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
-        found.sort_unstable_by_key(|a| std::cmp::Reverse((a.submitted_at, a.id)));
-        found.into_iter().take(limit).cloned().collect()
+        if limit > 0 && limit < found.len() {
+            // Only what is shown is sorted.
+            found.select_nth_unstable_by_key(limit - 1, |a| std::cmp::Reverse(place(a)));
+            found.truncate(limit);
+        }
+        found.sort_unstable_by_key(|a| std::cmp::Reverse(place(a)));
+        found.into_iter().cloned().collect()
     }
 
     /// How many nodes stand where.

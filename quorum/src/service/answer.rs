@@ -55,6 +55,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         Request::RecordAccess(access) if access.node.as_ref().is_some_and(|n| n.as_str() == caller.name) && caller.role == Role::Node => {
             return Ok(());
         }
+        Request::Stale(inner) => return may(caller, inner),
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::ListAllocations { .. }
@@ -84,6 +85,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
         Request::StateHash => return state_hash(core).await,
+        Request::Stale(inner) => return stale(core, &inner),
         Request::VerifyAudit { from } => return auditing::verify(core, from.map(|from| *from)).await,
         Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
         Request::GetAllocation { .. }
@@ -184,26 +186,20 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         return leasing::renew(core, name, *token, holder, user.as_ref()).await;
     }
     core.reads.pass().await.map_err(unserved)?;
+    if let Some(answer) = as_applied(core, &request) {
+        return answer;
+    }
     match request {
-        Request::GetAllocation { key } => {
-            let found = core.agreed.ledger().find(&key).cloned()?;
-            Ok(Answer::Allocation(Box::new(Allocation::clone(&found))))
-        }
-        Request::ListAllocations { uid, states, limit } => {
-            let limit = if limit == 0 { LIST_MAX } else { limit.min(LIST_MAX) };
-            let found = core.agreed.ledger().list(uid, &states, limit as usize);
-            Ok(Answer::Allocations(bounded(found)))
-        }
-        Request::ListNodes => {
-            let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
-            Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
-        }
         Request::Members => Ok(Answer::Status(status(core))),
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
-        Request::ListTenants => Ok(Answer::Tenants(core.agreed.ledger().tenant_standings())),
-        Request::Submit { .. }
+        Request::GetAllocation { .. }
+        | Request::ListAllocations { .. }
+        | Request::ListNodes
+        | Request::ListTenants
+        | Request::Stale(_)
+        | Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
@@ -221,6 +217,35 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::StateHash
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
     }
+}
+
+/// What this member has applied says, where the question is one about that.
+fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>> {
+    let ledger = core.agreed.ledger();
+    Some(match request {
+        Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
+        Request::ListAllocations { uid, states, limit, before } => {
+            let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) };
+            let found = ledger.list(*uid, states, limit as usize, *before);
+            drop(ledger);
+            Ok(Answer::Allocations(bounded(found)))
+        }
+        Request::ListNodes => {
+            let nodes: Vec<_> = ledger.nodes().cloned().collect();
+            drop(ledger);
+            Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
+        }
+        Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
+        _ => return None,
+    })
+}
+
+/// An answer that nobody else was asked about, with its age. The age is read first: what is applied later is younger.
+fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
+    let age_ms = u64::try_from(core.silence().as_millis()).unwrap_or(u64::MAX);
+    let unfit = || Err(Refusal::Malformed { why: "no question that has a stale answer".to_owned() });
+    let answer = as_applied(core, request).unwrap_or_else(unfit)?;
+    Ok(Answer::Stale { age_ms, answer: Box::new(answer) })
 }
 
 /// As many as fit in one message.

@@ -5,5 +5,6 @@ mod auditing;
 mod certificates;
 mod formats;
 mod lab;
+mod lists;
 mod members;
 mod processes;

@@ -1,0 +1,50 @@
+//! Lists of allocations, page after page.
+
+use crate::failure::Failure;
+use crate::session::{Session, answer};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use std::time::Duration;
+
+/// Allocations of one page.
+const PAGE: usize = 1000;
+
+/// What was found.
+pub struct Found {
+    pub allocations: Vec<v1::Allocation>,
+    /// There are more than were wanted.
+    pub more: bool,
+    /// How old the oldest page may be, where stale ones were asked for.
+    pub age_ms: Option<u64>,
+}
+
+/// The newest that `request` asks for, at most so many.
+pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most: usize) -> Result<Found, Failure> {
+    let mut found = Found { allocations: Vec::new(), more: false, age_ms: None };
+    loop {
+        // One more than is wanted tells whether there are more.
+        let left = most.saturating_sub(found.allocations.len()).saturating_add(1);
+        request.limit = u32::try_from(left.min(PAGE)).unwrap_or(u32::MAX);
+        let page = answer(client.allocations().list(request.clone())).await?;
+        found.age_ms = found.age_ms.max(page.age_ms);
+        let is_last = page.allocations.is_empty() || page.next_page_token.is_empty();
+        found.allocations.extend(page.allocations);
+        if found.allocations.len() > most {
+            found.allocations.truncate(most);
+            found.more = true;
+            return Ok(found);
+        }
+        if is_last {
+            return Ok(found);
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+/// Says how old an answer is that one member gave alone.
+pub fn tell_age(session: &Session, age_ms: Option<u64>) {
+    if let Some(age_ms) = age_ms {
+        let age = Duration::from_millis(age_ms).as_secs_f64();
+        session.note(&format!("as one member of the quorum has it; it was in touch with the others {age:.1} s ago"));
+    }
+}
