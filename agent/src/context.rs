@@ -6,6 +6,7 @@ use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
+use crate::driver::NodeView;
 use crate::growth::Growth;
 use crate::hooks::Hooks;
 use crate::launch::Launches;
@@ -72,6 +73,8 @@ pub struct Context {
     pub attach_max_concurrent: usize,
     /// What the quorum says of nodes, as last heard.
     pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// What the driver says of this node, as last written down.
+    pub view: watch::Receiver<Arc<NodeView>>,
     /// The way to the driver.
     pub events: mpsc::Sender<Event>,
 }

@@ -5,9 +5,10 @@ use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
 use crate::supervisor;
-use lattice_model::{NodeReport, Revision};
+use lattice_model::{AllocationId, EndReason, Epoch, NodeReport, ReportItem, Revision};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
 use lattice_runtime::failpoint::{self, Point};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -29,6 +30,8 @@ pub struct NodeView {
     pub locals: Vec<Local>,
     /// Reports that wait for the quorum.
     pub reports_pending: usize,
+    /// Entry points that ended by themselves with these codes, of which the quorum does not know yet.
+    pub ended: BTreeMap<(AllocationId, Epoch), i32>,
 }
 
 /// Where the driver's outputs go.
@@ -106,11 +109,16 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         return;
     }
     let reports: Vec<NodeReport> = brain.reports().collect();
+    let ended = reports.iter().filter_map(|report| match &report.item {
+        ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code } } => Some(((*allocation, *epoch), *code)),
+        ReportItem::Ended { .. } | ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => None,
+    });
     let view = NodeView {
         incarnation: brain.incarnation().0,
         revision: brain.list().revision,
         locals: brain.locals().cloned().collect(),
         reports_pending: reports.len(),
+        ended: ended.collect(),
     };
     outputs.view.send_replace(Arc::new(view));
     outputs.reports.send_replace(Arc::new(reports));

@@ -26,6 +26,7 @@ mod devices;
 mod disk;
 pub mod doctor;
 mod driver;
+mod entry;
 mod environment;
 mod features;
 mod growth;
@@ -159,6 +160,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let spools = Spools::new(log_store, of_output, tasks.clone(), stop.child_token());
     let (events, queue) = mpsc::channel(EVENTS);
     let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
+    let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
     let context = Arc::new(Context {
         me: me.clone(),
         state_dir: config.state_dir.clone(),
@@ -184,6 +186,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         attached: Places::default(),
         attach_max_concurrent: config.attach_max_concurrent,
         cluster: cluster_view.clone(),
+        view: node_view.clone(),
         events: events.clone(),
     });
     supervisor::status("taking up the node's work");
@@ -206,7 +209,6 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         found: brain.found(),
     };
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
-    let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
     let outputs = Outputs { reports, view };
     let driver_stop = CancellationToken::new();
     let for_stop = driver_stop.clone();
@@ -245,12 +247,12 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         cluster: cluster_view,
         membership,
         session: session_view,
-        view: node_view,
         placing,
         vouches: config.has(Role::Api),
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
+        heads: service::Heads::default(),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };

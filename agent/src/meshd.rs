@@ -2,16 +2,17 @@
 //!
 //! * a launch's part: only the head of an allocation that this node has, under the same epoch;
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
-//! * launches on this head: agents of role `api`, for the allocation's owner;
+//! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
 use crate::context::Shared;
+use crate::entry;
 use crate::environment;
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
 use crate::mesh::frame::{
-    self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
+    self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
 };
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
@@ -59,6 +60,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
@@ -197,6 +199,21 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         logs::tail(dir, spool, spools.store().cloned(), wanted, follow, out).await;
     });
     items
+}
+
+async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    if peer.role != Role::Api {
+        return Ok(());
+    }
+    let mut items = entry::follow(context, open);
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
 }
 
 async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {

@@ -13,10 +13,12 @@ mod leases;
 mod nodes;
 mod output;
 mod refusal;
+mod watching;
+
+pub use watching::Heads;
 
 use crate::cluster::Cluster;
 use crate::context::Shared;
-use crate::driver::NodeView;
 use crate::membership::Membership;
 use crate::places::Places;
 use crate::placing::Placing;
@@ -47,7 +49,6 @@ pub struct Api {
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,
     pub session: watch::Receiver<SessionState>,
-    pub view: watch::Receiver<Arc<NodeView>>,
     /// Whether this agent vouches for the users of its machine.
     pub vouches: bool,
     /// The scheduler, where this agent is one.
@@ -57,6 +58,8 @@ pub struct Api {
     pub started_at: Timestamp,
     /// How many images may be read at once for their digests: reading takes as long as the image is large.
     pub digests: Arc<Semaphore>,
+    /// Heads of allocations that are followed here.
+    pub heads: Heads,
     /// Who reads how many logs here.
     pub log_streams: Places,
     /// How many each user may.

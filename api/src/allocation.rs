@@ -51,6 +51,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         uenv_sha256,
         epoch: allocation.epoch.0,
         share: spec.share.as_ref().map(crate::spec::amount),
+        entry_exit_code: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
 //!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
+//!     of a job of one's own: the head's word suffices for how its command ended, and the quorum's is not waited for
 //!   LaunchInput ◀── keys, while it runs and where it has a terminal
 //! ```
 
@@ -18,7 +19,7 @@ use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::Start;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::io::Write;
 use std::time::Duration;
@@ -95,6 +96,8 @@ fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
 pub enum End {
     /// The allocation ended; this is its last state.
     Ended(Box<v1::Allocation>),
+    /// Its command ended by itself with this code, and the allocation with it: so its head says.
+    Told(i32),
     /// It goes on without us: what a shell says of what made us leave.
     Left(u8),
 }
@@ -173,22 +176,22 @@ pub async fn follow(
     screen: Screen,
     mut own: Option<Own>,
 ) -> Result<(End, bool), Failure> {
-    let following = Following { session, request, screen: RefCell::new(screen), patience: Patience::default() };
-    let mut cancelled = false;
+    let cancelled = Cell::new(false);
+    let following = Following { session, request, screen: RefCell::new(screen), patience: Patience::default(), cancelled };
     loop {
-        let once = following.once(&client, &mut own, &mut cancelled).await;
+        let once = following.once(&client, &mut own).await;
         own.iter_mut().for_each(Own::rest);
         let failure = match once {
             Ok(end) => {
                 following.screen.borrow_mut().finish()?;
-                return Ok((end, cancelled));
+                return Ok((end, following.cancelled.get()));
             }
             // A job of its own is under way: its output waits for its turn.
             Err(failure) if own.is_some() && failure.is_no_place() => {
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
                 tokio::select! {
                     () = sleep(PLACE_AGAIN) => {}
-                    code = left(&mut own) => return Ok((End::Left(code), cancelled)),
+                    code = left(&mut own) => return Ok((End::Left(code), following.cancelled.get())),
                 }
                 continue;
             }
@@ -199,7 +202,7 @@ pub async fn follow(
             connected = following.patience.connect_again(session, failure) => client = connected?,
             code = left(&mut own) => {
                 eprintln!("lattice: no agent to tell: allocation {} goes on; `lattice cancel` ends it later", short(&request.key));
-                return Ok((End::Left(code), cancelled));
+                return Ok((End::Left(code), following.cancelled.get()));
             }
         }
     }
@@ -226,17 +229,20 @@ struct Following<'a> {
     request: &'a v1::LogsRequest,
     screen: RefCell<Screen>,
     patience: Patience,
+    /// Whether it was cancelled here: the quorum then says how it ended.
+    cancelled: Cell<bool>,
 }
 
 impl Following<'_> {
     /// Follows on one connection.
-    async fn once(&self, client: &Client, own: &mut Option<Own>, cancelled: &mut bool) -> Result<End, Failure> {
+    async fn once(&self, client: &Client, own: &mut Option<Own>) -> Result<End, Failure> {
         let key = &self.request.key;
         let last: RefCell<Option<v1::Allocation>> = RefCell::new(None);
-        let mut waiting_told = own.is_none();
+        let ours = own.is_some();
+        let mut waiting_told = !ours;
         let (runs, running) = watch::channel(false);
         let start = Start { id: String::new(), allocation: key.clone() };
-        let both = async { tokio::try_join!(self.logs(client), self.watch(client, &last, &runs)) };
+        let both = async { tokio::try_join!(self.logs(client), self.watch(client, ours, &last, &runs)) };
         tokio::pin!(both);
         let waiting = sleep(WAITING_TOLD_AFTER);
         tokio::pin!(waiting);
@@ -262,19 +268,20 @@ impl Following<'_> {
             };
             let Some(came) = came else { break };
             own.iter_mut().for_each(Own::rest);
-            if let (Came::Interrupt, true) = (&came, *cancelled) {
+            if let (Came::Interrupt, true) = (&came, self.cancelled.get()) {
                 return Ok(End::Left(INTERRUPTED));
             }
             let again = if let Came::Interrupt = came { "; Ctrl-C again leaves it to end by itself" } else { "" };
             eprintln!("lattice: cancelling allocation {}{again}", short(key));
             answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
-            *cancelled = true;
+            self.cancelled.set(true);
             if let Came::Farewell(code) = came {
                 return Ok(End::Left(code));
             }
         }
         let seen = last.borrow_mut().take();
         match seen {
+            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if !self.cancelled.get() => Ok(End::Told(code)),
             Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
                 Ok(End::Ended(Box::new(allocation)))
             }
@@ -293,13 +300,23 @@ impl Following<'_> {
         Ok(())
     }
 
-    async fn watch(&self, client: &Client, last: &RefCell<Option<v1::Allocation>>, runs: &watch::Sender<bool>) -> Result<(), Failure> {
-        let request = v1::WatchAllocationRequest { key: self.request.key.clone() };
+    async fn watch(
+        &self,
+        client: &Client,
+        ours: bool,
+        last: &RefCell<Option<v1::Allocation>>,
+        runs: &watch::Sender<bool>,
+    ) -> Result<(), Failure> {
+        let request = v1::WatchAllocationRequest { key: self.request.key.clone(), entry: ours };
         let mut stream = client.allocations().watch(request).await?.into_inner();
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
-            runs.send_replace(allocation.state == "Running");
+            let told = allocation.entry_exit_code.is_some() && !self.cancelled.get();
+            runs.send_replace(allocation.state == "Running" && !told);
             last.replace(Some(allocation));
+            if told {
+                break;
+            }
         }
         Ok(())
     }
@@ -309,6 +326,7 @@ impl Following<'_> {
 pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
     let a = match end {
         End::Ended(allocation) => allocation,
+        End::Told(code) => return Ok(program_code(*code)),
         End::Left(code) => return Ok(*code),
     };
     if let Some(code) = a.exit_code {
@@ -348,5 +366,6 @@ mod tests {
         assert_eq!(code(&ended("Cancelled", None), true), Ok(130));
         assert_eq!(code(&ended("Cancelled", None), false), Err(125));
         assert_eq!(code(&End::Left(143), true), Ok(143));
+        assert_eq!(code(&End::Told(3), false), Ok(3));
     }
 }

@@ -123,6 +123,8 @@ pub enum Open {
     /// From an `api` agent, for a user: what is typed at the terminal of a launch of this head. Then
     /// one [`HeadAnswer`], and [`super::terminal::ToTerminal`] after it.
     Keyboard(AbortOpen),
+    /// From an `api` agent, for a user: how an allocation's entry point goes, of its head. Then [`EntryItem`].
+    Entry(EntryOpen),
 }
 
 /// [`LaunchSpec`] on the wire.
@@ -263,6 +265,25 @@ pub struct AbortOpen {
     pub epoch: u64,
     pub uid: u32,
     pub user: String,
+}
+
+/// An allocation of a user's.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct EntryOpen {
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    pub uid: u32,
+    pub user: String,
+}
+
+/// How an entry point goes, as its head has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum EntryItem {
+    /// It was told to begin: its nodes have files.
+    Runs,
+    /// It ended by itself with this code, and the allocation with it. Nothing follows. A stream that ends without this leaves the
+    /// end for the quorum to tell.
+    Ended { code: i32 },
 }
 
 /// What a head says to an [`AbortOpen`].

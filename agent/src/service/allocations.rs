@@ -1,6 +1,7 @@
 //! `AllocationService`: submissions and their life. Output and launches are in files of their own.
 
 use super::refusal::{status, unexpected};
+use super::watching::AllocationWatch;
 use super::{Api, attaching, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
@@ -10,7 +11,7 @@ use lattice_quorum::wire::{Answer, ListPlace, Request as Ask};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -19,8 +20,6 @@ use tonic::{Request, Response, Status};
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
-/// Between two questions about an allocation that the watch lacks, while the quorum has nothing newer or does not answer.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
 
@@ -104,16 +103,17 @@ impl AllocationService for Api {
 
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&request.into_inner().key).await?;
+        let request = request.into_inner();
+        let allocation = self.followed(&request.key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let (out, stream) = mpsc::channel(4);
         let api = self.clone();
         tokio::spawn(async move {
-            let mut watch = AllocationWatch::new(api, allocation);
+            let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
             loop {
-                let now = watch.now().clone();
-                let over = now.state.is_terminal();
-                if out.send(Ok(lattice_api::allocation::to_proto(&now))).await.is_err() || over {
+                let now = lattice_api::allocation::to_proto(watch.now());
+                let now = v1::Allocation { entry_exit_code: watch.entry().exit_code(), ..now };
+                if out.send(Ok(now)).await.is_err() || watch.now().state.is_terminal() {
                     return;
                 }
                 tokio::select! {
@@ -213,6 +213,18 @@ impl Api {
             other => Err(unexpected(&other)),
         }
     }
+
+    /// One that is to be followed: as the agent's own watch has it, which is what it is then followed on; else as the quorum has it.
+    pub(super) async fn followed(&self, key: &str) -> Result<Allocation, Status> {
+        let known = key.parse().ok().and_then(|id: AllocationId| {
+            let cluster = self.cluster.borrow();
+            cluster.allocations.get(&id).filter(|_| cluster.fresh).cloned()
+        });
+        match known {
+            Some(allocation) => Ok(allocation),
+            None => self.allocation(key).await,
+        }
+    }
 }
 
 fn place(token: &str) -> Result<Option<ListPlace>, Status> {
@@ -256,69 +268,4 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
             format!("ended {}: {why}{hint}", allocation.state)
         }
     }
-}
-
-/// Follows one allocation on the agent's own watch of the cluster; what was known last stays while the quorum is away.
-pub(super) struct AllocationWatch {
-    api: Api,
-    cluster: watch::Receiver<Arc<Cluster>>,
-    now: Allocation,
-}
-
-impl AllocationWatch {
-    pub(super) fn new(api: Api, now: Allocation) -> Self {
-        let cluster = api.cluster.clone();
-        Self { api, cluster, now }
-    }
-
-    /// The allocation as last heard of.
-    pub(super) fn now(&self) -> &Allocation {
-        &self.now
-    }
-
-    /// Waits until something newer is known. Safe to drop while it waits.
-    pub(super) async fn changed(&mut self) {
-        loop {
-            let seen = self.look();
-            let newer = match seen {
-                Seen::Newer(newer) => Some(*newer),
-                // It ended and is not watched any more: how, the quorum still tells.
-                Seen::Gone => match self.api.allocation(&self.now.id.to_string()).await {
-                    Ok(ended) if ended.revision > self.now.revision => Some(ended),
-                    Ok(_) | Err(_) => {
-                        tokio::time::sleep(ASK_AGAIN).await;
-                        None
-                    }
-                },
-                Seen::Nothing => {
-                    if self.cluster.changed().await.is_err() {
-                        std::future::pending::<()>().await;
-                    }
-                    None
-                }
-            };
-            if let Some(newer) = newer.filter(|a| a.revision > self.now.revision) {
-                self.now = newer;
-                return;
-            }
-        }
-    }
-
-    fn look(&mut self) -> Seen {
-        let cluster = self.cluster.borrow_and_update();
-        match cluster.allocations.get(&self.now.id) {
-            Some(known) if known.revision > self.now.revision => Seen::Newer(Box::new(known.clone())),
-            Some(_) => Seen::Nothing,
-            // The watch has everything up to its revision that has not ended.
-            None if cluster.fresh && cluster.revision > self.now.revision && !self.now.state.is_terminal() => Seen::Gone,
-            None => Seen::Nothing,
-        }
-    }
-}
-
-/// What the cluster's watch says of an allocation.
-enum Seen {
-    Newer(Box<Allocation>),
-    Gone,
-    Nothing,
 }

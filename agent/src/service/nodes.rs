@@ -40,7 +40,7 @@ impl NodeService for Api {
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
         self.caller(&request).await?;
-        let view = self.view.borrow().clone();
+        let view = self.context.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member } => (true, format!("session with {member}")),
             SessionState::Lost { since, why } => (

@@ -1,7 +1,7 @@
 //! Output of allocations and launches, brought together from the nodes where it lies.
 
 use super::access::Whose;
-use super::allocations::AllocationWatch;
+use super::watching::{AllocationWatch, Entry};
 use super::{Api, now};
 use crate::log_store::Place;
 use crate::logs;
@@ -60,7 +60,7 @@ pub(super) fn received(said: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bo
 pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
-    let allocation = api.allocation(&request.key).await?;
+    let allocation = if request.follow { api.followed(&request.key).await? } else { api.allocation(&request.key).await? };
     caller.check(allocation.id, &allocation.owner)?;
     let (stdout, stderr) = match request.stream.as_str() {
         "" => (true, true),
@@ -113,12 +113,17 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
 }
 
 /// Whether the attempt of its present epoch has begun: its nodes have files then.
-fn ran(allocation: &Allocation) -> bool {
+fn ran(allocation: &Allocation, entry: Entry) -> bool {
     match allocation.state {
-        AllocationState::Pending | AllocationState::Staging => false,
+        AllocationState::Pending | AllocationState::Staging => entry != Entry::Unknown,
         AllocationState::Running => true,
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_some(),
     }
+}
+
+/// Whether it has ended, or will as soon as the quorum has heard how.
+fn is_over(watch: &AllocationWatch) -> bool {
+    watch.now().state.is_terminal() || watch.entry().exit_code().is_some()
 }
 
 fn requeued(now: &Allocation) -> String {
@@ -141,11 +146,11 @@ async fn follow_allocation(
     out: mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) {
     let follow = selection.follow;
-    let mut watch = AllocationWatch::new(api.clone(), allocation);
+    let mut watch = AllocationWatch::new(api.clone(), allocation, follow.then(|| selection.user.clone()));
     let mut read = None;
     loop {
         let now = watch.now().clone();
-        if ran(&now) && read != Some(now.epoch) {
+        if ran(&now, watch.entry()) && read != Some(now.epoch) {
             if read.is_some() {
                 selection.received.clear();
                 selection.tail = None;
@@ -156,19 +161,19 @@ async fn follow_allocation(
             let script = matches!(now.spec.entrypoint, Entrypoint::Script { .. });
             let nodes: Vec<NodeId> =
                 now.nodes().take(if script { 1 } else { usize::MAX }).filter(|n| node.as_ref().is_none_or(|w| w == *n)).cloned().collect();
-            let (ended, over) = watch::channel(now.state.is_terminal());
+            let (ended, over) = watch::channel(is_over(&watch));
             let mut gathering = std::pin::pin!(gather(api, &nodes, &selection, over, &out));
             loop {
                 tokio::select! {
                     () = &mut gathering => break,
                     () = watch.changed(), if follow => {
-                        let left = watch.now().state.is_terminal() || watch.now().epoch != now.epoch;
+                        let left = is_over(&watch) || watch.now().epoch != now.epoch;
                         ended.send_replace(left);
                     }
                 }
             }
         }
-        if !follow || watch.now().state.is_terminal() || out.is_closed() {
+        if !follow || is_over(&watch) || out.is_closed() {
             if read.is_none() {
                 let _ = out.send(Ok(notice("", &format!("there is no output: it is {} and has not run", watch.now().state)))).await;
             }

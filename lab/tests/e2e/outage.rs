@@ -7,6 +7,8 @@ use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 static OUTAGE: Group = Group::large("outage");
@@ -17,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         OUTAGE.test("a_follower_less_is_not_noticed", &[], follower),
         OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
         OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
+        OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], heads_word),
         OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
         OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
         OUTAGE.test("acknowledged_submissions_survive_kill_9_of_every_member", &[], durable),
@@ -132,6 +135,32 @@ fn all_members(w: &World) {
     start_all_members(w);
     whole(w, &id, 100);
     w.assert_nothing_left();
+}
+
+fn heads_word(w: &World) {
+    let go = w.dir.join("go");
+    let waits = format!("echo begun; while [ ! -e {} ]; do sleep 0.05; done; echo over; exit 7", go.display());
+    let mut command = w.at("n1").command(&["launch", "--name", "waits", "--", "/bin/sh", "-c", &waits]);
+    let mut job = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(job.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "begun\n");
+    let id = text(&w.status("@last"), "id");
+    let head = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    kill_all_members(w);
+    std::fs::write(&go, "").unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    let ended = job.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), rest.as_str()), (Some(7), "over\n"), "{}", String::from_utf8_lossy(&ended.stderr));
+    // Nobody but the head's journal knows it now.
+    faults::kill_node(&w.dir, &head).unwrap();
+    start_all_members(w);
+    faults::start_node(&w.dir, &head).unwrap();
+    let told = w.ended(&id);
+    let said = ["state", "exit_code", "requeue_count"].map(|key| text(&told, key));
+    assert_eq!(said, ["Failed", "7", "0"].map(str::to_owned), "{told}");
 }
 
 fn agent_alone(w: &World) {
