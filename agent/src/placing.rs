@@ -1,6 +1,14 @@
 //! The scheduler's role: while this agent holds the lease, it proposes claims for what its view shows.
 //!
 //! It proposes and may lose: the quorum refuses what does not hold any more, and the next round sees why.
+//!
+//! ```text
+//!   lease is ours ──────▶ every round: what waits
+//!   lease is another's ─▶ what is submitted here and finds room while nobody waits, under that lease's token
+//! ```
+//!
+//! A submission that can be placed at once so costs one commit, wherever it is made (decision 0021). Order is the lease's
+//! holder's alone: who finds anybody waiting leaves it to him.
 
 use crate::cluster::Cluster;
 use crate::membership::Membership;
@@ -16,11 +24,13 @@ use tokio_util::sync::CancellationToken;
 /// In a cluster of more nodes, looking at all of them for one submission costs more than the commit that it saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
 
-/// The lease while it is ours.
+/// The lease as last heard of.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     token: u64,
+    /// When it ends unless it is renewed, counted from when it was asked for.
     until: Instant,
+    ours: bool,
 }
 
 /// What the API asks the scheduler of this agent.
@@ -32,7 +42,7 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// The claim to submit an allocation with: where this agent has the lease and there is room and nobody waits.
+    /// The claim to submit an allocation with: where the lease's token is known and there is room and nobody waits.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
         let lease = (*self.lease.borrow()).filter(|l| Instant::now() < l.until)?;
         let view = {
@@ -47,7 +57,7 @@ impl Placing {
     }
 }
 
-/// Places until `stop`; then gives the lease back. `held` says whether the lease is ours.
+/// Places until `stop`; then gives the lease back. `held` says what is known of the lease.
 pub async fn run(
     me: NodeId,
     quorum: QuorumClient,
@@ -65,17 +75,19 @@ pub async fn run(
         tokio::select! {
             () = stop.cancelled() => break,
             _ = renew.tick() => {
-                let asked = Instant::now();
-                lease = match keep(&me, &quorum, lease.map(|l| l.token), lease_ms).await {
-                    Some(token) => Some(Lease { token, until: asked + ttl }),
-                    None => lease.filter(|l| l.until > Instant::now()),
+                let until = Instant::now() + ttl;
+                let ours = lease.filter(|l| l.ours).map(|l| l.token);
+                lease = match keep(&me, &quorum, ours, lease_ms).await {
+                    Kept::Ours(token) => Some(Lease { token, until, ours: true }),
+                    Kept::Others(token) => token.map(|token| Lease { token, until, ours: false }),
+                    Kept::Unknown => lease.filter(|l| l.until > Instant::now()),
                 };
                 held.send_replace(lease);
             }
             changed = cluster.changed() => if changed.is_err() { break },
             changed = gossip.changed() => if changed.is_err() { break },
         }
-        let Some(Lease { token, until }) = lease else { continue };
+        let Some(Lease { token, until, ours: true }) = lease else { continue };
         if Instant::now() >= until {
             lease = None;
             held.send_replace(None);
@@ -95,34 +107,44 @@ pub async fn run(
         }
     }
     held.send_replace(None);
-    if let Some(Lease { token, .. }) = lease {
+    if let Some(Lease { token, ours: true, .. }) = lease {
         let release = Request::ReleaseLease { name: SCHEDULER_LEASE.to_owned(), token, user: None };
         let _ = quorum.call(&release, Duration::from_millis(500)).await;
     }
 }
 
+/// Whose the lease is, and its token.
+enum Kept {
+    Ours(u64),
+    /// The quorum may be of a version that does not tell it.
+    Others(Option<u64>),
+    /// The quorum did not say.
+    Unknown,
+}
+
 /// Renews the lease, or takes it where there is none to renew.
-async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64) -> Option<u64> {
+async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64) -> Kept {
     if let Some(token) = held {
         let renewal = Request::RenewLease { name: SCHEDULER_LEASE.to_owned(), token, holder: me.clone(), user: None };
         match quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await {
-            Ok(Answer::Lease { token, .. }) => return Some(token),
+            Ok(Answer::Lease { token, .. }) => return Kept::Ours(token),
             // It ended, or is of a cluster level that knows no renewal: it is taken anew.
             Ok(_) | Err(CallError::Refused(_)) => {}
-            Err(CallError::Unavailable { .. }) => return None,
+            Err(CallError::Unavailable { .. }) => return Kept::Unknown,
         }
     }
     let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: me.clone(), ttl_ms, user: None };
     match quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await {
-        Ok(Answer::Lease { token, .. }) => Some(token),
+        Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
         Ok(other) => {
             tracing::error!(?other, "the quorum answered a lease with something else");
-            None
+            Kept::Unknown
         }
-        Err(CallError::Refused(Refusal::LeaseHeld { .. } | Refusal::Held { .. })) => None,
+        Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => Kept::Others(token),
+        Err(CallError::Refused(Refusal::Held { .. })) => Kept::Others(None),
         Err(error) => {
             tracing::debug!(%error, "the scheduler's lease could not be had");
-            None
+            Kept::Unknown
         }
     }
 }

@@ -155,7 +155,7 @@ fn decoders() -> Vec<Decoder> {
             &[
                 Ok(Answer::Allocation(Box::new(allocation.clone()))),
                 Ok(Answer::Audit(AuditFound { records: records.clone(), upto: 4, end: 4 })),
-                Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None }),
+                Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
             ],
         ),
         decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),

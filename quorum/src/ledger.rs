@@ -47,7 +47,7 @@ pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
-pub use leases::Lease;
+pub use leases::{Lease, held};
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
 pub use tenants::{QuotaChange, TenantChange};
 

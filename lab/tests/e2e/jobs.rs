@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         JOBS.test("a_script_asks_by_its_lines_and_launches_ranks", &[], script),
         JOBS.test("slurm_lines_are_understood", &[], sbatch_script),
         JOBS.test("launch_from_outside_submits_and_waits", &[], launch_outside),
+        JOBS.test("what_finds_room_is_placed_with_its_submission_by_any_agent", &[], placed_at_once),
         JOBS.test("output_is_bytes_and_none_is_lost", &[], many_bytes),
         JOBS.test("short_ids_and_last_name_a_job", &[], names),
         JOBS.test("status_says_what_is_documented", &[], documented_status),
@@ -127,6 +128,17 @@ fn launch_outside(w: &World) {
     for _ in 0..5 {
         let quiet = w.run(&["launch", "--", "/bin/true"]);
         assert_eq!((quiet.code(), quiet.out().as_str(), quiet.err().as_str()), (0, "", ""), "what says nothing is told nothing");
+    }
+}
+
+fn placed_at_once(w: &World) {
+    // One command has one time. Of these agents one has the scheduler's lease.
+    for node in ["n1", "n2", "n3"] {
+        w.wait(&format!("{node} to place with one command what is submitted to it"), || {
+            let id = w.at(node).ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
+            let ended = w.completed(id.trim());
+            ms(&ended, "claimed_at") == ms(&ended, "submitted_at")
+        });
     }
 }
 

@@ -70,8 +70,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         if let Some(lease) = self.leases.get_mut(name) {
             if lease.holder != *holder || lease.user.as_ref().map(whose) != user.map(whose) {
-                let user = lease.user.as_ref().map(|u| u.name.clone());
-                return Err(Refusal::LeaseHeld { name: name.to_owned(), holder: lease.holder.clone(), user });
+                return Err(held(name, lease));
             }
             lease.ttl_ms = ttl_ms;
             lease.renewed = step.revision;
@@ -102,8 +101,7 @@ impl Ledger {
         let lease = self.leases.get(name).filter(|l| l.token == token).ok_or_else(stale)?;
         entitled(name, lease, user)?;
         if lease.holder != *holder {
-            let user = lease.user.as_ref().map(|u| u.name.clone());
-            return Err(Refusal::LeaseHeld { name: name.to_owned(), holder: lease.holder.clone(), user });
+            return Err(held(name, lease));
         }
         self.held_back(holder)?;
         Ok(lease)
@@ -171,6 +169,13 @@ impl Ledger {
             None => Ok(()),
         }
     }
+}
+
+/// That another one has the lease. Its token is told of a role's alone: a user's is the key to what it guards.
+pub fn held(name: &str, lease: &Lease) -> Refusal {
+    let user = lease.user.as_ref().map(|u| u.name.clone());
+    let token = user.is_none().then_some(lease.token);
+    Refusal::LeaseHeld { name: name.to_owned(), holder: lease.holder.clone(), user, token }
 }
 
 fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {

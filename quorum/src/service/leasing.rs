@@ -1,7 +1,7 @@
 //! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
 
 use super::unserved;
-use crate::ledger::{Action, OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
+use crate::ledger::{Action, OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, held};
 use crate::member::Core;
 use crate::wire::{Answer, LeaseStanding, Refusal};
 use lattice_model::{NodeId, Principal};
@@ -12,9 +12,7 @@ use std::time::Instant;
 pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Result<(), Refusal> {
     let ledger = core.agreed.ledger();
     match ledger.leases().find(|(n, _)| *n == name) {
-        Some((_, lease)) if lease.holder != *holder => {
-            Err(Refusal::LeaseHeld { name: name.to_owned(), holder: lease.holder.clone(), user: None })
-        }
+        Some((_, lease)) if lease.holder != *holder => Err(held(name, lease)),
         Some(_) | None => Ok(()),
     }
 }
