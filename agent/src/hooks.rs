@@ -95,6 +95,11 @@ impl Hooks {
         }
     }
 
+    /// Whether there is one to be run before work.
+    pub fn has_prologue(&self) -> bool {
+        self.prologue.is_some()
+    }
+
     /// Runs the hook of `moment`, where there is one, to its end or until `cancel`; then nothing of it is left.
     /// `data`: what it is told of scratch and output.
     pub async fn run(

@@ -4,6 +4,9 @@
 //!   identity ─▶ scratch, output ─▶ site's prologue ─▶ image ─▶ scope, shim
 //!   (blocking)                     (cancellable)     (cancellable) (blocking, short)
 //! ```
+//!
+//! Without prologue and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
+//! millisecond.
 
 use super::Detail;
 use super::find::{self, Missing};
@@ -29,10 +32,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// The line to a shim.
+pub(super) struct Line {
+    pub stream: UnixStream,
+    /// Whether it was just started, and so has nothing yet.
+    pub fresh: bool,
+}
+
 /// A prologue that is being made.
 pub(super) struct Preparing {
     cancel: CancellationToken,
-    done: JoinHandle<Result<UnixStream, String>>,
+    done: JoinHandle<Result<Line, String>>,
 }
 
 impl Preparing {
@@ -50,19 +60,19 @@ impl Preparing {
     }
 
     /// The line to the shim, or why there is none. Safe to drop while it waits.
-    pub(super) async fn ended(&mut self) -> Result<UnixStream, String> {
+    pub(super) async fn ended(&mut self) -> Result<Line, String> {
         (&mut self.done).await.unwrap_or_else(|broke| Err(format!("preparing broke: {broke}")))
     }
 
     /// Ends it soon. The line to the shim, where it came so far.
-    pub(super) async fn give_up(mut self) -> Option<UnixStream> {
+    pub(super) async fn give_up(mut self) -> Option<Line> {
         self.cancel.cancel();
         self.ended().await.ok()
     }
 }
 
 /// The pending half of a `select!`: never, where nothing is being prepared.
-pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<UnixStream, String> {
+pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<Line, String> {
     match preparing {
         Some(preparing) => preparing.ended().await,
         None => std::future::pending().await,
@@ -77,16 +87,24 @@ async fn prepare(
     dir: ShimDir,
     detail: watch::Sender<Detail>,
     cancel: CancellationToken,
-) -> Result<UnixStream, String> {
+) -> Result<Line, String> {
     let say = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
     let going_on = || if cancel.is_cancelled() { Err("cancelled while it was prepared".to_owned()) } else { Ok(()) };
     say("preparing: identity and scratch");
     let begun = {
-        let (context, share, dir) = (Arc::clone(&context), Arc::clone(&share), dir.clone());
-        blocking(move || begin(&context, &share, &dir)).await?
+        let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
+        let (dir, cancel) = (dir.clone(), cancel.clone());
+        blocking(move || match begin(&context, &share, &dir)? {
+            Begun::Planned(planned) if !context.hooks.has_prologue() && share.spec.uenv.is_none() && !cancel.is_cancelled() => {
+                failpoint::pass(Point::PrologueOver);
+                start(&context, &share, assignment.as_ref(), &dir, None, &planned).map(Begun::There)
+            }
+            begun => Ok(begun),
+        })
+        .await?
     };
     let planned = match begun {
-        Begun::There(stream) => return Ok(stream),
+        Begun::There(line) => return Ok(line),
         Begun::Planned(planned) => planned,
     };
     // Nothing of it lives here yet: whoever waits for the adoption need not wait for a long prologue.
@@ -109,14 +127,14 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + S
 }
 
 enum Begun {
-    /// A former life of the agent came to the end of it.
-    There(UnixStream),
+    /// This came to the end of it, or a former life of the agent did.
+    There(Line),
     Planned(Planned),
 }
 
 fn begin(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<Begun, String> {
     match find::find(context, share.allocation, dir) {
-        Ok(stream) => return Ok(Begun::There(stream)),
+        Ok(stream) => return Ok(Begun::There(Line { stream, fresh: false })),
         Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
         Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
@@ -160,7 +178,7 @@ fn start(
     dir: &ShimDir,
     image: Option<(PathBuf, PathBuf)>,
     planned: &Planned,
-) -> Result<UnixStream, String> {
+) -> Result<Line, String> {
     let scope = match &context.slice {
         Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?),
         None => None,
@@ -197,9 +215,11 @@ fn start(
         Ok(StartedShim { pid, pidfd, stream }) => {
             failpoint::pass(Point::ShimStarted);
             tokio::spawn(reap(pid, pidfd));
-            Ok(stream)
+            Ok(Line { stream, fresh: true })
         }
-        Err(StartError::AlreadyRunning { .. }) => connect_shim(dir).map_err(|e| format!("the shim does not answer: {e}")),
+        Err(StartError::AlreadyRunning { .. }) => {
+            connect_shim(dir).map(|stream| Line { stream, fresh: false }).map_err(|e| format!("the shim does not answer: {e}"))
+        }
         Err(error) => Err(with_causes(&error)),
     }
 }

@@ -3,7 +3,7 @@
 use super::find::{self, Missing};
 use super::link::Link;
 use super::local_launch::LocalLaunch;
-use super::prepare::{self, Preparing};
+use super::prepare::{self, Line, Preparing};
 use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
@@ -19,7 +19,7 @@ use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, ShimDir, StopReason, ToShim};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -62,6 +62,7 @@ pub(super) fn begin(
         preparing: None,
         probing: None,
         phase: Phase::Idle,
+        fresh: false,
         synced: false,
         started: false,
         launches: BTreeMap::new(),
@@ -96,6 +97,8 @@ struct AllocationTask {
     /// Makes the probes, where there are any.
     probing: Option<AbortOnDropHandle<()>>,
     phase: Phase,
+    /// Whether the shim was just started when the present line came.
+    fresh: bool,
     /// Whether the shim has told all that it has, on the present line.
     synced: bool,
     /// Whether the brain said that it may run.
@@ -189,9 +192,9 @@ impl AllocationTask {
         }
     }
 
-    async fn prepared(&mut self, result: Result<std::os::unix::net::UnixStream, String>) {
+    async fn prepared(&mut self, result: Result<Line, String>) {
         let failure = match result {
-            Ok(stream) => match self.take_link(stream).await {
+            Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
                     self.look_after_logs(false);
                     self.phase = Phase::AwaitingReady;
@@ -218,17 +221,18 @@ impl AllocationTask {
     /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
     async fn give_up_preparing(&mut self) {
         if let Some(preparing) = self.preparing.take()
-            && let Some(stream) = preparing.give_up().await
-            && let Err(error) = self.take_link(stream).await
+            && let Some(line) = preparing.give_up().await
+            && let Err(error) = self.take_link(line).await
         {
             tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
         }
     }
 
-    async fn take_link(&mut self, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {
+    async fn take_link(&mut self, Line { stream, fresh }: Line) -> std::io::Result<()> {
         let mut link = Link::new(stream)?;
         link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
         self.link = Some(link);
+        self.fresh = fresh;
         self.synced = false;
         self.stand();
         Ok(())
@@ -240,7 +244,7 @@ impl AllocationTask {
         let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;
         let stream = found.map_err(|e| Missing::Unreachable(std::io::Error::other(e)))??;
         failpoint::pass(Point::ShimFound);
-        self.take_link(stream).await.map_err(Missing::Unreachable)
+        self.take_link(Line { stream, fresh: false }).await.map_err(Missing::Unreachable)
     }
 
     /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
@@ -528,8 +532,12 @@ impl AllocationTask {
 
     /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
     async fn is_synced(&mut self) {
-        let dir = self.dir.clone();
-        let on_disk = tokio::task::spawn_blocking(move || launches(&dir)).await.ok().and_then(Result::ok).unwrap_or_default();
+        let on_disk = if self.fresh {
+            BTreeSet::new()
+        } else {
+            let dir = self.dir.clone();
+            tokio::task::spawn_blocking(move || launches(&dir)).await.ok().and_then(Result::ok).unwrap_or_default()
+        };
         for number in on_disk.into_iter().filter(|n| *n > 0) {
             if !self.launches.values().any(|l| l.spec.number == number) {
                 self.over(number);
