@@ -14,6 +14,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// Where a program without a slash is looked for when its environment has no `PATH`.
@@ -148,7 +149,8 @@ impl Start {
     }
 }
 
-/// Of linux/sched.h; libc's constant is too narrow for it.
+/// Of linux/sched.h; libc's constants are too narrow for them.
+const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// For a child that has our memory: it calls the kernel and little else.
 const CHILD_STACK_BYTES: usize = 64 * 1024;
@@ -259,6 +261,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
     let plan = ChildPlan {
         v1_groups: program.v1_groups.iter().map(AsRawFd::as_raw_fd).collect(),
+        ignored: ignored(),
         sources,
         teller: teller_fd,
         identity: user.map(|u| (u.uid, u.gid, u.groups.as_slice())),
@@ -288,7 +291,8 @@ impl Prepared<'_> {
         let name = &self.start.program;
         let system = |doing| move |errno: Errno| not_executable(name, doing, errno.desc());
         let mut pidfd: RawFd = -1;
-        let mut flags = libc::CLONE_PIDFD.cast_unsigned().into();
+        // A handler of ours must not run in the child.
+        let mut flags = u64::from(libc::CLONE_PIDFD.cast_unsigned()) | CLONE_CLEAR_SIGHAND;
         let mut stack = Vec::<u8>::new();
         if memory == Memory::Lent {
             flags |= u64::from((libc::CLONE_VM | libc::CLONE_VFORK).cast_unsigned());
@@ -311,7 +315,6 @@ impl Prepared<'_> {
             args.stack_size = (CHILD_STACK_BYTES - STACK_ALIGNMENT) as u64;
         }
 
-        // A handler of ours must not run in the child.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(system("blocking signals"))?;
         // SAFETY: the child runs `become_program`, which uses only what was prepared and calls that are
         // async-signal-safe, and never returns. Where it has our memory it has a stack of its own in it, and this thread,
@@ -378,6 +381,20 @@ unsafe fn clone3(args: &mut libc::clone_args, plan: &ChildPlan<'_>) -> Result<i6
     if result < 0 { Err(Errno::from_raw(i32::try_from(-result).unwrap_or(libc::EINVAL))) } else { Ok(result) }
 }
 
+/// The signals that this process ignores: those that it was started with, and SIGPIPE. Asked once; nothing here ignores another later.
+fn ignored() -> &'static [i32] {
+    static IGNORED: OnceLock<Vec<i32>> = OnceLock::new();
+    IGNORED.get_or_init(|| {
+        let is_ignored = |signal: &i32| {
+            let mut now = [0u64; 4];
+            // SAFETY: the kernel writes its own `struct sigaction`, which has 32 bytes, into an array that lives.
+            let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, *signal, ptr::null::<u64>(), now.as_mut_ptr(), 8) };
+            asked == 0 && now[0] == libc::SIG_IGN as u64
+        };
+        (1..=64).filter(is_ignored).collect()
+    })
+}
+
 /// The paths at which to try, as execvp(3) does.
 fn candidates(name: &str, path: Option<&str>) -> Vec<String> {
     if name.contains('/') {
@@ -396,6 +413,7 @@ fn pointers<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc
 /// All that the child needs, made before it is.
 struct ChildPlan<'a> {
     v1_groups: Vec<RawFd>,
+    ignored: &'static [i32],
     sources: Vec<RawFd>,
     teller: RawFd,
     identity: Option<(u32, u32, &'a [u32])>,
@@ -464,9 +482,10 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
             fail(STAGE_DIRECTORY, Errno::last_raw());
         }
         // The kernel's own `struct sigaction`, all zeros: the default. (libc's call refuses the two signals it keeps for
-        // itself, which may come to us ignored.) Ignored ones would stay so over execve, as SIGPIPE is in a Rust process.
+        // itself, which may come to us ignored.) Ignored ones would stay so over execve, as SIGPIPE is in a Rust process;
+        // those with a handler of ours have theirs no more (CLONE_CLEAR_SIGHAND).
         let default = [0u64; 4];
-        for signal in 1..=64 {
+        for signal in plan.ignored.iter().copied() {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), 8);
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
