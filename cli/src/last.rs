@@ -1,9 +1,11 @@
-//! `@last`: the id of this user's last submission, kept in `$XDG_STATE_HOME/lattice/last`.
+//! `@last`: the id of this user's last submission, which the symlink `$XDG_STATE_HOME/lattice/last` points to. (A file that replaces
+//! another has its blocks written out at once on ext4, which a launch would wait for; a symlink has none.)
 
 use crate::failure::{Exit, Failure};
 use crate::settings::user_dir;
 use lattice_model::AllocationId;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 fn path() -> Option<PathBuf> {
@@ -18,7 +20,8 @@ pub fn remember(id: &str) -> Result<(), String> {
         fs::create_dir_all(dir).map_err(told)?;
     }
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&fresh, format!("{id}\n")).and_then(|()| fs::rename(&fresh, &path)).map_err(|error| {
+    let _ = fs::remove_file(&fresh);
+    symlink(id, &fresh).and_then(|()| fs::rename(&fresh, &path)).map_err(|error| {
         let _ = fs::remove_file(&fresh);
         told(error)
     })
@@ -30,6 +33,6 @@ pub fn recall() -> Result<String, Failure> {
         Failure::new(Exit::NotFound, "@last: this user has not submitted anything from this machine yet")
             .hint("`lattice status` lists your allocations")
     };
-    let text = path().and_then(|path| fs::read_to_string(path).ok()).ok_or_else(nothing)?;
-    text.trim().parse::<AllocationId>().map(|id| id.to_string()).map_err(|_| nothing())
+    let target = path().and_then(|path| fs::read_link(path).ok()).ok_or_else(nothing)?;
+    target.to_string_lossy().parse::<AllocationId>().map(|id| id.to_string()).map_err(|_| nothing())
 }
