@@ -132,7 +132,7 @@ impl Lattice {
     }
 }
 
-fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
+pub(crate) fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
     answer.as_array().or_else(|| answer.get(key)?.as_array())
 }
 

@@ -6,11 +6,12 @@ use super::subject::{self, Subject};
 use super::{Options, hold};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
-use crate::lattice::Lattice;
+use crate::lattice::{Lattice, rows};
 use crate::machine::{self, Machine};
+use crate::process::until;
 use crate::up::{self, Options as UpOptions};
 use crate::{binaries::Binaries, interrupt};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -71,7 +72,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
         Subject::new("spawn 32", || subject::spawn_plain(32)),
         Subject::new("launch 1", launch("1")),
         Subject::new("launch 32", launch("32")),
-        Subject::new("whole job", || subject::timed(&mut lattice.command(&["launch", "-n", "1", "--", "/bin/true"]))),
+        Subject::new("whole job", || whole_job(&lattice)),
     ];
     if let Some(hydra) = &machine.hydra {
         let run = |n: &'static str| move || subject::timed(Command::new(hydra).args(["-n", n, "/bin/true"]));
@@ -91,6 +92,19 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let mut figures = figures(&subjects, slurm.is_some(), notes)?;
     figures.extend(memory);
     Ok(figures)
+}
+
+/// From submission to exit. What is taken away behind that is waited for, and not counted: it would slow down what is measured next.
+fn whole_job(lattice: &Lattice) -> Result<Duration> {
+    let took = subject::timed(&mut lattice.command(&["launch", "-n", "1", "--", "/bin/true"]))?;
+    let free = |node: &serde_json::Value| node["allocations"].as_array().is_some_and(Vec::is_empty);
+    let gone = until(Duration::from_secs(10), || {
+        interrupt::came().is_some()
+            || lattice.json(&["nodes"]).is_ok_and(|answer| rows(&answer, "nodes").is_some_and(|n| n.iter().any(free)))
+    });
+    interrupt::check()?;
+    ensure!(gone, "the job's node is not free again after 10 s");
+    Ok(took)
 }
 
 fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Figure>> {
