@@ -7,6 +7,8 @@
 pub mod binding;
 pub mod frame;
 pub mod terminal;
+#[cfg(test)]
+mod tests;
 
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
@@ -110,14 +112,15 @@ impl Mesh {
         let connecting = self.endpoint.connect_with(config, socket, node.as_str()).map_err(|e| unreachable(e.to_string()))?;
         let connection = tokio::time::timeout(DIAL, connecting).await;
         let connection = connection.map_err(|_| unreachable("no answer".to_owned()))?.map_err(|e| {
-            count(&self.credentials, &e);
+            count(&self.credentials, socket, &e);
             unreachable(e.to_string())
         })?;
         let peer = caller(&connection).filter(|peer| peer.name == node.as_str() && peer.role != Role::Quorum);
         if peer.is_none() {
-            self.credentials.refused().count(Cause::Name);
             connection.close(VarInt::from_u32(1), b"a certificate of the node that is wanted is needed");
-            return Err(unreachable("what answers there has another's certificate".to_owned()));
+            let error = unreachable("what answers there has another's certificate".to_owned());
+            self.credentials.refused().count(Cause::Name, &error);
+            return Err(error);
         }
         let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
@@ -163,12 +166,12 @@ fn caller(connection: &Connection) -> Option<Caller> {
 }
 
 /// Counts a handshake that this agent ended, not its peer.
-fn count(credentials: &Credentials, error: &ConnectionError) {
+fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError) {
     if let ConnectionError::TransportError(error) = error {
         // TLS alerts are the last byte of such a code (RFC 9001, 4.8).
         let code = u64::from(error.code);
         if let (1, Ok(alert)) = (code >> 8, u8::try_from(code & 0xff)) {
-            credentials.refused().count(Cause::of_alert(alert));
+            credentials.refused().count(Cause::of_alert(alert), &format_args!("{remote}: {error}"));
         }
     }
 }
@@ -190,12 +193,12 @@ async fn serve(incoming: quinn::Incoming, credentials: Credentials, send: mpsc::
         Ok(connection) => connection,
         Err(error) => {
             tracing::debug!(%remote, %error, "a peer's handshake with the mesh failed");
-            count(&credentials, &error);
+            count(&credentials, remote, &error);
             return;
         }
     };
     let Some(peer) = caller(&connection).filter(|peer| peer.role != Role::Quorum) else {
-        credentials.refused().count(Cause::Role);
+        credentials.refused().count(Cause::Role, &format_args!("{remote}: a certificate with a node's name and role is needed"));
         connection.close(VarInt::from_u32(1), b"a certificate with a node's name and role is needed");
         return;
     };

@@ -52,11 +52,10 @@ pub(crate) fn incoming(
                     Ok(Ok(stream)) => drop(accepted.send(Ok(stream)).await),
                     Ok(Err(error)) => {
                         if let Some(cause) = Cause::of(&error) {
-                            tracing::warn!(%error, %remote, "a connection is refused");
-                            credentials.refused().count(cause);
+                            credentials.refused().count(cause, &format_args!("{remote}: {error}"));
                         }
                     }
-                    Err(_) => credentials.refused().count(Cause::Handshake),
+                    Err(_) => credentials.refused().count(Cause::Handshake, &format_args!("{remote}: the handshake took too long")),
                 }
                 drop(turn);
             });

@@ -9,8 +9,10 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::wire::{Answer, Refusal, Request};
 use futures::FutureExt;
+use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The name of a member's renewed certificate, in its folder.
@@ -18,12 +20,33 @@ pub(crate) const KEPT: &str = "certificate.json";
 /// How long one other member may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// When members' certificates end, as each told the leader. In memory.
+#[derive(Debug, Default)]
+pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
+
+impl CertificateEnds {
+    /// A member says until when it holds; `None` from one of a version that does not.
+    pub fn told(&self, member: u64, until: Option<Timestamp>) {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _before = match until {
+            Some(until) => ends.insert(member, until),
+            None => ends.remove(&member),
+        };
+    }
+
+    /// What this member said last.
+    pub fn of(&self, member: u64) -> Option<Timestamp> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
+    }
+}
+
 /// The caller's next certificate. `chain`: the present one, as TLS has verified it.
 pub(crate) fn renew(core: &Core, caller: &Caller, chain: Option<&Vec<CertificateDer<'_>>>, request: &[u8]) -> Result<Answer, Refusal> {
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
-        core.credentials.refused().count(Cause::Name);
-        return Err(Refusal::Malformed { why: format!("{} is no member of this cluster", caller.name) });
+        let why = format!("{} is no member of this cluster", caller.name);
+        core.credentials.refused().count(Cause::Name, &why);
+        return Err(Refusal::Malformed { why });
     }
     if request.len() > REQUEST_BYTES_MAX {
         let what = "the request for a certificate".to_owned();

@@ -152,6 +152,7 @@ impl QuorumClient {
                 why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
+                        Ok(Err(refusal @ Refusal::NotLeader { .. })) => refusal.to_string(),
                         Ok(answer) => {
                             // It was passed on and came back: who is named does lead.
                             self.heed(reply.metadata());

@@ -17,6 +17,7 @@ use crate::refused::{Cause, Refused};
 use crate::tls::{ClientTls, TlsError, TlsFiles, replace_file};
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
+use lattice_model::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
@@ -282,6 +283,11 @@ impl Credentials {
         }
     }
 
+    /// When the present certificate ends.
+    pub(crate) fn until(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.present().valid.until).unwrap_or_default() * 1000)
+    }
+
     fn present(&self) -> Arc<Material> {
         Arc::clone(&self.0.material.borrow())
     }
@@ -307,7 +313,8 @@ impl Credentials {
                         self.is_well();
                         tracing::info!(cert = %places.files.cert.display(), "a new certificate is in force");
                     }
-                    Ok(false) => {}
+                    // As before, or so again.
+                    Ok(false) => self.is_well(),
                     Err(error) => self.is_troubled(format!("the files of `tls` are not used: {}", with_causes(&error))),
                 }
                 seen = Some(stamps);
@@ -430,7 +437,7 @@ impl Credentials {
         stream.set_nodelay(true)?;
         let mut stream = TlsConnector::from(config).connect(name, stream).await.inspect_err(|error| {
             if let Some(cause) = Cause::of(error) {
-                self.0.refused.count(cause);
+                self.0.refused.count(cause, &format_args!("{address}: {error}"));
             }
         })?;
         let peer = Caller::from_certificates(stream.get_ref().1.peer_certificates().unwrap_or_default());
@@ -439,9 +446,10 @@ impl Credentials {
             Wanted::AnyMember => true,
         });
         if !fits {
-            self.0.refused.count(Cause::Name);
             let who = peer.map_or_else(|error| error.to_string(), |peer| format!("it is {} (role {})", peer.name, peer.role));
-            return Err(io::Error::other(format!("what answers at {address} is not the member that is wanted: {who}")));
+            let why = format!("what answers at {address} is not the member that is wanted: {who}");
+            self.0.refused.count(Cause::Name, &why);
+            return Err(io::Error::other(why));
         }
         // In TLS 1.3 the peer looks at our certificate when we are through already. Its first bytes say that it takes it, and
         // an alert why not: once HTTP/2 has the stream, nobody hears that.

@@ -10,7 +10,8 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Down, HeartbeatSummary, Refusal, Request, Up, WatchAllocations, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, Refusal, RefusedClaim, Request, Up,
+    WatchAllocations, WatchRequest,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, Incarnation, MemberId, Revision, Timestamp};
 use openraft::error::{InstallSnapshotError, RaftError};
@@ -156,6 +157,12 @@ fn decoders() -> Vec<Decoder> {
                 Ok(Answer::Allocation(Box::new(allocation.clone()))),
                 Ok(Answer::Audit(AuditFound { records: records.clone(), upto: 4, end: 4 })),
                 Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
+                Ok(Answer::RefusedClaim(Some(RefusedClaim {
+                    allocation: allocation.id,
+                    at: Timestamp(4),
+                    conflicts: vec![Conflict { node: "n2".parse().unwrap(), holder: Some(allocation.id), why: "w".into() }],
+                }))),
+                Err(Refusal::NotLeader { leader: Some(MemberId(2)) }),
             ],
         ),
         decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),
@@ -164,7 +171,12 @@ fn decoders() -> Vec<Decoder> {
         decoder("Change", &[Change::Allocation(Box::new(allocation.clone()))]),
         decoder(
             "HeartbeatSummary",
-            &[HeartbeatSummary { from: MemberId(2), heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)], level: 2 }],
+            &[HeartbeatSummary {
+                from: MemberId(2),
+                heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
+                level: 2,
+                certificate_until: Some(Timestamp(3)),
+            }],
         ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
         decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records: records.clone() }]),

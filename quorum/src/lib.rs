@@ -58,4 +58,5 @@ mod membership;
 mod network;
 mod proposer;
 mod reads;
+mod refused_claims;
 mod service;

@@ -13,7 +13,7 @@ use crate::audit::archive::Archive;
 use crate::audit::duty::SigningDuty;
 use crate::audit::signer::{Signer, SignerError};
 use crate::ca::{Authority, CaError};
-use crate::certify;
+use crate::certify::{self, CertificateEnds};
 use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
@@ -27,9 +27,10 @@ use crate::membership;
 use crate::network::{Network, Peers};
 use crate::objects::ObjectsError;
 use crate::pack::with_causes;
-use crate::proposer::{Proposer, Unserved, reply};
+use crate::proposer::{Proposer, Unserved, now, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
+use crate::refused_claims::RefusedClaims;
 use crate::roster::Roster;
 use crate::service;
 use crate::store::StoreError;
@@ -146,12 +147,16 @@ pub(crate) struct Core {
     pub removed: watch::Sender<bool>,
     /// What this member shows of itself, and what it refused to others for theirs.
     pub credentials: Credentials,
+    /// While this member leads: when the others' certificates end.
+    pub certificate_ends: CertificateEnds,
     /// The authority, where its key is here.
     pub authority: Option<Authority>,
     /// When Raft's leader was last heard.
     contact: Mutex<Instant>,
     /// Signs the audit log.
     pub signer: Signer,
+    /// While this member leads: what stood against claims.
+    pub refused_claims: RefusedClaims,
     /// While this member leads: when each lease runs out.
     pub lease_clocks: Mutex<Option<LeaseClocks>>,
     pub levels: Levels,
@@ -251,8 +256,10 @@ impl Member {
             changing: Arc::default(),
             removed: watch::Sender::new(false),
             credentials,
+            certificate_ends: CertificateEnds::default(),
             authority,
             contact: Mutex::new(Instant::now()),
+            refused_claims: RefusedClaims::default(),
             lease_clocks: Mutex::default(),
             levels: Levels::default(),
             led,
@@ -446,10 +453,14 @@ impl Core {
                 return Ok(vec![Err(refusal); actions.len()]);
             }
         }
-        let receivers: Vec<_> = actions.into_iter().map(|action| self.proposer.propose(action)).collect();
+        let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
+        let receivers: Vec<_> = actions.into_iter().map(propose).collect();
         let mut results = Vec::with_capacity(receivers.len());
-        for receiver in receivers {
+        for (claimed, receiver) in receivers {
             let (result, revision) = reply(receiver).await?;
+            if let Some(allocation) = claimed {
+                self.refused_claims.told(allocation, &result, now());
+            }
             results.push(result.map(|outcome| (outcome, revision)));
         }
         Ok(results)
@@ -563,7 +574,8 @@ async fn tell_leader(core: &Core, leader: u64) {
     let fresh = core.hearts.take();
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
-    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard, level: core.config.level_max };
+    let certificate_until = Some(core.credentials.until());
+    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard, level: core.config.level_max, certificate_until };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => false,

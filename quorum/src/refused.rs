@@ -1,6 +1,7 @@
 //! What came from somebody who may not, counted: a wrong certificate shows itself here.
 
 use rustls::{AlertDescription, CertificateError, Error};
+use std::fmt::Display;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +36,8 @@ impl Cause {
     pub fn of_alert(alert: u8) -> Self {
         match AlertDescription::from(alert) {
             AlertDescription::CertificateExpired => Self::Expired,
+            // All else that it is sent for cannot be, in a certificate of an authority that is trusted.
+            AlertDescription::BadCertificate => Self::Name,
             AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::Authority,
             _ => Self::Handshake,
         }
@@ -52,8 +55,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// One more.
-    pub fn count(&self, cause: Cause) {
+    /// One more. Why is in the log of the first, second, fourth and so on: nobody is to fill it.
+    pub fn count(&self, cause: Cause, why: &dyn Display) {
         let counter = match cause {
             Cause::Name => &self.name,
             Cause::Role => &self.role,
@@ -61,7 +64,10 @@ impl Refused {
             Cause::Authority => &self.authority,
             Cause::Handshake => &self.handshake,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        let times = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::warn!(?cause, times, %why, "refused for its certificate's sake");
+        }
     }
 
     /// Those that happened at all, in words.

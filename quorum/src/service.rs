@@ -23,6 +23,7 @@ use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
+use lattice_model::MemberId;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +88,12 @@ struct Service {
 
 impl Service {
     fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, Status> {
-        Caller::of(request).inspect_err(|_| self.core.credentials.refused().count(Cause::Name))
+        Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))
+    }
+
+    fn wrong_role(&self, why: String) -> Status {
+        self.core.credentials.refused().count(Cause::Role, &why);
+        Status::permission_denied(why)
     }
 }
 
@@ -104,8 +110,7 @@ impl Quorum for Service {
         if request.metadata().contains_key(answer::FORWARDED) {
             let members = self.core.roster().members;
             if !caller.member().is_some_and(|id| members.contains_key(&id)) {
-                self.core.credentials.refused().count(Cause::Role);
-                return Err(Status::permission_denied(format!("only members forward, and {} is none", caller.name)));
+                return Err(self.wrong_role(format!("only members forward, and {} is none", caller.name)));
             }
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
@@ -116,7 +121,7 @@ impl Quorum for Service {
             (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, chain.as_deref(), &request),
             (Ok(()), question) => answer::answer(&self.core, question).await,
             (Err(refusal), _) => {
-                self.core.credentials.refused().count(Cause::Role);
+                self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 Err(refusal)
             }
         };
@@ -130,8 +135,7 @@ impl Quorum for Service {
     async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
         if caller.role == Role::Quorum {
-            self.core.credentials.refused().count(Cause::Role);
-            return Err(Status::permission_denied("sessions are for agents (roles node and api)"));
+            return Err(self.wrong_role(format!("sessions are for agents (roles node and api), and {} is none", caller.name)));
         }
         Ok(Response::new(session::open(Arc::clone(&self.core), caller, request.into_inner())))
     }
@@ -146,8 +150,7 @@ impl Quorum for Service {
 /// As a refusal, for those who asked for an answer.
 pub(crate) fn unserved(why: Unserved) -> Refusal {
     match why {
-        Unserved::NotLeader(Some(leader)) => Refusal::Unavailable { why: format!("member {leader} leads") },
-        Unserved::NotLeader(None) => Refusal::Unavailable { why: "no member leads at present".to_owned() },
+        Unserved::NotLeader(leader) => Refusal::NotLeader { leader: leader.map(MemberId) },
         Unserved::Unavailable(why) => Refusal::Unavailable { why },
     }
 }

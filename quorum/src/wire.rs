@@ -87,6 +87,8 @@ pub enum Request {
     SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
     /// Lifts such a hold.
     LiftHold { node: NodeId, kind: HoldKind, by: String },
+    /// What stood against the last claim for an allocation, as the leader remembers it.
+    RefusedClaim { id: AllocationId },
     /// Asks for the caller's next certificate: its name, role and hosts for the key that signed this request (PKCS#10, DER).
     /// Answered by the member asked, where it has the authority's key.
     RenewCertificate { request: Vec<u8> },
@@ -151,6 +153,8 @@ pub enum Answer {
     Changed { done: bool, text: String },
     /// All leases, by name.
     Leases(Vec<LeaseStanding>),
+    /// `None`: the last one was taken, or is forgotten.
+    RefusedClaim(Option<RefusedClaim>),
     /// A certificate, PEM.
     Certificate { pem: String },
     /// All tenants, by name.
@@ -270,7 +274,7 @@ pub enum Refusal {
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
     /// The caller should try another member, or again later.
-    #[error("no leader: {why}")]
+    #[error("there is no answer now: {why}")]
     Unavailable { why: String },
     #[error("node {node} is under {kind} by {by}: {reason}")]
     Held { node: NodeId, kind: HoldKind, by: String, reason: String },
@@ -288,6 +292,9 @@ pub enum Refusal {
     TenantHasWork { name: String, live: u64 },
     #[error("there are {most} {what} already, and no more are taken")]
     TooMany { what: String, most: u64 },
+    /// The caller should ask the one that does lead, where it is named, or again later.
+    #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
+    NotLeader { leader: Option<MemberId> },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
     ClusterLevel { needed: u32, now: u32 },
 }
@@ -333,6 +340,7 @@ impl Refusal {
             | Self::AuditBroken { .. }
             | Self::NotOperator { .. }
             | Self::Members { .. }
+            | Self::NotLeader { .. }
             | Self::Unavailable { .. } => return None,
         })
     }
@@ -348,6 +356,17 @@ pub struct Conflict {
     pub holder: Option<AllocationId>,
     /// What stood against it.
     pub why: String,
+}
+
+/// A claim that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedClaim {
+    /// For whom nodes were claimed.
+    pub allocation: AllocationId,
+    /// When.
+    pub at: Timestamp,
+    /// What stood against it, at most 16.
+    pub conflicts: Vec<Conflict>,
 }
 
 /// From an agent, up its session.
@@ -479,6 +498,9 @@ pub struct HeartbeatSummary {
     /// The highest cluster level that this member can follow; 0 from one that knows of none.
     #[serde(default)]
     pub level: u32,
+    /// When its certificate ends.
+    #[serde(default)]
+    pub certificate_until: Option<Timestamp>,
 }
 
 /// From a member to another one: send the audit records behind this one.
@@ -557,6 +579,9 @@ pub struct MemberStatus {
     /// The highest cluster level that it can follow; `None` where this member does not know.
     #[serde(default)]
     pub level: Option<u32>,
+    /// When its certificate ends; `None` where this member does not know.
+    #[serde(default)]
+    pub certificate_until: Option<Timestamp>,
     /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
     pub standing: String,
 }

@@ -151,6 +151,7 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
                 matched: m.matched,
                 votes: m.votes,
                 level: m.level,
+                certificate_until_ms: m.certificate_until.map_or(0, |until| until.0),
             })
             .collect(),
         audit_records: now.audit_records,

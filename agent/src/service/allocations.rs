@@ -143,7 +143,9 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
-        let (summary, nodes) = if allocation.state == AllocationState::Pending {
+        let waits = allocation.state == AllocationState::Pending;
+        let refused_claim = if waits { self.refused_claim(allocation.id).await } else { None };
+        let (summary, nodes) = if waits {
             let view = self.cluster.borrow().view(&self.membership);
             let why = lattice_scheduler::explain(&view, &allocation);
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
@@ -156,7 +158,7 @@ impl AllocationService for Api {
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
         let allocation = Some(lattice_api::allocation::to_proto(&allocation));
-        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes }))
+        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim }))
     }
 
     type LogsStream = Streamed<v1::LogChunk>;
@@ -224,6 +226,18 @@ impl Api {
             Some(allocation) => Ok(allocation),
             None => self.allocation(key).await,
         }
+    }
+
+    /// The last claim for an allocation that waits, where the quorum refused it. Nothing where it cannot be asked, or is of a
+    /// version that does not know: what else there is to explain is said all the same.
+    async fn refused_claim(&self, id: AllocationId) -> Option<v1::RefusedClaim> {
+        let Ok(Answer::RefusedClaim(Some(refused))) = self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await else { return None };
+        let conflicts = refused.conflicts.into_iter().map(|c| v1::refused_claim::Conflict {
+            node: c.node.to_string(),
+            holder: c.holder.map(|h| h.to_string()).unwrap_or_default(),
+            why: c.why,
+        });
+        Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::args::Key;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{AllocationJson, short};
+use crate::shown::{AllocationJson, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
 
@@ -21,6 +21,7 @@ pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
                 "allocation": AllocationJson::from(&allocation),
                 "summary": explained.summary,
                 "nodes": nodes.collect::<Vec<_>>(),
+                "refused_claim": explained.refused_claim.as_ref().map(refused_json),
             }))
         }
         Format::Name => print_names([allocation.id.as_str()]),
@@ -37,7 +38,20 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push('\n');
         text.push_str(&table.text(&[]));
     }
+    if let Some(refused) = &explained.refused_claim {
+        let mut table = Table::new(&["NODE", "HELD BY", "WHY"]);
+        for conflict in &refused.conflicts {
+            table.row(vec![conflict.node.clone(), short(&conflict.holder).to_owned(), conflict.why.clone()]);
+        }
+        let at = time(refused.at_ms).unwrap_or_default();
+        text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.text(&[])));
+    }
     text
+}
+
+fn refused_json(refused: &v1::RefusedClaim) -> serde_json::Value {
+    let conflicts = refused.conflicts.iter().map(|c| serde_json::json!({ "node": c.node, "holder": filled(&c.holder), "why": c.why }));
+    serde_json::json!({ "at": time(refused.at_ms), "conflicts": conflicts.collect::<Vec<_>>() })
 }
 
 #[cfg(test)]
@@ -48,10 +62,16 @@ mod tests {
     fn each_node_says_what_it_lacks() {
         let allocation = v1::Allocation { id: "1f0c9a4e-5b7d".into(), name: "sim".into(), state: "Pending".into(), ..Default::default() };
         let reason = |node: &str, reason: &str| v1::explain_response::NodeReason { node: node.into(), reason: reason.into() };
+        let conflict =
+            |node: &str, holder: &str, why: &str| v1::refused_claim::Conflict { node: node.into(), holder: holder.into(), why: why.into() };
         let explained = v1::ExplainResponse {
             allocation: None,
             summary: "4 nodes are wanted, the cluster has 2".into(),
             nodes: vec![reason("n1", "is Down"), reason("n10", "held by 2f0c9a4e")],
+            refused_claim: Some(v1::RefusedClaim {
+                at_ms: 1_772_704_812_034,
+                conflicts: vec![conflict("n2", "2f0c9a4e-5b7d", "has it"), conflict("n3", "", "is not registered")],
+            }),
         };
         let want = "\
 1f0c9a4e sim is Pending
@@ -60,6 +80,11 @@ mod tests {
 NODE  REASON
 n1    is Down
 n10   held by 2f0c9a4e
+
+The last claim for it was refused at 2026-03-05T10:00:12.034Z:
+NODE  HELD BY   WHY
+n2    2f0c9a4e  has it
+n3    —         is not registered
 ";
         assert_eq!(text(&allocation, &explained), want);
     }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
+use crate::shown::time;
 use crate::table::{Table, block};
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
@@ -53,12 +54,14 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
 }
 
 fn table(status: &v1::QuorumStatusResponse) -> String {
-    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "LEVEL", "SERVICE", "RAFT"]);
+    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "LEVEL", "CERTIFICATE UNTIL", "SERVICE", "RAFT"]);
     for m in &status.members {
         let matched = m.matched.map(|index| index.to_string()).unwrap_or_default();
         let level = m.level.map(|level| level.to_string()).unwrap_or_default();
         let votes = if m.votes { "yes" } else { "no" };
-        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, level, m.service.clone(), m.raft.clone()]);
+        let until = time(m.certificate_until_ms).map(|t| t.chars().take("2026-03-05T10:00".len()).collect()).unwrap_or_default();
+        let (service, raft) = (m.service.clone(), m.raft.clone());
+        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, level, until, service, raft]);
     }
     table.text(&[])
 }
@@ -79,7 +82,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
     let members = status
         .members
         .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "service": m.service, "raft": m.raft }));
+        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "certificate_until": time(m.certificate_until_ms), "service": m.service, "raft": m.raft }));
     serde_json::json!({
         "cluster": status.cluster,
         "answered_by": status.answered_by,
@@ -110,6 +113,7 @@ mod tests {
             matched,
             votes: true,
             level: matched.map(|_| 2),
+            certificate_until_ms: matched.map_or(0, |_| 1_772_704_812_034),
         };
         let status = v1::QuorumStatusResponse {
             cluster: "lattice".into(),
@@ -136,9 +140,9 @@ Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
 
-MEMBER  STANDING  VOTES  MATCHED  LEVEL  SERVICE   RAFT
-1       follower  yes    —        —      h1:50051  h1:9000
-2       leader    yes    120      2      h2:50051  h2:9000
+MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
+1       follower  yes    —        —      —                  h1:50051  h1:9000
+2       leader    yes    120      2      2026-03-05T10:00   h2:50051  h2:9000
 ";
         assert_eq!(text(&status), want);
     }

@@ -87,6 +87,8 @@ fn outlived(w: &World) {
     let doctor =
         process::run(Command::new(binaries().agent()).arg("doctor").arg("--config").arg(w.dir.join("n1/agent.yaml")), JOB).unwrap();
     let line = doctor.out().lines().find(|l| l.split_whitespace().nth(1) == Some("certificate")).map(str::to_owned).unwrap_or_default();
+    let members = w.lattice.json(&["quorum", "members"]).unwrap();
+    assert!(members.as_array().unwrap().iter().all(|m| m["certificate_until"].is_string()), "{members}");
     assert!(line.starts_with("ok") && line.contains("n1 (role api) holds for") && line.contains("seconds"), "{line}");
 }
 
@@ -125,6 +127,7 @@ fn foreign(w: &World) {
     w.wait("n2 to say why it has no session", || told().contains("does not take the certificate of n2: it is of another authority"));
     let counted = refused_of_the_quorum(w);
     assert!(counted["certificates of another authority"].as_u64().unwrap() > 0, "{counted}");
+    assert!(count_in(&w.cluster().member(1).unwrap().daemon.log, "refused for its certificate's sake cause=Authority") > 0);
     // What is configured is as good as it was.
     let doctor =
         process::run(Command::new(binaries().agent()).arg("doctor").arg("--config").arg(w.dir.join("n2/agent.yaml")), JOB).unwrap();
@@ -167,6 +170,7 @@ fn swapped(w: &World) {
             assert!(degraded.contains("certificate: the files of `tls` are not used: the certificate cannot be used"), "{degraded}");
         }
         std::fs::write(file("crt"), &before).unwrap();
+        w.wait("all to be well again", || !node_status(&w.lattice)["degraded"].to_string().contains("certificate"));
         ca_ok(&["renew", "--dir", &dir.to_string_lossy(), "--cert", &file("crt"), "--key", &file("key"), "--lifetime", "400d"]);
         assert_ne!(std::fs::read(file("crt")).unwrap(), before);
         w.wait("the new certificate to be taken", || count_in(&daemon.log, "a new certificate is in force") > taken);

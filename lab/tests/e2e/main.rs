@@ -16,6 +16,7 @@ mod identity;
 mod isolation;
 mod jobs;
 mod leases;
+mod levels;
 mod lifetime;
 mod logs;
 mod members;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         auditing::trials(),
         certificates::trials(),
         leases::trials(),
+        levels::trials(),
         recovery::trials(),
         supervisor::trials(),
         full_disk::trials(),

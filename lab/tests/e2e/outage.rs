@@ -20,6 +20,7 @@ pub fn trials() -> Vec<Trial> {
         OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
         OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
         OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], heads_word),
+        OUTAGE.test("one_member_of_three_says_that_nobody_leads", &[], nobody_leads),
         OUTAGE.test("an_agent_that_starts_without_a_quorum_carries_on", &[], agent_alone),
         OUTAGE.test("everything_killed_at_once_comes_right", &[], everything),
         OUTAGE.test("acknowledged_submissions_survive_kill_9_of_every_member", &[], durable),
@@ -102,6 +103,22 @@ fn follower(w: &World) {
     faults::kill_member(&w.dir, follower).unwrap();
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     faults::start_member(&w.dir, follower).unwrap();
+}
+
+fn nobody_leads(w: &World) {
+    let leader = leader_of(w);
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    faults::kill_member(&w.dir, follower).unwrap();
+    faults::kill_member(&w.dir, leader).unwrap();
+    // The one that is left may believe for a moment that the dead one leads: it names that one.
+    w.wait("the last member to say that nobody leads", || {
+        let refused = w.run(&["submit", "--", "/bin/true"]);
+        assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
+        refused.err().contains("no member leads at present")
+    });
+    faults::start_member(&w.dir, leader).unwrap();
+    faults::start_member(&w.dir, follower).unwrap();
+    w.wait("work to be taken again", || w.run(&["submit", "-o", "name", "--", "/bin/true"]).code() == 0);
 }
 
 fn all_members(w: &World) {

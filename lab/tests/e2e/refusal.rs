@@ -3,6 +3,14 @@
 use crate::harness::{Group, JOB, Need, World, binaries};
 use lattice_lab::lattice::text;
 use lattice_lab::process;
+use lattice_lab::quorum::members::certificate;
+use lattice_model::claim::ClaimShare;
+use lattice_model::{Claim, Revision};
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::process::Command;
 
@@ -12,6 +20,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         REFUSAL.test("wrong_command_lines_are_refused_with_what_was_meant", &[], command_lines),
         REFUSAL.test("scripts_that_cannot_be_are_refused", &[], scripts),
+        REFUSAL.test("what_is_too_large_is_refused_with_its_size", &[], too_large),
+        REFUSAL.test("what_stood_against_a_claim_is_explained", &[], claim),
         REFUSAL.test("fields_that_are_not_built_are_refused_by_name", &[], not_built),
         REFUSAL.test("a_command_that_does_not_exist_gives_127", &[], no_command),
         REFUSAL.test("unknown_keys_of_configuration_are_refused", &[], configuration),
@@ -56,6 +66,50 @@ fn scripts(w: &World) {
     refused(w, &["submit", &wrong], 2, &["line 2", "--noodes", "--nodes"]);
     let zero = w.script("zero.sh", "#!/bin/sh\n#LATTICE nodes=0\n");
     refused(w, &["submit", &zero], 2, &["line 2", "nodes"]);
+}
+
+fn too_large(w: &World) {
+    let long = "x".repeat(70_000);
+    refused(w, &["submit", "--", "/bin/echo", &long], 2, &["the specification has 7", "bytes, at most 65536 are committed"]);
+    let script = w.script("long.sh", &format!("#!/bin/sh\n#{}\n", "x".repeat(1 << 20)));
+    refused(w, &["submit", &script], 2, &["1048", "at most 1048576 are carried"]);
+}
+
+/// Another scheduler, with the lease's own token, claims what is not there, is taken, and has changed.
+fn claim(w: &World) {
+    let holder = w.submit(&["--", "/bin/sh", "-c", "sleep 60"]);
+    w.running(&holder);
+    let waiting = w.submit(&["--nodes", "20", "--", "/bin/true"]);
+    let leases = w.lattice.json(&["lease", "list"]).unwrap();
+    let lease = leases.as_array().unwrap().iter().find(|l| l["name"] == SCHEDULER_LEASE).unwrap();
+    let lease_token = lease["token"].as_u64().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let refusal = runtime.block_on(async {
+        let cluster = w.cluster();
+        let credentials = Credentials::new(certificate(&cluster, "other-scheduler", Role::Api).unwrap()).unwrap();
+        let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
+        let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, JOB).await else { panic!("nodes are listed") };
+        let known = nodes.iter().map(|n| ClaimShare { node: n.id.clone(), resources: n.size, hold_revision: n.hold_revision });
+        let unknown = (nodes.len()..20).map(|number| ClaimShare {
+            node: format!("x{number}").parse().unwrap(),
+            resources: nodes[0].size,
+            hold_revision: Revision(0),
+        });
+        let shares = known.chain(unknown).collect();
+        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares };
+        client.call(&Request::Claim(claim), JOB).await.unwrap_err()
+    });
+    assert!(refusal.to_string().contains("the claim conflicts with what stands"), "{refusal}");
+    let refused = w.lattice.json(&["explain", &waiting]).unwrap()["refused_claim"].clone();
+    let conflicts = refused["conflicts"].as_array().unwrap();
+    assert_eq!(conflicts.len(), 16, "{refused}");
+    let taken = conflicts.iter().find(|c| c["holder"] == holder.as_str()).unwrap_or_else(|| panic!("{refused}"));
+    assert!(text(taken, "why").contains(&format!("allocation {holder} (epoch ")), "{taken}");
+    assert!(conflicts.iter().any(|c| c["node"] == "x3" && c["why"] == "is not registered"), "{refused}");
+    let shown = w.at("n2").ok(&["explain", &waiting]).unwrap();
+    assert!(shown.contains("The last claim for it was refused at ") && shown.contains(&holder[..8]), "{shown}");
+    w.ok(&["cancel", &waiting, &holder]);
+    w.ended(&holder);
 }
 
 fn not_built(w: &World) {

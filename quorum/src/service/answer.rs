@@ -43,7 +43,12 @@ pub(crate) enum Forwarded {
 /// Whether the caller's certificate entitles it to this.
 pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
     let needed = match request {
-        Request::Status | Request::Members | Request::GetAllocation { .. } | Request::ListNodes | Request::RenewCertificate { .. } => {
+        Request::Status
+        | Request::Members
+        | Request::GetAllocation { .. }
+        | Request::ListNodes
+        | Request::RefusedClaim { .. }
+        | Request::RenewCertificate { .. } => {
             return Ok(());
         }
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. }
@@ -95,6 +100,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ExportAudit { .. }
         | Request::ListLeases
         | Request::ListTenants
+        | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
@@ -194,6 +200,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
+        Request::RefusedClaim { id } => Ok(Answer::RefusedClaim(core.refused_claims.of(id))),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
@@ -302,7 +309,8 @@ fn status(core: &Core) -> QuorumStatus {
         };
         let (service, raft) = (peer.service.clone(), peer.raft.clone());
         let level = if this { Some(core.config.level_max) } else { core.levels.of(*id).filter(|_| leads) };
-        MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, standing: standing.to_owned() }
+        let certificate_until = if this { Some(core.credentials.until()) } else { core.certificate_ends.of(*id).filter(|_| leads) };
+        MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, certificate_until, standing: standing.to_owned() }
     });
     let members = members.collect();
     let ledger = core.agreed.ledger();

@@ -22,15 +22,16 @@ pub(super) struct RaftService {
 impl RaftService {
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
-        let caller = Caller::of(request).inspect_err(|_| self.core.credentials.refused().count(Cause::Name))?;
+        let caller = Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))?;
         if caller.role != Role::Quorum {
-            self.core.credentials.refused().count(Cause::Role);
             let why = format!("this needs the certificate role quorum; {} has {}", caller.name, caller.role);
+            self.core.credentials.refused().count(Cause::Role, &why);
             return Err(Status::permission_denied(why));
         }
         caller.member().ok_or_else(|| {
-            self.core.credentials.refused().count(Cause::Name);
-            Status::permission_denied(format!("{:?} is no member's name", caller.name))
+            let why = format!("{:?} is no member's name", caller.name);
+            self.core.credentials.refused().count(Cause::Name, &why);
+            Status::permission_denied(why)
         })
     }
 
@@ -39,8 +40,9 @@ impl RaftService {
         if member == said {
             return Ok(());
         }
-        self.core.credentials.refused().count(Cause::Name);
-        Err(Status::permission_denied(format!("member-{member} speaks as member {said}")))
+        let why = format!("member-{member} speaks as member {said}");
+        self.core.credentials.refused().count(Cause::Name, &why);
+        Err(Status::permission_denied(why))
     }
 }
 
@@ -99,6 +101,7 @@ impl Raft for RaftService {
         self.speaks_for(member, summary.from.0)?;
         let now = Instant::now();
         self.core.levels.told(summary.from.0, summary.level);
+        self.core.certificate_ends.told(summary.from.0, summary.certificate_until);
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             self.core.hearts.heard(node, incarnation, at);

@@ -127,8 +127,8 @@ impl<'a> Session<'a> {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
-            core.credentials.refused().count(Cause::Name);
             let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
+            core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
         let registration =
@@ -242,6 +242,7 @@ impl<'a> Session<'a> {
     async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
         if let Some(report) = reports.iter().find(|r| r.node != self.node) {
             let why = format!("{} cannot report for {}", self.node, report.node);
+            self.core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
         self.core.hearts.heard(self.node.clone(), self.incarnation, Instant::now());

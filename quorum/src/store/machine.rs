@@ -349,6 +349,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         };
         let (meta, kept) = installed.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
         self.snapshots.kept.are(kept);
+        tracing::info!(
+            upto = meta.last_log_id.map(|id| id.index),
+            "the leader's snapshot is taken: this member was away for longer than the log reaches back"
+        );
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));

@@ -1,0 +1,120 @@
+//! Versions mixed in one quorum: members that know the next cluster level, and one that does not.
+
+use crate::harness::{Group, JOB, World};
+use lattice_lab::faults;
+use lattice_lab::quorum::members::certificate;
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
+use lattice_quorum::wire::{Answer, Request};
+use libtest_mimic::Trial;
+use std::collections::BTreeSet;
+
+/// A snapshot is made, and the log behind it goes, soon enough for a member that is away to need one.
+const SNAPSHOT_ENTRIES: u32 = 20;
+const BEHIND: &str = "level_max: 1\n";
+
+static LEVELS: Group = Group {
+    theme: "levels",
+    name: "levels",
+    nodes: 2,
+    quorum: 3,
+    tweak: |o| o.member_lines = format!("snapshot_entries: {SNAPSHOT_ENTRIES}\n{BEHIND}"),
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![LEVELS.test("a_member_of_the_level_before_follows_leads_and_holds_the_level_down", &[], mixed)]
+}
+
+/// Starts a member again as one that knows everything its version knows.
+fn upgrade(w: &World, id: u64) {
+    faults::kill_member(&w.dir, id).unwrap();
+    let config = w.dir.join(format!("member-{id}/quorum.yaml"));
+    let lines = std::fs::read_to_string(&config).unwrap();
+    assert!(lines.contains(BEHIND));
+    std::fs::write(&config, lines.replace(BEHIND, "")).unwrap();
+    faults::start_member(&w.dir, id).unwrap();
+}
+
+fn level(w: &World) -> u64 {
+    w.lattice.json(&["quorum", "status"]).unwrap()["level"].as_u64().unwrap()
+}
+
+/// What each member says that it can follow, once the leader has heard it of all.
+fn each_level(w: &World) -> Option<Vec<u64>> {
+    let rows = w.lattice.json(&["quorum", "members"]).ok()?;
+    rows.as_array()?.iter().map(|m| m["level"].as_u64()).collect()
+}
+
+fn wait_for_levels(w: &World, wanted: &[u32]) {
+    let wanted: Vec<u64> = wanted.iter().map(|level| u64::from(*level)).collect();
+    w.wait(&format!("members of levels {wanted:?}"), || each_level(w).as_ref() == Some(&wanted));
+}
+
+/// What stays Pending: more nodes than there are.
+fn submissions(w: &World, many: u32) {
+    for _ in 0..many {
+        w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    }
+}
+
+/// Whether all members have the same state at the same revision.
+fn agree(w: &World) -> bool {
+    let cluster = w.cluster();
+    let tls = certificate_once(w);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let states: BTreeSet<_> = runtime.block_on(async {
+        let mut states = BTreeSet::new();
+        for member in &cluster.members {
+            let client = QuorumClient::new(vec![member.service.clone()], Credentials::new(tls.clone()).unwrap()).unwrap();
+            let Ok(Answer::StateHash { revision, hash }) = client.call(&Request::StateHash, JOB).await else {
+                panic!("member {}", member.id)
+            };
+            states.insert((revision, hash));
+        }
+        states
+    });
+    states.len() == 1
+}
+
+fn certificate_once(w: &World) -> lattice_quorum::tls::ClientTls {
+    static TLS: std::sync::OnceLock<lattice_quorum::tls::ClientTls> = std::sync::OnceLock::new();
+    TLS.get_or_init(|| certificate(&w.cluster(), "levels", Role::Api).unwrap()).clone()
+}
+
+fn mixed(w: &World) {
+    assert_eq!(level(w), u64::from(LEVEL_FIRST));
+    upgrade(w, 1);
+    upgrade(w, 2);
+    wait_for_levels(w, &[LEVEL_KNOWN, LEVEL_KNOWN, LEVEL_FIRST]);
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert_eq!(level(w), u64::from(LEVEL_FIRST), "member 3 cannot follow more");
+
+    // It was away for longer than the log reaches back: what it takes is a snapshot of a member that knows more.
+    faults::kill_member(&w.dir, 3).unwrap();
+    submissions(w, 4 * SNAPSHOT_ENTRIES);
+    faults::start_member(&w.dir, 3).unwrap();
+    w.wait("all members to agree", || agree(w));
+    let log = std::fs::read_to_string(&w.cluster().member(3).unwrap().daemon.log).unwrap();
+    assert!(log.contains("the leader's snapshot is taken"), "the log reached back far enough, and nothing was proven");
+
+    // It leads those that know more, and follows them again.
+    for leader in ["3", "1"] {
+        w.ok(&["quorum", "transfer-leader", leader]);
+        w.wait("the new leader", || w.lattice.leader().ok().flatten().map(|id| id.to_string()).as_deref() == Some(leader));
+        w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+        submissions(w, SNAPSHOT_ENTRIES);
+        assert_eq!(w.run(&["audit", "verify"]).code(), 0);
+        w.wait("all members to agree", || agree(w));
+    }
+    assert_eq!(level(w), u64::from(LEVEL_FIRST));
+    let early = w.run(&["lease", "grant", "a"]);
+    assert!(early.code() == 4 && early.err().contains("not yet at this cluster level"), "{}", early.err());
+
+    upgrade(w, 3);
+    w.wait("the level", || level(w) == u64::from(LEVEL_KNOWN));
+    wait_for_levels(w, &[LEVEL_KNOWN; 3]);
+    w.ok(&["lease", "grant", "a"]);
+    w.wait("all members to agree", || agree(w));
+}

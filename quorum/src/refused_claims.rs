@@ -1,0 +1,73 @@
+//! What stood against claims that were refused: the leader's memory, for who asks why an allocation waits. A refusal changes
+//! nothing, so there is nothing of it in the log.
+
+use crate::ledger::Action;
+use crate::wire::{Refusal, RefusedClaim};
+use lattice_model::{AllocationId, Timestamp};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Claims that are remembered; the oldest are forgotten.
+const KEPT_MAX: usize = 256;
+
+/// The last refused claim of each allocation, oldest first.
+#[derive(Debug, Default)]
+pub struct RefusedClaims(Mutex<VecDeque<RefusedClaim>>);
+
+impl RefusedClaims {
+    /// The allocation that a command claims nodes for.
+    pub fn claimed(action: &Action) -> Option<AllocationId> {
+        match action {
+            Action::Claim(claim) => Some(claim.allocation),
+            _ => None,
+        }
+    }
+
+    /// A claim for `allocation` was taken, or refused.
+    pub fn told<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
+        let mut kept = self.kept();
+        kept.retain(|claim| claim.allocation != allocation);
+        if let Err(Refusal::Conflict { conflicts }) = outcome {
+            if kept.len() == KEPT_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(RefusedClaim { allocation, at, conflicts: conflicts.clone() });
+        }
+    }
+
+    /// The last claim for `allocation`, where it was refused.
+    pub fn of(&self, allocation: AllocationId) -> Option<RefusedClaim> {
+        self.kept().iter().find(|claim| claim.allocation == allocation).cloned()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<RefusedClaim>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Conflict;
+
+    #[test]
+    fn the_last_refusal_stands_until_a_claim_is_taken_and_the_oldest_goes() {
+        let claims = RefusedClaims::default();
+        let id = |number: u128| AllocationId(uuid::Uuid::from_u128(number));
+        let refused = |why: &str| {
+            let conflicts = vec![Conflict { node: "n1".parse().unwrap(), holder: None, why: why.to_owned() }];
+            Err::<(), _>(Refusal::Conflict { conflicts })
+        };
+        claims.told(id(1), &refused("first"), Timestamp(1));
+        claims.told(id(1), &refused("second"), Timestamp(2));
+        let last = claims.of(id(1)).unwrap();
+        assert_eq!((last.at, last.conflicts[0].why.as_str()), (Timestamp(2), "second"));
+        claims.told(id(1), &Ok(()), Timestamp(3));
+        assert_eq!(claims.of(id(1)), None);
+        for number in 0..=KEPT_MAX as u128 {
+            claims.told(id(number), &refused("full"), Timestamp(4));
+        }
+        assert_eq!(claims.of(id(0)), None);
+        assert!(claims.of(id(1)).is_some() && claims.kept().len() == KEPT_MAX);
+    }
+}
