@@ -5,7 +5,7 @@ use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
 use crate::supervisor;
-use lattice_model::{AllocationId, EndReason, Epoch, NodeReport, ReportItem, Revision};
+use lattice_model::{AllocationId, EndReason, Epoch, Generation, NodeReport, ReportItem, Revision};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
 use lattice_runtime::failpoint::{self, Point};
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ const IDLE_MAX: Duration = Duration::from_secs(3600);
 pub struct NodeView {
     /// The agent's life, as the quorum issued it.
     pub incarnation: u64,
+    /// The last list's generation.
+    pub generation: Generation,
     /// The last list's revision.
     pub revision: Revision,
     /// What is on the node.
@@ -115,13 +117,15 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
     });
     let view = NodeView {
         incarnation: brain.incarnation().0,
+        generation: brain.list().generation,
         revision: brain.list().revision,
         locals: brain.locals().cloned().collect(),
         reports_pending: reports.len(),
         ended: ended.collect(),
     };
-    outputs.view.send_replace(Arc::new(view));
+    // Who looks at the view and then at the reports misses nothing: what is gone from the one was reported in the other.
     outputs.reports.send_replace(Arc::new(reports));
+    outputs.view.send_replace(Arc::new(view));
 }
 
 fn act(action: Action, context: &Shared) {

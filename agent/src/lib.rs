@@ -231,7 +231,14 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
     let (session_state, session_view) = watch::channel(lost);
     let session_stop = stop.child_token();
-    tasks.spawn(session::run(Arc::clone(&context), quorum.clone(), registration, reports_view, session_state, session_stop));
+    tasks.spawn(session::run(
+        Arc::clone(&context),
+        quorum.clone(),
+        registration,
+        (reports_view, node_view.clone()),
+        session_state,
+        session_stop,
+    ));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     let (held, lease) = watch::channel(None);

@@ -3,11 +3,12 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
 
 use crate::context::Shared;
+use crate::driver::NodeView;
 use crate::quorum_list::QuorumList;
-use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources};
-use lattice_node::Event;
+use lattice_model::{AllocationId, Boot, Epoch, Generation, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources, SharePhase};
+use lattice_node::{Event, Phase};
 use lattice_quorum::client::QuorumClient;
-use lattice_quorum::wire::{Down, Up};
+use lattice_quorum::wire::{Down, HeldShare, Up};
 use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,12 +56,12 @@ pub async fn run(
     context: Shared,
     quorum: QuorumClient,
     registration: Registration,
-    reports: watch::Receiver<Arc<Vec<NodeReport>>>,
+    (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
     state: watch::Sender<SessionState>,
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
-    let mut session = Session { context, quorum, members, registration, reports, state, registered: None };
+    let mut session = Session { context, quorum, members, registration, reports, view, state, registered: None };
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -83,6 +84,8 @@ struct Session {
     members: QuorumList,
     registration: Registration,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
+    /// What is on the node.
+    view: watch::Receiver<Arc<NodeView>>,
     state: watch::Sender<SessionState>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
@@ -136,10 +139,16 @@ impl Session {
                     Ok(Down::Close { why }) => return why,
                     Ok(Down::HeartbeatAck { .. }) => unanswered = None,
                     Ok(Down::Members(list)) => self.members.learn(&list),
-                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, members, .. }) => {
+                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, generation, members, .. }) => {
                         self.members.learn(&members);
                         incarnation = Some(issued);
                         self.registered = Some(issued);
+                        // Before any report: it may be of what the quorum does not know yet.
+                        if let Some(holds) = self.unknown_to(generation, issued)
+                            && up.send(holds).await.is_err()
+                        {
+                            return "the session's line broke".to_owned();
+                        }
                         heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
                         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
                         sent = report_seq;
@@ -193,6 +202,26 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// All that is on the node, for a quorum of a later generation than the one that the node's last list is of: it was
+    /// recovered from a backup since.
+    fn unknown_to(&self, generation: Generation, incarnation: Incarnation) -> Option<Up> {
+        let view = Arc::clone(&self.view.borrow());
+        if generation <= view.generation.max(Generation(1)) {
+            return None;
+        }
+        tracing::warn!(generation = generation.0, shares = view.locals.len(), "the quorum was recovered: it is told what is on this node");
+        let held = view.locals.iter().map(|local| HeldShare {
+            share: local.share.clone(),
+            phase: match local.phase {
+                Phase::Preparing => Some(SharePhase::Claimed),
+                Phase::Prepared | Phase::Running => Some(SharePhase::Prepared),
+                Phase::Stopping | Phase::Undoing => None,
+            },
+        });
+        let unreported = self.reports.borrow().iter().map(|r| r.item.clone()).collect();
+        Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {

@@ -391,6 +391,32 @@ pub enum QuorumCommand {
     /// The built-in certificate authority: init, issue, renew
     #[command(disable_help_flag = true)]
     Ca(Rest),
+    /// Copy the state to the place for backups now; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Backup(Rest),
+    /// Check a backup whole; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Verify(Rest),
+    /// Go on from a backup after the loss of the whole quorum, or (--plan) say what is the matter; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Recover(Rest),
+    /// Go back to a backup on purpose; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Restore(Rest),
+}
+
+impl QuorumCommand {
+    /// What a member's own program does, and how it calls that.
+    pub fn of_a_member(&self) -> Option<(&'static str, &Rest)> {
+        match self {
+            Self::Ca(rest) => Some(("ca", rest)),
+            Self::Backup(rest) => Some(("backup", rest)),
+            Self::Verify(rest) => Some(("verify", rest)),
+            Self::Recover(rest) => Some(("recover", rest)),
+            Self::Restore(rest) => Some(("restore", rest)),
+            Self::Status | Self::Members | Self::Add(_) | Self::Remove(_) | Self::Replace(_) | Self::TransferLeader(_) => None,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -657,6 +683,8 @@ mod tests {
             "node list",
             "node status",
             "quorum status",
+            "quorum recover --plan --config q.yaml",
+            "quorum backup --help",
             "node cordon n1 n2 --reason=fan",
             "lease grant a --ttl=10s -o name",
             "lease revoke --bad",

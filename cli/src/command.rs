@@ -19,7 +19,7 @@ mod tenant;
 
 use crate::args::{Admin, AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
-use crate::handover;
+use crate::handover::{self, AGENT, QUORUM};
 use crate::session::Session;
 use lattice_model::HoldKind;
 
@@ -51,14 +51,18 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Remove(args) => members::remove(session, args).await.map(well),
             QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
             QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
-            QuorumCommand::Ca(rest) => Err(handover::exec(handover::QUORUM, "ca", &rest.args)),
+            QuorumCommand::Ca(rest) => Err(handover::exec(QUORUM, "ca", &rest.args)),
+            QuorumCommand::Backup(rest) => Err(handover::exec(QUORUM, "backup", &rest.args)),
+            QuorumCommand::Verify(rest) => Err(handover::exec(QUORUM, "verify", &rest.args)),
+            QuorumCommand::Recover(rest) => Err(handover::exec(QUORUM, "recover", &rest.args)),
+            QuorumCommand::Restore(rest) => Err(handover::exec(QUORUM, "restore", &rest.args)),
         },
         Command::Lease(args) => lease::run(session, args.what).await.map(well),
         Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(args) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),
         },
-        Command::Dev(rest) => Err(handover::exec(handover::AGENT, "dev", &rest.args)),
-        Command::Doctor(rest) => Err(handover::exec(handover::AGENT, "doctor", &rest.args)),
+        Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &rest.args)),
     }
 }

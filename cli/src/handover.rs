@@ -1,4 +1,4 @@
-//! `dev` and `doctor` are the agent's, `quorum ca` is the quorum's: this process becomes that program.
+//! `dev` and `doctor` are the agent's, the authority and a quorum's backups are a member's: this process becomes that program.
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};

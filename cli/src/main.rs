@@ -37,9 +37,10 @@ mod time;
 mod typist;
 mod unbuilt;
 
-use args::{Cli, Command, Quorum, QuorumCommand};
+use args::{Cli, Command};
 use clap::{Parser, ValueEnum};
 use failure::Failure;
+use handover::{AGENT, QUORUM};
 use output::Format;
 use session::Session;
 use std::ffi::OsString;
@@ -47,11 +48,14 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // These are other programs' own: they need no connection.
+    // These are other programs' own: they need no agent and read their own configuration.
     let done = match &cli.command {
-        Command::Dev(rest) => Err(handover::exec(handover::AGENT, "dev", &rest.args)),
-        Command::Doctor(rest) => Err(handover::exec(handover::AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
-        Command::Quorum(Quorum { what: QuorumCommand::Ca(rest) }) => Err(handover::exec(handover::QUORUM, "ca", &rest.args)),
+        Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
+        Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
+        Command::Quorum(quorum) => match quorum.what.of_a_member() {
+            Some((verb, rest)) => Err(handover::exec(QUORUM, verb, &rest.args)),
+            None => talk_to_agent(cli),
+        },
         _ => talk_to_agent(cli),
     };
     match done {

@@ -210,7 +210,7 @@ pub fn filled(text: &str) -> Option<&str> {
 }
 
 /// Node names folded; as they are, where one of them is none.
-fn folded(names: &[String]) -> String {
+pub fn folded(names: &[String]) -> String {
     match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {
         Ok(ids) => hostlist::fold(&ids),
         Err(_) => names.join(","),

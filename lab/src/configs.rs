@@ -15,7 +15,7 @@ pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
         options.heartbeat_ms,
         options.degraded_after_ms,
         options.down_after_ms,
-        options.member_lines
+        options.member_lines.replace("{dir}", &cluster.dir.to_string_lossy())
     );
     member_with(cluster, member, &cluster.members, &timers)
 }

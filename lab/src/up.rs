@@ -40,7 +40,7 @@ pub struct Options {
     pub raft_heartbeat_ms: u64,
     /// How long a leader is missed before another is elected, in milliseconds.
     pub raft_election_ms: u64,
-    /// Further lines of every member's configuration.
+    /// Further lines of every member's configuration; `{dir}` is the cluster's folder.
     pub member_lines: String,
     /// How long the daemons' first certificates live, and those that members sign, in seconds.
     pub certificate_seconds: u64,

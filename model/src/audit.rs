@@ -79,6 +79,10 @@ actions! {
     ClusterLevelRaised,
     TenantSet,
     TenantDeleted,
+    /// The quorum goes on from a backup.
+    QuorumRecovered,
+    /// A node said, after that, that it runs this.
+    AllocationAdopted,
     /// A terminal is about to be attached.
     AttachStarted,
     /// An attached terminal was closed.

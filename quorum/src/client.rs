@@ -175,6 +175,21 @@ impl QuorumClient {
         }
     }
 
+    /// Asks the present member once and waits as long as `limit` says: for what takes long and is not to be begun twice.
+    pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
+        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
+        let Some(member) = self.member() else { return Err(CallError::Unavailable { why: "no members are configured".to_owned() }) };
+        let why = match timeout(limit, grpc(&member.channel).call(body)).await {
+            Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
+                Ok(answer) => return Ok(answer?),
+                Err(error) => with_causes(&error),
+            },
+            Ok(Err(status)) => status_text(&status),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(CallError::Unavailable { why: format!("{}: {why}", member.address) })
+    }
+
     /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once; the caller
     /// tries again after a pause. When the stream ends or says [`Down::Close`], the next session goes to the next member.
     pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {

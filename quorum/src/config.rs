@@ -62,6 +62,14 @@ pub struct QuorumConfig {
     pub audit_archive_credentials: PathBuf,
     /// How long audit records wait to be archived at most, in seconds. 1 to 86,400.
     pub audit_archive_seconds: u64,
+    /// Where backups go: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; the same for every member. Empty: none are made.
+    pub backup: String,
+    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    pub backup_options: BTreeMap<String, String>,
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    pub backup_credentials: PathBuf,
+    /// How old the newest backup is when the leader makes the next one, in seconds. 10 to 604,800.
+    pub backup_seconds: u64,
     /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
     /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
     pub level_max: u32,
@@ -110,6 +118,10 @@ impl Default for QuorumConfig {
             audit_archive_options: BTreeMap::new(),
             audit_archive_credentials: PathBuf::new(),
             audit_archive_seconds: 600,
+            backup: String::new(),
+            backup_options: BTreeMap::new(),
+            backup_credentials: PathBuf::new(),
+            backup_seconds: 3600,
             level_max: LEVEL_KNOWN,
         }
     }
@@ -176,6 +188,9 @@ impl QuorumConfig {
         if !(1..=86_400).contains(&self.audit_archive_seconds) {
             return invalid("audit_archive_seconds", "1 to 86400");
         }
+        if !(10..=604_800).contains(&self.backup_seconds) {
+            return invalid("backup_seconds", "10 to 604800");
+        }
         Ok(())
     }
 
@@ -217,6 +232,7 @@ mod tests {
         refused(&|c| c.certificate_seconds = 9, "certificate_seconds");
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
+        refused(&|c| c.backup_seconds = 9, "backup_seconds");
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }

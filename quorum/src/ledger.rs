@@ -11,8 +11,8 @@
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
 //! together exceed no quota, not even for a moment), *allocations* (an acknowledged
 //! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
-//! *level* (no member meets a command that it does not know), the *audit head* (one history) and who signs it. Free capacity, heartbeats
-//! and progress are not here.
+//! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
+//! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
 //!
 //! **Holdings outlive their claim.** A part of a node counts against it from the claim until the node itself reports
 //! that nothing is left, or comes back under another boot id. An ended or requeued allocation therefore does not free
@@ -29,6 +29,7 @@ mod holds;
 mod leases;
 mod level;
 mod nodes;
+mod recovery;
 mod reports;
 mod scripts;
 mod tenants;
@@ -49,6 +50,7 @@ pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
 pub use leases::{Lease, held};
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
+pub use recovery::{Recovery, beyond};
 pub use tenants::{QuotaChange, TenantChange};
 
 use crate::wire::Refusal;
@@ -102,6 +104,9 @@ pub struct Ledger {
     tenants: BTreeMap<String, Arc<Tenant>>,
     #[serde(skip)]
     usage: tenants::Usage,
+    /// After a recovery from a backup: what it still waits for.
+    #[serde(default)]
+    recovery: Option<Recovery>,
 }
 
 fn level_first() -> u32 {
@@ -188,6 +193,7 @@ impl Default for Ledger {
             level: LEVEL_FIRST,
             tenants: BTreeMap::new(),
             usage: tenants::Usage::default(),
+            recovery: None,
         }
     }
 }
@@ -210,6 +216,7 @@ impl Ledger {
             Action::Claim(claim) => self.claim(step, claim),
             Action::Register(registration) => self.register(step, registration),
             Action::Report(report) => self.report(step, report),
+            Action::Adopt { node, incarnation, held, unreported } => self.adopt(step, node, *incarnation, (held, unreported)),
             Action::NodeStates(standings) => self.node_states(step, standings),
             Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(step, name, holder, *ttl_ms),
             Action::ReleaseLease { name, token, user } => self.release_lease(step, name, *token, user.as_ref()),

@@ -14,6 +14,7 @@
 //! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's summaries | proposer, network |
+//! | copies | when the next backup is due | snapshots on disk, the store |
 //! | archive | what of the audit chain the object store has | reads the disk, asks the store |
 //! | credentials | the certificate in force | the files, the authority's key here or at another member; watch out |
 //! | one per port | handshakes of accepted connections | mpsc out (bounded) |
@@ -27,6 +28,7 @@
 //! where it must know when the member is ready. The state's parts and why each is agreed upon: [`ledger`].
 
 pub mod audit;
+pub mod backup;
 pub mod ca;
 pub mod changes;
 pub mod client;

@@ -1,14 +1,19 @@
-//! `lattice-quorum`: one member, and the built-in certificate authority.
+//! `lattice-quorum`: one member, its backups, and the built-in certificate authority.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use lattice_model::duration::{self, BareNumber};
+use lattice_quorum::backup::place::Place;
+use lattice_quorum::backup::recover::{Prepared, Present};
+use lattice_quorum::backup::{self, plan, recover};
 use lattice_quorum::ca;
+use lattice_quorum::client::QuorumClient;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::identity::Role;
 use lattice_quorum::member::{Listeners, Member, MemberError};
+use lattice_quorum::wire::{Answer, Request};
 use sd_notify::NotifyState;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,6 +21,8 @@ use tracing_subscriber::EnvFilter;
 
 /// The exit code of a member that was removed from its cluster.
 const REMOVED: u8 = 3;
+/// How long making a backup may take.
+const BACKUP_MAX: Duration = Duration::from_secs(600);
 
 /// A member of Lattice's quorum: who owns what of a node, and the audit log.
 #[derive(Parser)]
@@ -42,6 +49,54 @@ enum Command {
     /// The built-in certificate authority.
     #[command(subcommand)]
     Ca(Ca),
+    /// Copy what the member of this configuration holds to its place for backups, while it serves.
+    Backup(Of),
+    /// Check a backup whole: checksums, what it says of itself, every part decoded, every link of its audit chain.
+    Verify(Which),
+    /// Go on from a backup after the loss of the whole quorum: make the folder of a member that has none. Says first what will be lost.
+    Recover(Recover),
+    /// Go back to a backup on purpose: every member stopped, this one's folder is moved aside and kept. Says first what will be lost.
+    Restore(Restore),
+}
+
+#[derive(Args)]
+struct Of {
+    /// The member's configuration (YAML).
+    #[arg(long, value_name = "FILE", default_value = "/etc/lattice/quorum.yaml")]
+    config: PathBuf,
+}
+
+#[derive(Args)]
+struct Which {
+    #[command(flatten)]
+    of: Of,
+    /// Where backups lie (file:///DIR, s3://BUCKET/PREFIX, …) [default: where the configuration says].
+    #[arg(long, value_name = "URL")]
+    from: Option<String>,
+    /// Which of them [default: the newest].
+    #[arg(long, value_name = "NAME")]
+    backup: Option<String>,
+}
+
+#[derive(Args)]
+struct Recover {
+    #[command(flatten)]
+    which: Which,
+    /// Say what is the matter with this member and its quorum, and which command mends it; change nothing.
+    #[arg(long, conflicts_with = "yes")]
+    plan: bool,
+    /// Do it: what will be lost is understood.
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+struct Restore {
+    #[command(flatten)]
+    which: Which,
+    /// Do it: what will be lost is understood.
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Subcommand)]
@@ -105,6 +160,11 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).with_env_filter(filter).init();
     let result = match (cli.serve, cli.command) {
         (_, Some(Command::Ca(command))) => authority(command),
+        (_, Some(Command::Backup(of))) => make_backup(&of),
+        (_, Some(Command::Verify(which))) => verify(&which),
+        (_, Some(Command::Recover(how))) if how.plan => say_plan(&how.which),
+        (_, Some(Command::Recover(how))) => go_on_from(&how.which, Present::Lost, how.yes),
+        (_, Some(Command::Restore(how))) => go_on_from(&how.which, Present::MovedAside, how.yes),
         (Some(serve), None) => run(&serve),
         (None, None) => Ok(()),
     };
@@ -136,13 +196,80 @@ fn authority(command: Ca) -> Result<()> {
     Ok(())
 }
 
-fn run(serve: &Serve) -> Result<()> {
-    let file = serve.config.display().to_string();
-    let text = std::fs::read_to_string(&serve.config).with_context(|| format!("{file} cannot be read"))?;
+fn read(path: &Path) -> Result<QuorumConfig> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{file} cannot be read"))?;
     let config: QuorumConfig = lattice_model::config::parse(&file, &text)?;
     config.validate().with_context(|| file.clone())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")?;
-    runtime.block_on(member(config, serve.bootstrap))
+    Ok(config)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")
+}
+
+fn run(serve: &Serve) -> Result<()> {
+    runtime()?.block_on(member(read(&serve.config)?, serve.bootstrap))
+}
+
+fn make_backup(of: &Of) -> Result<()> {
+    let config = read(&of.config)?;
+    let address = config.this_member().map(|m| m.service.clone()).context("this member is not among the members")?;
+    runtime()?.block_on(async {
+        let client = QuorumClient::new(vec![address], backup::credentials(&config)?)?;
+        match client.call_once(&Request::Backup, BACKUP_MAX).await? {
+            Answer::Backup { name, url, revision, audit_records } => {
+                println!("{name}");
+                eprintln!("in {url}: revision {revision}, {audit_records} audit records");
+                Ok(())
+            }
+            other => bail!("the member answered something else: {other:?}"),
+        }
+    })
+}
+
+impl Which {
+    fn place(&self, config: &QuorumConfig) -> Result<Place> {
+        Ok(match &self.from {
+            Some(url) => Place::open(url, config)?,
+            None => backup::place(config)?,
+        })
+    }
+}
+
+fn verify(which: &Which) -> Result<()> {
+    let config = read(&which.of.config)?;
+    let place = which.place(&config)?;
+    print!("{}", runtime()?.block_on(recover::verify(&config, &place, which.backup.as_deref()))?);
+    Ok(())
+}
+
+fn say_plan(which: &Which) -> Result<()> {
+    let config = read(&which.of.config)?;
+    // What is the matter is said also where no place for backups is configured.
+    let named = which.from.is_some() || !config.backup.is_empty();
+    let place = if named { Some(which.place(&config)?) } else { None };
+    print!("{}", runtime()?.block_on(plan::plan(&config, &which.of.config, place.as_ref()))?);
+    Ok(())
+}
+
+fn go_on_from(which: &Which, present: Present, yes: bool) -> Result<()> {
+    let config = read(&which.of.config)?;
+    let place = which.place(&config)?;
+    let prepared: Prepared = runtime()?.block_on(recover::prepare(&config, &place, which.backup.as_deref(), present))?;
+    print!("{}", prepared.what_is_lost(&config));
+    if !yes {
+        bail!("nothing was changed: run it again with --yes if this is to be lost");
+    }
+    let kept = prepared.put_in_place(&config)?;
+    println!("\n{} is made.", config.data_dir.display());
+    if let Some(kept) = kept {
+        println!("What was there is kept in {}.", kept.display());
+    }
+    println!("Now start this member, then the others, each with an empty data_dir: they get everything from this one.");
+    println!("A member that still has its files of before is refused by the others: move its data_dir away first.");
+    println!("Work is placed again once every node has said what it runs, or is Down.");
+    Ok(())
 }
 
 async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {

@@ -12,6 +12,7 @@
 use crate::audit::archive::Archive;
 use crate::audit::duty::SigningDuty;
 use crate::audit::signer::{Signer, SignerError};
+use crate::backup;
 use crate::ca::{Authority, CaError};
 use crate::certify::{self, CertificateEnds};
 use crate::chain::{self, ChainFetch};
@@ -224,7 +225,7 @@ impl Member {
             peers.introduce(config.id, known.iter().map(|(id, peer)| (*id, peer)));
         }
         chain::complete(&agreed, &peers).await?;
-        let network = Network { peers: peers.clone(), synced: log.synced() };
+        let network = Network { peers: peers.clone(), agreed: Arc::clone(&agreed), synced: log.synced() };
         let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), network, log, machine).await?;
         if bootstrap {
             initialise(&raft, &config).await?;
@@ -269,6 +270,7 @@ impl Member {
         let duties = tokio::spawn(duties(Arc::clone(&core)));
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
         let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
+        let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let (servers, failures) = service::serve(&core, listeners);
         tracing::info!(
             member = core.config.id,
@@ -277,7 +279,7 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        let mut tasks = vec![proposing, reading, standing, duties, membership, credentials];
+        let mut tasks = vec![proposing, reading, standing, duties, membership, credentials, copies];
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })
     }

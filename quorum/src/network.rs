@@ -4,6 +4,7 @@
 use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
+use crate::store::machine::Agreed;
 use crate::store::synced::Synced;
 use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
@@ -24,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
+/// With each of Raft's messages: the generation of whoever sends it.
+pub const GENERATION_HEADER: &str = "lattice-generation";
 /// How long a member may take for a page of its audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an unreachable member is left alone.
@@ -199,6 +202,8 @@ fn raft_client(link: &Link) -> RaftClient<Channel> {
 pub struct Network {
     /// To whom.
     pub peers: Peers,
+    /// What this member has, and of which generation.
+    pub agreed: Arc<Agreed>,
     /// Nobody is told of a commit that is not on this member's disk.
     pub synced: Synced,
 }
@@ -207,7 +212,12 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Wire;
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Wire {
-        Wire { target, link: self.peers.link(target, peer).map_err(|e| with_causes(&e)), synced: self.synced.clone() }
+        Wire {
+            target,
+            link: self.peers.link(target, peer).map_err(|e| with_causes(&e)),
+            agreed: Arc::clone(&self.agreed),
+            synced: self.synced.clone(),
+        }
     }
 }
 
@@ -217,6 +227,7 @@ pub struct Wire {
     target: u64,
     /// Or why there can be none.
     link: Result<Link, String>,
+    agreed: Arc<Agreed>,
     synced: Synced,
 }
 
@@ -251,6 +262,10 @@ impl Wire {
         };
         let broken = |error: PackError| RPCError::Network(NetworkError::from(AnyError::new(&error)));
         let body: Packed = pack(question).map_err(broken)?;
+        let mut body = tonic::Request::new(body);
+        if let Some(generation) = self.agreed.generation() {
+            body.metadata_mut().insert(GENERATION_HEADER, generation.0.into());
+        }
         let mut client = raft_client(link);
         let reply = tokio::time::timeout(option.hard_ttl(), async {
             match rpc {

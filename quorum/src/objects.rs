@@ -85,7 +85,7 @@ impl Objects {
                 let dir = Path::new("/").join(&prefix);
                 let made = std::fs::create_dir_all(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
                 made.map_err(built)?;
-                (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?) as Arc<dyn ObjectStore>, String::new())
+                (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?.with_fsync(true)) as Arc<dyn ObjectStore>, String::new())
             }
             "s3" => (cloud!(AmazonS3Builder, with_bucket_name, "s3"), prefix),
             "gs" => (cloud!(GoogleCloudStorageBuilder, with_bucket_name, "gs"), prefix),

@@ -18,6 +18,8 @@ pub enum Cause {
     Authority,
     /// No handshake came about otherwise: no certificate, no TLS, too slow.
     Handshake,
+    /// The member's files are of before a recovery of the quorum, or of after one that this member does not know.
+    Generation,
 }
 
 impl Cause {
@@ -52,6 +54,7 @@ pub struct Refused {
     expired: AtomicU64,
     authority: AtomicU64,
     handshake: AtomicU64,
+    generation: AtomicU64,
 }
 
 impl Refused {
@@ -63,6 +66,7 @@ impl Refused {
             Cause::Expired => &self.expired,
             Cause::Authority => &self.authority,
             Cause::Handshake => &self.handshake,
+            Cause::Generation => &self.generation,
         };
         let times = counter.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
@@ -78,6 +82,7 @@ impl Refused {
             ("expired certificates", &self.expired),
             ("certificates of another authority", &self.authority),
             ("other failed handshakes", &self.handshake),
+            ("messages of another generation", &self.generation),
         ];
         let counts = all.into_iter().map(|(what, counter)| (what.to_owned(), counter.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

@@ -55,19 +55,21 @@ pub enum StoreError {
     #[error("{} belongs to member {member} of cluster {cluster:?}, not to member {wanted_member} of {wanted_cluster:?}", path.display())]
     Foreign { path: PathBuf, member: u64, cluster: String, wanted_member: u64, wanted_cluster: String },
     #[error(
-        "{} is damaged at byte {offset}: {what}. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); where it is alone, restore its folder from a copy",
+        "{} is damaged at byte {offset}: {what}. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` says what to do where they are not",
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: String },
     #[error(
-        "audit records {first} to {last} are missing here and no other member could send them ({why}). Start a member that has them; where none has, restore from a backup"
+        "audit records {first} to {last} are missing here and no other member could send them ({why}). Start a member that has them; where none has, recover from a backup (`lattice quorum recover`)"
     )]
     AuditMissing { first: u64, last: u64, why: String },
     #[error(
-        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); where it is alone, restore its folder from a copy",
+        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` says what to do where they are not",
         path.display()
     )]
     SnapshotMissing { path: PathBuf, first: u64 },
+    #[error("{} was written by a newer version ({what}). Nothing was changed. Start this member with that version", path.display())]
+    Newer { path: PathBuf, what: String },
     #[error("a log entry cannot be encoded")]
     Encode(#[source] PackError),
     #[error("the log stopped after an earlier failure to write")]
@@ -77,6 +79,10 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), what, source }
+    }
+
+    pub(crate) fn newer(path: &Path, what: impl Into<String>) -> Self {
+        Self::Newer { path: path.to_owned(), what: what.into() }
     }
 
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl Into<String>) -> Self {

@@ -6,8 +6,9 @@ use crate::ledger::{Access, AuditHead, TenantChange};
 use crate::roster::Roster;
 use lattice_model::tenant::Excess;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, Epoch, Generation,
-    HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal, Resources, Revision, Tenant, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
+    Entrypoint, Epoch, Generation, HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal,
+    ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -100,6 +101,9 @@ pub enum Request {
     ListTenants,
     /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
     Stale(Box<Request>),
+    /// Copies what the member asked has applied to the place that its configuration names. For members' certificates alone:
+    /// an operator asks on a member's machine.
+    Backup,
 }
 
 /// An operator's order.
@@ -157,6 +161,8 @@ pub enum Answer {
     RefusedClaim(Option<RefusedClaim>),
     /// A certificate, PEM.
     Certificate { pem: String },
+    /// The backup is whole.
+    Backup { name: String, url: String, revision: Revision, audit_records: u64 },
     /// All tenants, by name.
     Tenants(Vec<TenantStanding>),
     /// What the member had `age_ms` ago at the latest, when it last was in touch with the leader, or as leader with a majority.
@@ -295,6 +301,8 @@ pub enum Refusal {
     /// The caller should ask the one that does lead, where it is named, or again later.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
     NotLeader { leader: Option<MemberId> },
+    #[error("no backup was made: {why}")]
+    NoBackup { why: String },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
     ClusterLevel { needed: u32, now: u32 },
 }
@@ -341,6 +349,7 @@ impl Refusal {
             | Self::NotOperator { .. }
             | Self::Members { .. }
             | Self::NotLeader { .. }
+            | Self::NoBackup { .. }
             | Self::Unavailable { .. } => return None,
         })
     }
@@ -394,10 +403,34 @@ pub enum Up {
         #[serde(default)]
         found: Option<Vec<(AllocationId, Epoch)>>,
     },
+    /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
+    /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
+    /// list of that generation.
+    Holds { incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
     /// I live. About every `heartbeat_ms`.
     Heartbeat { incarnation: Incarnation, seq: u64 },
     /// Something to be committed; sent again until acknowledged.
     Report(NodeReport),
+}
+
+/// One share as its node has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldShare {
+    /// As the quorum once said it.
+    pub share: DesiredShare,
+    /// How far the node is with it; `None`: it is being taken away.
+    pub phase: Option<SharePhase>,
+}
+
+impl HeldShare {
+    /// About how many bytes it takes in a message.
+    pub fn bytes_about(&self) -> usize {
+        let script = match &self.share.spec.entrypoint {
+            Entrypoint::Script { text, .. } => text.len(),
+            Entrypoint::Command { .. } => 0,
+        };
+        512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
+    }
 }
 
 /// From a member, down an agent's session.
@@ -562,6 +595,9 @@ pub struct QuorumStatus {
     /// The committed cluster level.
     #[serde(default)]
     pub level: u32,
+    /// After a recovery: nodes that are not Down and have not said yet what they run.
+    #[serde(default)]
+    pub awaited: Vec<NodeId>,
 }
 
 /// One member in a [`QuorumStatus`].

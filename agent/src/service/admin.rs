@@ -156,6 +156,7 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
             .collect(),
         audit_records: now.audit_records,
         level: now.level,
+        awaited: now.awaited.iter().map(ToString::to_string).collect(),
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         refused: now.refused.iter().map(|(what, count)| Refused { what: what.clone(), count: *count }).collect(),

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
-use crate::shown::time;
+use crate::shown::{folded, time};
 use crate::table::{Table, block};
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
@@ -48,6 +48,13 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         ("Allocations", counts(&status.allocations)),
         ("Refused", refused(&status.refused)),
     ]);
+    if !status.awaited.is_empty() {
+        let nodes = folded(&status.awaited);
+        text.push_str(&block(&[(
+            "Recovery",
+            format!("work that waited is placed once these have said what they run, or are Down: {nodes}"),
+        )]));
+    }
     text.push('\n');
     text.push_str(&table(status));
     text
@@ -91,6 +98,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "revision": status.revision,
         "generation": status.generation,
         "level": status.level,
+        "awaited": status.awaited,
         "audit_records": status.audit_records,
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
@@ -125,6 +133,7 @@ mod tests {
             members: vec![member(1, "follower", None), member(2, "leader", Some(120))],
             audit_records: 40,
             level: 2,
+            awaited: vec![],
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
             refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],

@@ -4,6 +4,7 @@
 
 mod attach;
 mod auditing;
+mod backups;
 mod certificates;
 mod crash;
 mod data;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         outage::trials(),
         members::trials(),
         tenants::trials(),
+        backups::trials(),
         auditing::trials(),
         certificates::trials(),
         leases::trials(),

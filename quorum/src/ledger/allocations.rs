@@ -72,6 +72,14 @@ impl Ledger {
             self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
             return;
         }
+        self.end_for_good(step, id, reason, actor);
+    }
+
+    /// Ends the allocation for `reason`, whatever its policy says.
+    pub(super) fn end_for_good(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
+        if self.allocations.get(&id).is_none_or(|a| a.state.is_terminal()) {
+            return;
+        }
         let at = step.at;
         self.usage_shrinks(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };

@@ -31,6 +31,7 @@ impl Ledger {
         if allocation.state != AllocationState::Pending {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
+        self.not_before_adoption(id)?;
         well_formed(&allocation, claim)?;
         let conflicts: Vec<Conflict> =
             claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
@@ -67,6 +68,9 @@ impl Ledger {
     fn conflict(&self, allocation: &Allocation, share: &lattice_model::claim::ClaimShare) -> Option<Conflict> {
         let against = |holder, why| Some(Conflict { node: share.node.clone(), holder, why });
         let Some(node) = self.nodes.get(&share.node) else { return against(None, "is not registered".to_owned()) };
+        if self.awaits(&share.node) {
+            return against(None, "has not said yet what it runs since the quorum was recovered".to_owned());
+        }
         if let Some(why) = node.unclaimable() {
             return against(None, why);
         }

@@ -3,9 +3,10 @@
 use super::access::Access;
 use super::signing::SignedHead;
 use super::tenants::TenantChange;
+use crate::wire::HeldShare;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, Resources, Revision, Timestamp,
+    Principal, ReportItem, Resources, Revision, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,6 +41,8 @@ pub enum Action {
     Register(Registration),
     /// An agent reports.
     Report(NodeReport),
+    /// After a recovery: all that a node has. See [`crate::wire::Up::Holds`].
+    Adopt { node: NodeId, incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
     /// The leader's clocks say where nodes stand.
     NodeStates(Vec<NodeStanding>),
     /// [`Action::GrantLease`] as level 1 has it.
@@ -135,6 +138,7 @@ impl Action {
             | Self::LiftHold { .. }
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. } => 2,
+            Self::Adopt { .. } => 3,
         }
     }
 
@@ -149,6 +153,7 @@ impl Action {
                 spec.bytes_without_script() + script + 256 + claim.as_ref().map_or(0, claim_bytes)
             }
             Self::Claim(claim) => claim_bytes(claim),
+            Self::Adopt { held, unreported, .. } => 256 + unreported.len() * 512 + held.iter().map(HeldShare::bytes_about).sum::<usize>(),
             Self::NodeStates(standings) => 64 + standings.len() * 128,
             Self::Register(_) | Self::Report(_) | Self::SignHead(_) => 512,
             Self::RecordAccess(access) => 512 + access.detail.len(),

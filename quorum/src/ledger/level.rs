@@ -10,8 +10,9 @@ use lattice_model::AuditAction;
 
 /// The level of a cluster that has agreed on none: version 0.1's first commands.
 pub const LEVEL_FIRST: u32 = 1;
-/// The highest level that this program understands. 2: leases of users, holds, levels, tenants.
-pub const LEVEL_KNOWN: u32 = 2;
+/// The highest level that this program understands. 2: leases of users, holds, levels, tenants. 3: what nodes run is adopted
+/// after a recovery from a backup.
+pub const LEVEL_KNOWN: u32 = 3;
 
 impl Ledger {
     /// The committed level.

@@ -62,6 +62,7 @@ impl Ledger {
             revision: step.revision,
         };
         self.nodes.insert(new.node.clone(), Arc::new(node));
+        self.await_stranger(new);
         step.changed.nodes.insert(new.node.clone());
         step.changed.desired.insert(new.node.clone());
         self.record_registration(step, new, incarnation);
@@ -70,7 +71,8 @@ impl Ledger {
 
     fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> Outcome {
         let rebooted = known.boot != new.boot;
-        let same_life = !new.new_life && !rebooted && new.incarnation == known.incarnation;
+        // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
+        let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
             if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
         let report_seq = if same_life { known.report_seq } else { 0 };
@@ -145,7 +147,12 @@ impl Ledger {
             self.mark_released(step, held.allocation, held.epoch, node);
             if live {
                 let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
-                self.end(step, held.allocation, reason, "quorum");
+                if self.awaits(node) {
+                    // The state is that of a backup: it may have done all that it was to do since.
+                    self.end_for_good(step, held.allocation, reason, "quorum");
+                } else {
+                    self.end(step, held.allocation, reason, "quorum");
+                }
             }
         }
         self.show_leaving(step, node);
@@ -183,6 +190,7 @@ impl Ledger {
             }
             let about = Subject { allocation: None, node: Some(&standing.node) };
             self.record(step, "quorum", AuditAction::NodeStateChanged, about, detail);
+            self.placing_may_go_on(step);
         }
         Ok(Outcome::Done)
     }

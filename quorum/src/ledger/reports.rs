@@ -84,15 +84,13 @@ impl Ledger {
         }
     }
 
-    fn ended_report(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
+    pub(super) fn ended_report(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
         if !self.takes_part(node, id, epoch) {
             return;
         }
-        let reason = match reason {
+        match reason {
             // Any of its nodes can know these.
-            EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
-            EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
-            EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
+            EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } => {}
             // Only where the entry point ran is it known how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -103,13 +101,13 @@ impl Ledger {
             {
                 return;
             }
-            EndReason::Exited { code } => EndReason::Exited { code: *code },
-            EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
-            EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
-            EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
-            EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
-        };
-        self.end(step, id, reason, &format!("node:{node}"));
+            EndReason::Exited { .. }
+            | EndReason::Cancelled { .. }
+            | EndReason::PrologueFailed { .. }
+            | EndReason::LaunchAborted { .. }
+            | EndReason::OutOfMemory { .. } => {}
+        }
+        self.end(step, id, said_by(node, reason), &format!("node:{node}"));
     }
 
     fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch) {
@@ -132,6 +130,20 @@ impl Ledger {
         self.show_leaving(step, node);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(step, &format!("node:{node}"), AuditAction::ShareReleased, about, format!("epoch {epoch}"));
+    }
+}
+
+/// A reason as `node` may give it.
+pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
+    match reason {
+        EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
+        EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
+        EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
+        EndReason::Exited { code } => EndReason::Exited { code: *code },
+        EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
+        EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
+        EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
+        EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
     }
 }
 

@@ -1,6 +1,7 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
 use super::{auditing, leasing, unserved};
+use crate::backup;
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome};
 use crate::member::Core;
@@ -43,6 +44,7 @@ pub(crate) enum Forwarded {
 /// Whether the caller's certificate entitles it to this.
 pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
     let needed = match request {
+        Request::Backup => Role::Quorum,
         Request::Status
         | Request::Members
         | Request::GetAllocation { .. }
@@ -91,6 +93,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::Status => return Ok(Answer::Status(status(core))),
         Request::StateHash => return state_hash(core).await,
         Request::Stale(inner) => return stale(core, &inner),
+        Request::Backup => return make_backup(core).await,
         Request::VerifyAudit { from } => return auditing::verify(core, from.map(|from| *from)).await,
         Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
         Request::GetAllocation { .. }
@@ -222,6 +225,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash
+        | Request::Backup
         | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
     }
 }
@@ -272,6 +276,12 @@ pub(super) fn bytes_about(allocation: &Allocation) -> usize {
         Entrypoint::Command { .. } => 0,
     };
     1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
+}
+
+async fn make_backup(core: &Arc<Core>) -> Result<Answer, Refusal> {
+    let made = backup::make(core).await.map_err(|e| Refusal::NoBackup { why: with_causes(&e) })?;
+    let (revision, audit_records) = (made.about.revision, made.about.audit.seq);
+    Ok(Answer::Backup { name: made.name, url: core.config.backup.clone(), revision, audit_records })
 }
 
 /// Hashed away from the tasks that serve: a large state takes a while. Its copy shares all entries.
@@ -328,5 +338,6 @@ fn status(core: &Core) -> QuorumStatus {
         at: crate::proposer::now(),
         refused: core.credentials.refused().told(),
         level: ledger.level(),
+        awaited: ledger.placing_waits_for(),
     }
 }

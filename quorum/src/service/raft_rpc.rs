@@ -4,6 +4,7 @@ use crate::chain;
 use crate::identity::{Caller, Role};
 use crate::member::Core;
 use crate::membership;
+use crate::network::GENERATION_HEADER;
 use crate::pack::{pack, unpack, with_causes};
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
@@ -35,6 +36,23 @@ impl RaftService {
         })
     }
 
+    /// Refuses Raft's messages of a member whose files are of another generation: of before a recovery of the quorum, when
+    /// this one's are of after it, or the other way round. One without files may get them from either.
+    fn same_generation<T>(&self, member: u64, request: &Request<T>) -> Result<(), Status> {
+        let theirs = request.metadata().get(GENERATION_HEADER).and_then(|g| g.to_str().ok()).and_then(|g| g.parse::<u64>().ok());
+        match (theirs, self.core.agreed.generation()) {
+            (Some(theirs), Some(ours)) if theirs != ours.0 => {
+                self.core.credentials.refused().count(Cause::Generation);
+                let older = if theirs < ours.0 { member } else { self.core.config.id };
+                Err(Status::failed_precondition(format!(
+                    "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
+                    self.core.config.id
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what one member says in another's name.
     fn speaks_for(&self, member: u64, said: u64) -> Result<(), Status> {
         if member == said {
@@ -50,6 +68,7 @@ impl RaftService {
 impl Raft for RaftService {
     async fn append(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(&request)?;
+        self.same_generation(member, &request)?;
         let entries: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, entries.vote.leader_id.node_id)?;
         let answer = self.core.raft.append_entries(entries).await;
@@ -62,6 +81,7 @@ impl Raft for RaftService {
 
     async fn vote(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(&request)?;
+        self.same_generation(member, &request)?;
         let vote: VoteRequest<u64> = unpack(request.get_ref())?;
         self.speaks_for(member, vote.vote.leader_id.node_id)?;
         let answer = self.core.raft.vote(vote).await;
@@ -70,6 +90,7 @@ impl Raft for RaftService {
 
     async fn install_snapshot(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(&request)?;
+        self.same_generation(member, &request)?;
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.heard_leader();

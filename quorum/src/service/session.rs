@@ -207,6 +207,20 @@ impl<'a> Session<'a> {
     async fn handle(&mut self, up: Up, messages: &mut mpsc::Receiver<Result<Up, Ended>>) -> Result<Option<Up>, Ended> {
         match up {
             Up::Register { .. } => Err(Ended::Refused(Status::invalid_argument("a session has one registration"))),
+            Up::Holds { incarnation, held, unreported } => {
+                let action = Action::Adopt { node: self.node.clone(), incarnation, held, unreported };
+                let results = propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+                let revision = match results.into_iter().next() {
+                    Some(Ok((_, revision))) => revision,
+                    Some(Err(refusal)) => return Err(Ended::Close(refusal.to_string())),
+                    None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+                };
+                if !self.core.applied(revision, CATCH_UP).await {
+                    return Err(Ended::Close("this member lies too far behind the leader".to_owned()));
+                }
+                self.send_desired(revision).await?;
+                Ok(None)
+            }
             Up::Heartbeat { incarnation, seq } => {
                 if incarnation == self.incarnation {
                     let now = Instant::now();
@@ -227,7 +241,7 @@ impl<'a> Session<'a> {
                 {
                     match message? {
                         Up::Report(report) => reports.push(report),
-                        up @ (Up::Register { .. } | Up::Heartbeat { .. }) => {
+                        up @ (Up::Register { .. } | Up::Holds { .. } | Up::Heartbeat { .. }) => {
                             other = Some(up);
                             break;
                         }
@@ -286,6 +300,10 @@ impl<'a> Session<'a> {
             let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
             if incarnation != Some(self.incarnation) {
                 return Err(Ended::Close("the node registered anew".to_owned()));
+            }
+            if ledger.awaits(&self.node) {
+                // It is told what to do once it has said what it has.
+                return Ok(());
             }
             ledger.desired(&self.node)
         };

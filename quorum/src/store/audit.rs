@@ -241,6 +241,24 @@ impl Checkpoint {
     }
 }
 
+/// Checks the chain in `dir` and changes nothing. What is torn at its end is cut off by the next start.
+pub fn check(dir: &Path) -> Result<(), StoreError> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    segments(dir)?.iter().try_for_each(|(_, path)| segment::check(path))
+}
+
+/// Where the segment lies that begins with record `first`.
+pub fn path_of(dir: &Path, first: u64) -> PathBuf {
+    segment::path(dir, first)
+}
+
+/// Whether the segment in this file has its seal.
+pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
+    segment::is_sealed(path)
+}
+
 /// Nothing behind a tear was ever synced: it comes again with the log. A sealed segment was: it has lost the one before it.
 fn remove_behind_a_tear(dir: &Path, paths: impl Iterator<Item = (u64, PathBuf)>) -> Result<(), StoreError> {
     for (_, path) in paths {

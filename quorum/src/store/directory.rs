@@ -62,11 +62,23 @@ impl Directory {
         Ok((directory, rx))
     }
 
+    /// The same for a folder that was a member's: none is made of one that is not.
+    pub fn open_present(path: &Path, cluster: &str, member: u64) -> Result<(Self, oneshot::Receiver<()>), StoreError> {
+        let whose = path.join("member.json");
+        if !whose.exists() {
+            return Err(StoreError::corrupt(&whose, 0, "it is missing"));
+        }
+        Self::open(path, cluster, member)
+    }
+
     fn check_owner(&self, cluster: &str, member: u64) -> Result<(), StoreError> {
         let path = self.path().join("member.json");
         match fs::read(&path) {
             Ok(bytes) => {
                 let whose: Whose = serde_json::from_slice(&bytes).map_err(|e| StoreError::corrupt(&path, 0, e.to_string()))?;
+                if whose.format > FORMAT {
+                    return Err(StoreError::newer(&path, format!("format {} of its folder", whose.format)));
+                }
                 if whose.format != FORMAT {
                     return Err(StoreError::corrupt(&path, 0, format!("format {} is not known to this version", whose.format)));
                 }

@@ -175,6 +175,21 @@ fn write_small<T: serde::Serialize>(path: &Path, value: &T) -> Result<(), StoreE
     replace(path, &bytes)
 }
 
+/// Checks the log of a folder that nobody uses, and changes nothing. A torn tail is no damage.
+pub fn check(dir: &Path) -> Result<(), StoreError> {
+    read_small::<Vote>(&dir.join("vote"))?;
+    read_small::<LogId>(&dir.join("purged"))?;
+    segments::check(&dir.join("log"))
+}
+
+/// Writes an empty log that begins behind `purged`, for a folder that is made from a backup.
+pub fn begin_at(directory: &Directory, purged: LogId, vote: Vote) -> Result<(), StoreError> {
+    let path = directory.path();
+    std::fs::create_dir_all(path.join("log")).map_err(StoreError::io(path, "the folder cannot be made"))?;
+    write_small(&path.join("purged"), &purged)?;
+    write_small(&path.join("vote"), &vote)
+}
+
 impl Index {
     /// Takes an entry read at the start.
     fn found(&mut self, stored: Stored) -> Result<(), String> {

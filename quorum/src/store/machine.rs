@@ -18,7 +18,7 @@ use crate::pack;
 use crate::proposer::now;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::roster::Roster;
-use lattice_model::{AuditFilter, AuditRecord, MemberId, Revision};
+use lattice_model::{AuditFilter, AuditRecord, Generation, MemberId, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
 use std::path::{Path, PathBuf};
@@ -58,6 +58,12 @@ impl Agreed {
     /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
     pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The generation of what is here; `None` where nothing is here yet.
+    pub fn generation(&self) -> Option<Generation> {
+        let ledger = self.ledger();
+        (!ledger.cluster().is_empty()).then(|| ledger.generation())
     }
 
     /// The committed membership, as of the last applied entry.

@@ -229,6 +229,28 @@ impl Segments {
     }
 }
 
+/// Checks the segments in `dir` and changes nothing. What is torn at the end of the last one is cut off by the next start.
+pub fn check(dir: &Path) -> Result<(), StoreError> {
+    let mut paths = Vec::new();
+    for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+        paths.push(file.map_err(StoreError::io(dir, "cannot be listed"))?.path());
+    }
+    paths.retain(|p| p.extension().is_some_and(|e| e == "log"));
+    paths.sort_unstable();
+    for (at, path) in paths.iter().enumerate() {
+        let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
+        let is_last = at + 1 == paths.len();
+        match record::scan(&bytes, usize::try_from(SEGMENT_HEADER).unwrap_or(usize::MAX)).1 {
+            Ending::Clean => {}
+            Ending::Torn { .. } if is_last => {}
+            Ending::Torn { offset } | Ending::Damaged { offset } => {
+                return Err(StoreError::corrupt(path, offset as u64, "a record does not have its checksum, and it was once whole"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Reads one entry.
 pub fn read(files: &Files, place: Place) -> Result<Vec<u8>, std::io::Error> {
     let file = files.get(&place.segment).ok_or_else(|| std::io::Error::other("its segment is gone"))?;

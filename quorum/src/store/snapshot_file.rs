@@ -9,7 +9,7 @@
 
 use super::directory::sync_parent;
 use super::{StoreError, previous};
-use crate::ledger::{AuditHead, Ledger};
+use crate::ledger::{AuditHead, LEVEL_KNOWN, Ledger};
 use crate::pack;
 use crate::raft::SnapshotMeta;
 use lattice_model::{Generation, Revision, Timestamp};
@@ -201,6 +201,9 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))?;
     if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
         return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
+    }
+    if ledger.level() > LEVEL_KNOWN {
+        return Err(StoreError::newer(path, format!("cluster level {}, of which this one knows nothing", ledger.level())));
     }
     Ok(Loaded { about, ledger, audit: None, path: path.to_owned() })
 }

@@ -169,7 +169,7 @@ async fn a_lone_member_without_its_audit_segments_refuses_to_start_and_says_what
     let listeners = Listeners::bind(&config).await.unwrap();
     let Err(error) = Member::start(config, false, listeners).await else { panic!("it must not start") };
     assert!(matches!(&error, MemberError::Store(StoreError::AuditMissing { first: 1, .. })), "{error}");
-    assert!(error.to_string().contains("restore from a backup"), "{error}");
+    assert!(error.to_string().contains("recover from a backup"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

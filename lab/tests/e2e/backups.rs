@@ -1,0 +1,294 @@
+//! Backups: made while members serve, checked, gone back to, and what goes on after the loss of the whole quorum.
+
+use crate::harness::{Group, World, lab_program};
+use lattice_lab::demo::Lines;
+use lattice_lab::lattice::text;
+use lattice_lab::up::Options;
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+static BACKUP: Group = Group { theme: "backup", name: "backups", nodes: 3, quorum: 3, tweak: with_backups };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        BACKUP.test("made_on_demand_and_by_themselves_and_checked_whole", &[], made),
+        BACKUP.test("a_damaged_one_is_refused_and_what_is_damaged_named", &[], damaged),
+        BACKUP.test("the_plan_says_what_is_the_matter_and_which_command_mends_it", &[], plan),
+        BACKUP.test("the_cluster_goes_back_on_purpose", &[], restored),
+        BACKUP.test("all_members_lost_under_running_work_nothing_is_killed_and_placing_resumes", &[], recovered),
+        BACKUP.test("a_damaged_member_is_replaced_as_the_plan_says", &[], replaced),
+    ]
+}
+
+fn with_backups(options: &mut Options) {
+    "backup: \"file://{dir}/backups\"\nbackup_seconds: 10\n".clone_into(&mut options.member_lines);
+}
+
+fn folder(w: &World, id: u64) -> PathBuf {
+    w.dir.join(&w.cluster().member(id).unwrap().daemon.name)
+}
+
+/// `lattice quorum VERB --config …` on the machine of member `id`: its exit code, what it says.
+fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
+    let config = folder(w, id).join("quorum.yaml").display().to_string();
+    let (verb, more) = command.split_first().unwrap();
+    let done = w.run(&[&["quorum", verb, "--config", &config], more].concat());
+    (done.code(), done.out() + &done.err())
+}
+
+fn backups(w: &World) -> Vec<String> {
+    let Ok(there) = fs::read_dir(w.dir.join("backups/backups")) else { return Vec::new() };
+    let mut names: Vec<String> = there.map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn kill_all(w: &World) {
+    for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
+        faults::kill_member(&w.dir, member.id).unwrap();
+    }
+}
+
+fn start_all(w: &World) {
+    for member in w.cluster().members.iter().filter(|m| !m.daemon.alive()) {
+        faults::start_member(&w.dir, member.id).unwrap();
+    }
+    w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|l| l.is_some()) && w.lattice.nodes().is_ok());
+}
+
+fn generation(w: &World) -> u64 {
+    w.lattice.json(&["quorum", "status"]).unwrap()["generation"].as_u64().unwrap()
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// The first segment of a member's log, in the middle of a record that is behind others.
+fn damage_log(w: &World, id: u64) {
+    let mut segments: Vec<PathBuf> = fs::read_dir(folder(w, id).join("data/log")).unwrap().map(|f| f.unwrap().path()).collect();
+    segments.sort();
+    flip(&segments[0], 60);
+}
+
+fn made(w: &World) {
+    w.wait("one that the leader made by itself", || !backups(w).is_empty());
+    let before = backups(w);
+    w.completed(&w.submit(&["--nodes", "1", "--", "/bin/true"]));
+    let (code, said) = quorum(w, 2, &["backup"]);
+    assert!(code == 0 && said.contains("audit records"), "{said}");
+    let name = said.lines().next().unwrap().to_owned();
+    assert!(backups(w).contains(&name) && !before.contains(&name), "{said}");
+    let (code, said) = quorum(w, 3, &["verify"]);
+    assert!(code == 0 && said.contains(&name) && said.contains("every link holds") && said.contains("1 Completed"), "{said}");
+    let (code, said) = quorum(w, 3, &["verify", "--backup", &before[0]]);
+    assert!(code == 0 && said.contains(&before[0]), "{said}");
+    let there = backups(w).len();
+    w.wait("the next one, 10 s later", || backups(w).len() > there);
+    // Nothing that was got is left.
+    let left: Vec<String> = fs::read_dir(folder(w, 3)).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.contains("verifying")), "{left:?}");
+}
+
+fn damaged(w: &World) {
+    let (code, said) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{said}");
+    let name = said.lines().next().unwrap().to_owned();
+    for object in ["snapshot", "audit"] {
+        let path = w.dir.join("backups/backups").join(&name).join(object);
+        let middle = fs::metadata(&path).unwrap().len() as usize / 2;
+        flip(&path, middle);
+        let (code, said) = quorum(w, 1, &["verify", "--backup", &name]);
+        assert!(code == 1 && said.contains("is damaged") && said.contains(&format!("{name}/{object}")), "{said}");
+        assert!(said.contains("--backup NAME"), "it says what to take instead: {said}");
+        flip(&path, middle);
+    }
+    assert_eq!(quorum(w, 1, &["verify", "--backup", &name]).0, 0);
+    let (code, said) = quorum(w, 1, &["verify", "--backup", "yesterday"]);
+    assert!(code == 1 && said.contains(&name), "it names those that there are: {said}");
+    let nowhere = format!("file://{}", w.dir.join("nowhere").display());
+    let (code, said) = quorum(w, 1, &["verify", "--from", &nowhere]);
+    assert!(code == 1 && said.contains("holds no backup"), "{said}");
+}
+
+fn plan(w: &World) {
+    let plan = |id: u64| {
+        let (code, said) = quorum(w, id, &["recover", "--plan"]);
+        assert_eq!(code, 0, "{said}");
+        said
+    };
+    let said = plan(1);
+    assert!(said.contains("This member runs. Nothing is to be done here"), "{said}");
+    // One member damaged.
+    faults::kill_member(&w.dir, 2).unwrap();
+    damage_log(w, 2);
+    let said = plan(2);
+    assert!(
+        said.contains("is damaged at byte") && said.contains("lattice quorum replace 2 4") && !said.contains("recover --config"),
+        "{said}"
+    );
+    let refused = faults::start_member(&w.dir, 2).unwrap_err().to_string();
+    assert!(refused.contains("lattice quorum replace"), "the member says the same when it is started: {refused}");
+    // No majority.
+    faults::kill_member(&w.dir, 3).unwrap();
+    let said = plan(1);
+    assert!(said.contains("waits for a majority") && said.contains("these do not answer: 2, 3"), "{said}");
+    let said = plan(3);
+    assert!(said.contains("Its files are whole") && said.contains("Do: lattice-quorum --config"), "{said}");
+    // All damaged.
+    faults::kill_member(&w.dir, 1).unwrap();
+    damage_log(w, 1);
+    damage_log(w, 3);
+    for id in [1, 2, 3] {
+        let said = plan(id);
+        assert!(said.contains("If fewer than 2 members have their files") && said.contains("lattice quorum recover --config"), "{said}");
+        assert!(said.contains(&format!("the newest {}", backups(w).last().unwrap())), "{said}");
+    }
+    // Of a newer version.
+    let whose = folder(w, 3).join("data/member.json");
+    let text = fs::read_to_string(&whose).unwrap();
+    fs::write(&whose, text.replace("\"format\":1", "\"format\":2")).unwrap();
+    let said = plan(3);
+    assert!(said.contains("written by a newer version") && said.contains("install that version"), "{said}");
+    let refused = faults::start_member(&w.dir, 3).unwrap_err().to_string();
+    assert!(refused.contains("written by a newer version"), "{refused}");
+    fs::write(&whose, text).unwrap();
+    for id in [1, 2, 3] {
+        damage_log(w, id);
+    }
+    start_all(w);
+}
+
+fn restored(w: &World) {
+    let kept = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let (code, said) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{said}");
+    let name = said.lines().next().unwrap().to_owned();
+    let lost = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let before = generation(w);
+    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 1 && said.contains("in use"), "{said}");
+    faults::kill_member(&w.dir, 1).unwrap();
+    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 1 && said.contains("Stop every member first"), "{said}");
+    kill_all(w);
+    let (code, said) = quorum(w, 1, &["restore", "--backup", &name]);
+    assert!(code == 1 && said.contains("What will be lost") && said.contains("nothing was changed"), "{said}");
+    let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
+    assert!(code == 0 && said.contains("is kept in"), "{said}");
+    let aside = fs::read_dir(folder(w, 1)).unwrap().map(|f| f.unwrap().path()).find(|p| p.display().to_string().contains("data.before-"));
+    assert!(aside.is_some_and(|aside| aside.join("member.json").exists()), "what was there is kept");
+    for id in [2, 3] {
+        fs::rename(folder(w, id).join("data"), folder(w, id).join("data.before")).unwrap();
+    }
+    start_all(w);
+    assert!(generation(w) > before);
+    assert_eq!(text(&w.status(&kept), "state"), "Pending");
+    let gone = w.run(&["status", &lost]);
+    assert_eq!(gone.code(), 3, "{}{}", gone.out(), gone.err());
+    w.ok(&["cancel", &kept]);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    assert_eq!(w.run(&["audit", "verify"]).code(), 0);
+}
+
+fn recovered(w: &World) {
+    let (program, lines) = (lab_program().to_string_lossy().into_owned(), "600");
+    let ring = ["--nodes", "2", "--tasks-per-node", "2", "--cores", "1", "--", &program, "pmi-ring", lines, "50"];
+    let known = w.submit(&ring);
+    w.wait_log(&known, "line 2 ");
+    let go = w.dir.join("go");
+    let until_then = format!("echo up; until [ -e {} ]; do sleep 0.1; done; exit 5", go.display());
+    let ends = w.submit(&["--nodes", "1", "--cores", "1", "--", "/bin/sh", "-c", &until_then]);
+    w.wait_log(&ends, "up");
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let (code, made) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{made}");
+    let name = made.lines().next().unwrap().to_owned();
+    let (code, verified) = quorum(w, 2, &["verify", "--backup", &name]);
+    assert!(code == 0 && verified.contains("2 Running") && verified.contains("1 Pending"), "{verified}");
+    // The backup does not know this one.
+    let unknown = w.submit(&["--nodes", "1", "--cores", "1", "--", "/bin/sh", "-c", "echo up; sleep 30; exit 7"]);
+    let before = generation(w);
+    w.ok(&["cancel", &waits]);
+    w.wait_log(&unknown, "up");
+    w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let (code, said) = quorum(w, 1, &["recover", "--yes"]);
+    assert!(code == 1 && said.contains("is not empty"), "{said}");
+
+    kill_all(w);
+    fs::write(&go, "").unwrap();
+    let old = folder(w, 2).join("data.old");
+    fs::rename(folder(w, 2).join("data"), &old).unwrap();
+    for id in [1, 3] {
+        fs::remove_dir_all(folder(w, id).join("data")).unwrap();
+    }
+    // One node says nothing for a while.
+    let silent = "n3";
+    faults::kill_node(&w.dir, silent).unwrap();
+    let (_, plan) = quorum(w, 1, &["recover", "--plan"]);
+    assert!(plan.contains("It has no files.") && plan.contains("lattice quorum recover --config"), "{plan}");
+    let (code, asked) = quorum(w, 1, &["recover", "--backup", &name]);
+    assert!(
+        code == 1 && asked.contains("What will be lost") && asked.contains("1 allocations waited") && asked.contains("--yes"),
+        "{asked}"
+    );
+    assert!(!folder(w, 1).join("data").exists(), "nothing was changed");
+    let (code, done) = quorum(w, 1, &["recover", "--backup", &name, "--yes"]);
+    assert_eq!(code, 0, "{done}");
+    // A member with its files of before is refused, whoever leads.
+    fs::rename(&old, folder(w, 2).join("data")).unwrap();
+    start_all(w);
+    w.wait("member 2 to be refused", || {
+        w.cluster().members.iter().any(|m| process::tail(&m.daemon.log, 2000).contains("the quorum was recovered between them"))
+    });
+    faults::kill_member(&w.dir, 2).unwrap();
+    fs::remove_dir_all(folder(w, 2).join("data")).unwrap();
+    start_all(w);
+
+    assert!(generation(w) > before);
+    w.wait("the work to be adopted", || w.lattice.ok(&["status", &unknown]).is_ok());
+    assert_eq!(text(&w.status(&known), "state"), "Running");
+    // It waited in the backup: the silent node may run it.
+    w.wait("the others to have spoken", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([silent]));
+    let status = w.ok(&["quorum", "status"]);
+    assert!(status.contains("Recovery:") && status.contains(silent), "{status}");
+    let again = w.status(&waits);
+    assert_eq!(text(&again, "state"), "Pending", "{again}");
+    faults::start_node(&w.dir, silent).unwrap();
+    w.wait("nobody to be awaited", || w.lattice.json(&["quorum", "status"]).unwrap()["awaited"] == serde_json::json!([]));
+    // How it ended while there was no quorum is known all the same.
+    let over = w.ended(&ends);
+    assert_eq!((text(&over, "state").as_str(), over["exit_code"].as_i64()), ("Failed", Some(5)), "{over}");
+    let over = w.ended(&unknown);
+    assert_eq!((text(&over, "state").as_str(), over["exit_code"].as_i64()), ("Failed", Some(7)), "{over}");
+    w.completed(&known);
+    let mut got = Lines::default();
+    w.ok(&["logs", &known]).lines().for_each(|l| got.take(l));
+    got.complete(4, 600).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(text(&w.status(&known), "requeue_count"), "0");
+    w.completed(&waits);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    w.assert_nothing_left();
+    let adopted = w.ok(&["audit", "query", "--type", "quorum-recovered,allocation-adopted"]);
+    assert!(adopted.contains("from a backup of revision"), "{adopted}");
+    assert_eq!(w.run(&["audit", "verify"]).code(), 0);
+}
+
+fn replaced(w: &World) {
+    faults::kill_member(&w.dir, 2).unwrap();
+    damage_log(w, 2);
+    let (_, plan) = quorum(w, 2, &["recover", "--plan"]);
+    assert!(plan.contains("lattice quorum replace 2 4"), "{plan}");
+    let new = faults::begin_member(&w.dir).unwrap();
+    let cluster = w.cluster();
+    let member = cluster.member(new).unwrap();
+    w.ok(&["quorum", "replace", "2", &new.to_string(), "--service", &member.service, "--raft", &member.raft]);
+    faults::forget_member(&w.dir, 2).unwrap();
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    let (_, plan) = quorum(w, 1, &["recover", "--plan"]);
+    assert!(plan.contains("Nothing is to be done here"), "{plan}");
+}

@@ -1,0 +1,200 @@
+//! Backups: a snapshot and the audit chain that belongs to it, copied to a store while the member serves.
+//!
+//! ```text
+//!   <backup>/audit/<first>-<hash>.audit        sealed segments of the chain, put once
+//!   <backup>/backups/<time>-<index>/audit      which of them, and the records behind them; zstd of MessagePack
+//!   <backup>/backups/<time>-<index>/snapshot   put last: with it the backup is whole
+//! ```
+//!
+//! The leader makes one when the newest is `backup_seconds` old, whoever made that. To go on from one ([`recover`]) is for the
+//! loss of the whole quorum: a single member that lost its folder is replaced by a new one, which gets everything from the others.
+
+pub mod place;
+pub mod plan;
+pub mod recover;
+
+#[cfg(test)]
+mod tests;
+
+use crate::certify;
+use crate::config::QuorumConfig;
+use crate::credentials::Credentials;
+use crate::member::Core;
+use crate::objects::ObjectsError;
+use crate::pack::with_causes;
+use crate::store::StoreError;
+use crate::store::snapshot_file::{self, About};
+use crate::tls::TlsError;
+use lattice_model::AuditRecord;
+use place::{Chain, Place, Segment};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::time::MissedTickBehavior;
+
+/// How long writing the snapshot may take.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
+/// How often it is looked whether a copy is due.
+const TICK: Duration = Duration::from_secs(1);
+/// When a copy that failed is tried again, at most.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Why there is no backup, or it cannot be used.
+#[derive(Debug, Error)]
+pub enum BackupError {
+    #[error(
+        "no place for backups is configured: set backup in the member's configuration, or name one with --from (file:///DIR, s3://BUCKET/PREFIX, …)"
+    )]
+    NoPlace,
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
+    #[error("{url}: {what}")]
+    Store {
+        url: String,
+        what: String,
+        #[source]
+        source: object_store::Error,
+    },
+    #[error("{url} holds no backup")]
+    Empty { url: String },
+    #[error("{url} holds no backup {name:?}; there are {}", there.join(", "))]
+    Unknown { url: String, name: String, there: Vec<String> },
+    #[error("backup {name} is damaged: {object}: {why}. Take another one (--backup NAME): {others}")]
+    Damaged { name: String, object: String, why: String, others: String },
+    #[error("the backup cannot be encoded: {why}")]
+    Encode { why: String },
+    #[error(transparent)]
+    Files(#[from] StoreError),
+    #[error("{}", path.display())]
+    Local {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("no snapshot could be made: {why}")]
+    NoSnapshot { why: String },
+    #[error("{} is not empty: nothing was changed. `recover` is for a member without files; `restore` moves what is there aside", path.display())]
+    NotEmpty { path: PathBuf },
+    #[error("{} has no files: nothing was changed. `restore` goes back from what is there; use `recover`", path.display())]
+    NothingToReplace { path: PathBuf },
+    #[error(
+        "member {member} runs at {address}: nothing was changed. Stop every member first: one of before goes another way than those of after"
+    )]
+    Runs { member: u64, address: String },
+    #[error("the backup is of cluster {theirs:?}, the configuration of {ours:?}")]
+    Foreign { theirs: String, ours: String },
+    #[error("the other members cannot be asked: {why}")]
+    Unasked { why: String },
+    #[error("the task failed: {why}")]
+    Task { why: String },
+}
+
+impl BackupError {
+    fn local(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Local { path: path.to_owned(), source }
+    }
+}
+
+/// A backup that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Its name in its place.
+    pub name: String,
+    /// What it is of.
+    pub about: About,
+}
+
+/// This member's certificate: the renewed one, where it has one.
+pub fn credentials(config: &QuorumConfig) -> Result<Credentials, TlsError> {
+    Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))
+}
+
+/// The place that a configuration names for backups.
+pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
+    if config.backup.is_empty() {
+        return Err(BackupError::NoPlace);
+    }
+    Place::open(&config.backup, config)
+}
+
+/// Makes a backup of what this member has applied by now.
+pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
+    let place = place(&core.config)?;
+    let applied = core.raft.metrics().borrow().last_applied;
+    let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
+    core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
+    let written = core.raft.wait(Some(SNAPSHOT_MAX)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await;
+    written.map_err(|e| failed(&e))?;
+    let dir = core.config.data_dir.clone();
+    let newest = snapshot_file::list(&dir)?.into_iter().next();
+    let (_, path) = newest.ok_or_else(|| BackupError::NoSnapshot { why: "nothing is applied here yet".to_owned() })?;
+    // Held open: newer snapshots may remove it while it is copied.
+    let file = tokio::fs::File::open(&path).await.map_err(BackupError::local(&path))?;
+    let about = snapshot_file::about(&path)?;
+    let mut sealed_upto = 0;
+    let mut segments = Vec::new();
+    for sealed in core.agreed.audit_segments().into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
+        let segment = Segment { first: sealed.first, hash: sealed.last.hash };
+        place.put_segment(&segment, &sealed.path).await?;
+        sealed_upto = sealed.last.seq;
+        segments.push(segment);
+    }
+    let agreed = Arc::clone(&core.agreed);
+    let upto = about.audit.seq;
+    let tail = tokio::task::spawn_blocking(move || agreed.audit_reader(sealed_upto, upto).collect::<std::io::Result<Vec<AuditRecord>>>());
+    let tail = tail.await.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(BackupError::local(&dir.join("audit")))?;
+    let name = place.put(&about, &Chain { segments, tail }, file, &path).await?;
+    Ok(Made { name, about })
+}
+
+/// The leader's copies, one whenever the newest is `backup_seconds` old.
+pub(crate) async fn copies(core: Arc<Core>) {
+    if core.config.backup.is_empty() {
+        return;
+    }
+    let every = Duration::from_secs(core.config.backup_seconds);
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // When to look at what is there: at once by a new leader.
+    let mut due = Instant::now();
+    let mut led = false;
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let leads = core.leads() && !core.agreed.ledger().cluster().is_empty();
+        if leads && !led {
+            due = Instant::now();
+        }
+        led = leads;
+        if !leads || Instant::now() < due {
+            continue;
+        }
+        let copied = tokio::select! {
+            () = core.stop.cancelled() => return,
+            copied = copy_where_due(&core, every) => copied,
+        };
+        let next = match copied {
+            Ok(next) => next,
+            Err(error) => {
+                let next = every.min(RETRY);
+                tracing::error!(error = %with_causes(&error), "no backup could be made; it is tried again in {} s", next.as_secs());
+                next
+            }
+        };
+        due = Instant::now() + next;
+    }
+}
+
+/// Makes a copy where the newest is old enough; gives when it is to be looked again.
+async fn copy_where_due(core: &Arc<Core>, every: Duration) -> Result<Duration, BackupError> {
+    let place = place(&core.config)?;
+    if let Some(age) = place.age_of_newest().await?.filter(|age| *age < every) {
+        return Ok((every - age).max(TICK));
+    }
+    let made = make(core).await?;
+    tracing::info!(name = made.name, revision = made.about.revision.0, "a backup was made");
+    Ok(every)
+}

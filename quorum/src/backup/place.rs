@@ -1,0 +1,313 @@
+//! Where backups lie, and how they are put there and got back. In pieces: neither side holds a whole one.
+
+use super::BackupError;
+use crate::config::QuorumConfig;
+use crate::ledger::AuditHead;
+use crate::objects::Objects;
+use crate::pack::{self, with_causes};
+use crate::store::StoreError;
+use crate::store::audit::{self, AuditChain};
+use crate::store::directory::sync_folder;
+use crate::store::snapshot_file::{self, About, Loaded};
+use futures::StreamExt;
+use lattice_model::{AuditRecord, Timestamp};
+use object_store::buffered::BufWriter;
+use object_store::path::Path as Key;
+use object_store::{ObjectStoreExt, PutPayload};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+
+/// The longest description of an audit chain that is believed, unpacked.
+const CHAIN_BYTES_MAX: u64 = 1 << 30;
+/// Other backups that are named where one is damaged.
+const NAMED_MAX: usize = 3;
+
+/// A store with backups in it.
+#[derive(Clone, Debug)]
+pub struct Place(Objects);
+
+/// A sealed segment by its name in the store: another one after a recovery, even where it begins with the same record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Its first record.
+    pub first: u64,
+    /// The hash of its last record.
+    pub hash: String,
+}
+
+impl Segment {
+    fn name(&self) -> String {
+        format!("{:020}-{}.audit", self.first, self.hash.get(..16).unwrap_or(&self.hash))
+    }
+}
+
+/// The audit chain of one backup.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Chain {
+    /// Its sealed segments.
+    pub segments: Vec<Segment>,
+    /// The records behind them.
+    pub tail: Vec<AuditRecord>,
+}
+
+/// A backup that was got and checked whole.
+#[derive(Debug)]
+pub struct Checked {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub loaded: Loaded,
+    /// Its audit chain, every link of which holds up to the state's head.
+    pub chain: AuditChain,
+}
+
+/// What is wrong with which object.
+struct Damage {
+    object: String,
+    why: String,
+}
+
+impl Place {
+    /// Opens what `url` names; options and credentials are the configuration's.
+    pub fn open(url: &str, config: &QuorumConfig) -> Result<Self, BackupError> {
+        Ok(Self(Objects::open("backup", url, &config.backup_options, &config.backup_credentials)?))
+    }
+
+    /// As it was named.
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+
+    fn key(&self, parts: &[&str]) -> Key {
+        self.0.key(parts.iter().map(|part| (*part).to_owned()))
+    }
+
+    fn fail(&self, what: &str) -> impl FnOnce(object_store::Error) -> BackupError {
+        let (url, what) = (self.0.url.clone(), what.to_owned());
+        move |source| BackupError::Store { url, what, source }
+    }
+
+    async fn put_file(&self, key: Key, mut file: File, path: &Path) -> Result<(), BackupError> {
+        let mut out = BufWriter::new(Arc::clone(&self.0.store), key);
+        tokio::io::copy(&mut file, &mut out).await.map_err(BackupError::local(path))?;
+        out.shutdown().await.map_err(BackupError::local(path))
+    }
+
+    async fn get_file(&self, key: &Key, to: &Path) -> Result<(), BackupError> {
+        let unread = format!("{key} cannot be read");
+        let found = self.0.store.get(key).await.map_err(self.fail(&unread))?;
+        let mut pieces = found.into_stream();
+        let mut file = File::create(to).await.map_err(BackupError::local(to))?;
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(self.fail(&unread))?;
+            file.write_all(&piece).await.map_err(BackupError::local(to))?;
+        }
+        file.sync_all().await.map_err(BackupError::local(to))
+    }
+
+    /// Puts a sealed segment, unless it is there.
+    pub async fn put_segment(&self, segment: &Segment, path: &Path) -> Result<(), BackupError> {
+        let key = self.key(&["audit", &segment.name()]);
+        match self.0.store.head(&key).await {
+            Ok(_) => Ok(()),
+            Err(object_store::Error::NotFound { .. }) => {
+                self.put_file(key, File::open(path).await.map_err(BackupError::local(path))?, path).await
+            }
+            Err(error) => Err(self.fail("it cannot be seen which audit segments are there")(error)),
+        }
+    }
+
+    /// Puts the rest of a backup; the snapshot goes last. Gives its name.
+    pub async fn put(&self, about: &About, chain: &Chain, snapshot: File, path: &Path) -> Result<String, BackupError> {
+        let name = format!("{}-{:020}", stamp(about.written), about.index());
+        let packed = packed(chain).map_err(|why| BackupError::Encode { why })?;
+        let key = self.key(&["backups", &name, "audit"]);
+        self.0.store.put(&key, PutPayload::from(packed)).await.map_err(self.fail("the backup cannot be written"))?;
+        self.put_file(self.key(&["backups", &name, "snapshot"]), snapshot, path).await?;
+        Ok(name)
+    }
+
+    /// All whole backups with the time at which they were put, by name, the oldest first.
+    async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
+        let prefix = self.key(&["backups"]);
+        let mut listed = self.0.store.list(Some(&prefix));
+        let mut found = Vec::new();
+        while let Some(object) = listed.next().await {
+            let object = object.map_err(self.fail("the backups cannot be listed"))?;
+            let parts: Vec<_> = object.location.parts().collect();
+            if let [.., name, last] = &parts[..]
+                && last.as_ref() == "snapshot"
+            {
+                found.push((name.as_ref().to_owned(), SystemTime::from(object.last_modified)));
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// All whole backups by name, the oldest first.
+    pub async fn list(&self) -> Result<Vec<String>, BackupError> {
+        Ok(self.found().await?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// How long ago the newest was put; `None` where there is none.
+    pub async fn age_of_newest(&self) -> Result<Option<Duration>, BackupError> {
+        let newest = self.found().await?.into_iter().map(|(_, at)| at).max();
+        Ok(newest.map(|at| SystemTime::now().duration_since(at).unwrap_or_default()))
+    }
+
+    /// Gets a backup (the newest where none is named) into the empty folder `dir`, and checks it whole: checksums, what it
+    /// says of itself, every part decoded, every link of the audit chain up to the state's head.
+    pub async fn get(&self, name: Option<&str>, dir: &Path) -> Result<Checked, BackupError> {
+        let there = self.list().await?;
+        let name = match name {
+            Some(name) if there.iter().any(|t| t == name) => name.to_owned(),
+            Some(name) => return Err(BackupError::Unknown { url: self.0.url.clone(), name: name.to_owned(), there }),
+            None => there.last().cloned().ok_or_else(|| BackupError::Empty { url: self.0.url.clone() })?,
+        };
+        let damaged = |Damage { object, why }| {
+            let others: Vec<&str> = there.iter().rev().filter(|t| **t != name).take(NAMED_MAX).map(String::as_str).collect();
+            let others = if others.is_empty() { "there is no other".to_owned() } else { others.join(", ") };
+            BackupError::Damaged { name: name.clone(), object, why, others }
+        };
+        let folder = dir.join("audit");
+        std::fs::create_dir_all(&folder).map_err(BackupError::local(&folder))?;
+        let snapshot = self.key(&["backups", &name, "snapshot"]);
+        self.get_file(&snapshot, &got_snapshot(dir)).await?;
+        let key = self.key(&["backups", &name, "audit"]);
+        let unread = format!("{key} cannot be read");
+        let packed = self.0.store.get(&key).await.map_err(self.fail(&unread))?.bytes().await.map_err(self.fail(&unread))?;
+        let chain = unpacked(&packed).map_err(|why| damaged(Damage { object: key.to_string(), why }))?;
+        for segment in &chain.segments {
+            let key = self.key(&["audit", &segment.name()]);
+            match self.get_file(&key, &audit::path_of(&folder, segment.first)).await {
+                Err(BackupError::Store { source: object_store::Error::NotFound { .. }, .. }) => {
+                    return Err(damaged(Damage { object: key.to_string(), why: "it is not there".to_owned() }));
+                }
+                got => got?,
+            }
+        }
+        sync_folder(&folder)?;
+        let names = Names { snapshot: snapshot.to_string(), audit: key.to_string(), segments: self.key(&["audit"]).to_string() };
+        let to = dir.to_owned();
+        let checked = tokio::task::spawn_blocking(move || check(&to, &chain, &names)).await;
+        let (loaded, chain) = checked.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(damaged)?;
+        Ok(Checked { name, loaded, chain })
+    }
+}
+
+/// Where a snapshot is put until it is taken over.
+fn got_snapshot(dir: &Path) -> std::path::PathBuf {
+    dir.join("backup.snapshot-new")
+}
+
+/// What the parts of a backup are called in the store.
+struct Names {
+    snapshot: String,
+    audit: String,
+    segments: String,
+}
+
+fn packed(chain: &Chain) -> Result<Vec<u8>, String> {
+    let bytes = pack::to_bytes(chain).map_err(|e| with_causes(&e))?;
+    let zipped = || {
+        let mut out = zstd::Encoder::new(Vec::new(), zstd::DEFAULT_COMPRESSION_LEVEL)?;
+        out.include_checksum(true)?;
+        out.write_all(&bytes)?;
+        out.finish()
+    };
+    zipped().map_err(|e: std::io::Error| e.to_string())
+}
+
+fn unpacked(packed: &[u8]) -> Result<Chain, String> {
+    let mut bytes = Vec::new();
+    let unpacked = zstd::Decoder::new(packed).and_then(|d| d.take(CHAIN_BYTES_MAX).read_to_end(&mut bytes));
+    unpacked.map_err(|e| e.to_string())?;
+    pack::from_bytes(&bytes).map_err(|e| with_causes(&e))
+}
+
+/// What a member's own words about a damaged file are for a backup: the remedies for members do not fit.
+fn why(error: StoreError) -> String {
+    match error {
+        StoreError::Corrupt { offset, what, .. } => format!("at byte {offset}: {what}"),
+        other => with_causes(&other),
+    }
+}
+
+fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain), Damage> {
+    let loaded = snapshot_file::load(&got_snapshot(dir)).map_err(|e| Damage { object: names.snapshot.clone(), why: why(e) })?;
+    let of_segment = |file: &Path| {
+        let first = file.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+        let segment = chain.segments.iter().find(|s| Some(s.first) == first);
+        segment.map_or_else(|| names.audit.clone(), |s| format!("{}/{}", names.segments, s.name()))
+    };
+    let of_chain = |error: StoreError| {
+        let object = match &error {
+            StoreError::Corrupt { path, .. } => of_segment(path),
+            _ => names.audit.clone(),
+        };
+        Damage { object, why: why(error) }
+    };
+    for segment in &chain.segments {
+        // A member would take one without a seal for one that was being written, and close it again.
+        let path = audit::path_of(&dir.join("audit"), segment.first);
+        if !audit::is_sealed(&path).map_err(of_chain)? {
+            return Err(Damage { object: of_segment(&path), why: "it does not have its seal".to_owned() });
+        }
+    }
+    let mut got = AuditChain::open(&dir.join("audit")).map_err(of_chain)?;
+    got.append(&chain.tail).map_err(of_chain)?;
+    let checked = got.checkpoint().and_then(|checkpoint| checkpoint.run()).map_err(of_chain)?;
+    got.checked(checked);
+    let want = loaded.ledger.audit_head();
+    let mut head = AuditHead::default();
+    let broken = |seq: u64, why: String| {
+        let segment = chain.segments.iter().rev().find(|s| s.first <= seq && chain.tail.first().is_none_or(|t| seq < t.seq));
+        Damage { object: segment.map_or_else(|| names.audit.clone(), |s| format!("{}/{}", names.segments, s.name())), why }
+    };
+    for record in got.records(0, want.seq) {
+        let seq = head.seq + 1;
+        let record = record.map_err(|e| broken(seq, format!("audit record {seq}: {e}")))?;
+        head.follow(&record).map_err(|fault| broken(seq, fault.to_string()))?;
+    }
+    if head != *want {
+        let why = format!("its audit chain ends at record {} ({}), its state at {} ({})", head.seq, head.hash, want.seq, want.hash);
+        return Err(Damage { object: names.audit.clone(), why });
+    }
+    Ok((loaded, got))
+}
+
+/// A time as it is in names: `20260131T235959Z`.
+pub fn stamp(at: Timestamp) -> String {
+    at.to_string().chars().filter(|c| c.is_ascii_digit() || matches!(c, 'T')).take(15).chain(['Z']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_by_time() {
+        assert_eq!(stamp(Timestamp(1_769_903_999_000)), "20260131T235959Z");
+        assert!(stamp(Timestamp(0)) < stamp(Timestamp(1_769_903_999_000)));
+    }
+
+    #[test]
+    fn a_flipped_byte_in_the_description_is_noticed() {
+        let chain = Chain { segments: vec![Segment { first: 1, hash: "ab".repeat(32) }], tail: Vec::new() };
+        let good = packed(&chain).unwrap();
+        assert_eq!(unpacked(&good).unwrap().segments, chain.segments);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            if let Ok(read) = unpacked(&bad) {
+                assert_eq!(read.segments, chain.segments, "byte {at} changed what is read");
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What is the matter with a member and its quorum, in plain words, and which command mends it. Changes nothing.
+//!
+//! [`look`] and [`ask`] see; [`told`] says, and knows nothing but what was seen.
+
+use super::BackupError;
+use super::place::Place;
+use super::recover::is_empty;
+use crate::client::QuorumClient;
+use crate::config::{MemberAddress, QuorumConfig};
+use crate::ledger::LEVEL_KNOWN;
+use crate::membership;
+use crate::pack::with_causes;
+use crate::store::directory::Directory;
+use crate::store::{StoreError, audit, log, snapshot_file};
+use crate::wire::{Answer, QuorumStatus, Request};
+use futures::future::join_all;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a member may take to say how it stands.
+const ASK: Duration = Duration::from_secs(2);
+
+/// How the folder looks.
+#[derive(Debug)]
+enum Files {
+    Empty,
+    /// The member runs.
+    InUse,
+    Whole,
+    Damaged(StoreError),
+    /// They are another member's, or of another cluster.
+    Foreign(StoreError),
+    /// A newer version wrote them.
+    Newer(StoreError),
+    /// The member was taken out of its cluster.
+    Removed,
+}
+
+fn look(config: &QuorumConfig) -> Result<Files, BackupError> {
+    let dir = &config.data_dir;
+    if is_empty(dir)? {
+        return Ok(Files::Empty);
+    }
+    if membership::was_removed(dir) {
+        return Ok(Files::Removed);
+    }
+    let check = || -> Result<(), StoreError> {
+        let (_directory, _released) = Directory::open_present(dir, &config.cluster, config.id)?;
+        log::check(dir)?;
+        audit::check(&dir.join("audit"))?;
+        snapshot_file::list(dir)?.iter().try_for_each(|(_, path)| snapshot_file::load(path).map(drop))
+    };
+    match check() {
+        Ok(()) => Ok(Files::Whole),
+        Err(StoreError::Locked { .. }) => Ok(Files::InUse),
+        Err(error @ StoreError::Foreign { .. }) => Ok(Files::Foreign(error)),
+        Err(error @ StoreError::Newer { .. }) => Ok(Files::Newer(error)),
+        Err(error @ StoreError::Corrupt { .. }) => Ok(Files::Damaged(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the configured members say.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Those that answer.
+    answer: Vec<u64>,
+    /// How the members stand, as a leader sees it that a majority follows.
+    led: Option<QuorumStatus>,
+}
+
+async fn ask(config: &QuorumConfig) -> Result<Heard, BackupError> {
+    let credentials = super::credentials(config).map_err(|e| BackupError::Unasked { why: with_causes(&e) })?;
+    let questions = config.members.iter().map(|member| {
+        let credentials = credentials.clone();
+        async move {
+            let client = QuorumClient::new(vec![member.service.clone()], credentials).ok()?;
+            client.call(&Request::Status, ASK).await.ok()?;
+            let standing = client.call(&Request::Members, ASK).await.ok();
+            Some((member.id, standing))
+        }
+    });
+    let mut heard = Heard::default();
+    for (id, standing) in join_all(questions).await.into_iter().flatten() {
+        heard.answer.push(id);
+        if let Some(Answer::Status(status)) = standing.filter(|_| heard.led.is_none())
+            && status.leader.is_some()
+        {
+            heard.led = Some(status);
+        }
+    }
+    Ok(heard)
+}
+
+async fn backups(place: Option<&Place>) -> String {
+    let Some(place) = place else { return "No place for backups is configured: give --from URL.".to_owned() };
+    match place.list().await {
+        Ok(names) => match names.last() {
+            Some(newest) => format!("There are {} backups in {}, the newest {newest}.", names.len(), place.url()),
+            None => format!("There is no backup in {}.", place.url()),
+        },
+        Err(error) => format!("The backups cannot be listed: {}.", with_causes(&error)),
+    }
+}
+
+/// Says what is the matter and what mends it. `file`: where the configuration lies.
+pub async fn plan(config: &QuorumConfig, file: &Path, place: Option<&Place>) -> Result<String, BackupError> {
+    let files = look(config)?;
+    let heard = ask(config).await?;
+    Ok(told(config, file, &files, &heard, &backups(place).await))
+}
+
+fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backups: &str) -> String {
+    let (id, dir, file) = (config.id, config.data_dir.display(), file.display());
+    let start = format!("lattice-quorum --config {file}");
+    let mut text = format!("Member {id} of cluster {:?}, folder {dir}.\n", config.cluster);
+    let all = config.members.len();
+    let majority = all / 2 + 1;
+    let answering = if heard.answer.is_empty() { "none".to_owned() } else { listed(&heard.answer) };
+    let _ = writeln!(text, "Of its {all} members these answer: {answering}. {majority} are a majority.");
+    let _ = match &heard.led {
+        Some(status) => {
+            let leader = status.leader.map_or(0, |l| l.0);
+            writeln!(
+                text,
+                "Member {leader} leads and has a majority: the quorum works (generation {}, level {}).",
+                status.generation, status.level
+            )
+        }
+        None => writeln!(text, "No leader with a majority was found: nothing new is agreed upon. Running work goes on."),
+    };
+    text.push('\n');
+    if let Some(status) = heard.led.as_ref().filter(|status| status.level > LEVEL_KNOWN) {
+        let _ = writeln!(
+            text,
+            "The cluster is at level {}, and this program knows levels up to {LEVEL_KNOWN}: it is older than the others.\nDo: install the version that the others run, then {start}",
+            status.level
+        );
+        return text;
+    }
+    match files {
+        Files::Newer(error) => {
+            let _ = writeln!(text, "{error}.\nDo: install that version, then {start}");
+        }
+        Files::Foreign(error) => {
+            let _ = writeln!(text, "{error}.\nDo: mend id, cluster or data_dir in {file}; the files are not to be changed.");
+        }
+        Files::Removed => {
+            let _ = writeln!(
+                text,
+                "This member was taken out of its cluster.\nDo: nothing. To let the machine join again, move {dir} away and add it under a new id (`lattice quorum add`)."
+            );
+        }
+        Files::InUse if heard.led.is_some() => {
+            let _ = writeln!(text, "This member runs. Nothing is to be done here: `lattice quorum status` says how the members stand.");
+        }
+        Files::InUse => {
+            let _ = writeln!(text, "This member runs and waits for a majority.");
+            start_others(&mut text, config, heard);
+            recover_where_lost(&mut text, config, &file.to_string(), backups, false);
+        }
+        Files::Whole => {
+            let _ = writeln!(text, "Its files are whole: log, snapshots and audit chain have their checksums.\nDo: {start}");
+            if heard.led.is_none() {
+                start_others(&mut text, config, heard);
+            }
+        }
+        Files::Empty | Files::Damaged(_) if heard.led.is_some() => {
+            let matched = heard.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == id).map(|m| m.matched.unwrap_or(0));
+            match (files, matched) {
+                (Files::Empty, None) => {
+                    let _ = writeln!(
+                        text,
+                        "It has no files, and the cluster does not know it.\nDo: {start}\n    lattice quorum add {}",
+                        named(config)
+                    );
+                }
+                (Files::Empty, Some(0)) => {
+                    let _ = writeln!(
+                        text,
+                        "It has no files, and the leader knows of nothing that it had.\nDo, if it has never run since the cluster was made or recovered: {start}\nDo, if it ran and lost its files:"
+                    );
+                    replace(&mut text, config);
+                }
+                (lost, _) => {
+                    let _ = match lost {
+                        Files::Damaged(error) => writeln!(text, "{}. The other members have all of it.", error_in_short(error)),
+                        _ => writeln!(text, "It lost its files. The other members have all of them."),
+                    };
+                    text.push_str("Do:\n");
+                    replace(&mut text, config);
+                }
+            }
+        }
+        Files::Empty | Files::Damaged(_) => {
+            let damaged = matches!(files, Files::Damaged(_));
+            let _ = match files {
+                Files::Damaged(error) => writeln!(text, "{}.", error_in_short(error)),
+                _ => writeln!(text, "It has no files."),
+            };
+            start_others(&mut text, config, heard);
+            recover_where_lost(&mut text, config, &file.to_string(), backups, damaged);
+            if !damaged {
+                let _ = writeln!(text, "For a cluster that never was: {start} --bootstrap, on one member.");
+            }
+        }
+    }
+    text
+}
+
+fn listed(ids: &[u64]) -> String {
+    ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What is damaged, without the remedy that fits a member which starts.
+fn error_in_short(error: &StoreError) -> String {
+    match error {
+        StoreError::Corrupt { path, offset, what } => format!("{} is damaged at byte {offset}: {what}", path.display()),
+        other => with_causes(other),
+    }
+}
+
+fn named(config: &QuorumConfig) -> String {
+    let this = config.this_member().map(|MemberAddress { service, raft, .. }| format!(" --service {service} --raft {raft}"));
+    format!("{}{}", config.id, this.unwrap_or_default())
+}
+
+/// A member that lost its files may have voted: it does not come back under its id.
+fn replace(text: &mut String, config: &QuorumConfig) {
+    let new = config.members.iter().map(|m| m.id).max().unwrap_or(0) + 1;
+    let (service, raft) = config.this_member().map_or(("HOST:PORT", "HOST:PORT"), |m| (&m.service, &m.raft));
+    let _ = writeln!(text, "    Do not start it with an empty folder: a member that forgot its votes may vote twice.");
+    let _ = writeln!(text, "    Start a new member with a new id (such as {new}), a certificate member-{new} and an empty data_dir, then");
+    let _ = writeln!(text, "    lattice quorum replace {} {new} --service {service} --raft {raft}", config.id);
+}
+
+fn start_others(text: &mut String, config: &QuorumConfig, heard: &Heard) {
+    let silent: Vec<u64> = config.members.iter().map(|m| m.id).filter(|id| *id != config.id && !heard.answer.contains(id)).collect();
+    if !silent.is_empty() {
+        let _ = writeln!(
+            text,
+            "First start every member whose files are whole; these do not answer: {}. {} together are enough, and nothing is lost.",
+            listed(&silent),
+            config.members.len() / 2 + 1
+        );
+    }
+}
+
+fn recover_where_lost(text: &mut String, config: &QuorumConfig, file: &str, backups: &str, damaged: bool) {
+    let dir = config.data_dir.display();
+    let majority = config.members.len() / 2 + 1;
+    let _ = writeln!(text, "If fewer than {majority} members have their files, the quorum is lost. Stop every member; on one of them:");
+    if damaged {
+        let _ = writeln!(text, "    mv {dir} {dir}.damaged");
+    }
+    let _ = writeln!(text, "    lattice quorum recover --config {file}     (says first what will be lost; then again with --yes)");
+    let _ = writeln!(text, "    lattice-quorum --config {file}");
+    let _ = writeln!(text, "    and then the other members, each with an empty data_dir.");
+    let _ = writeln!(text, "{backups}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::MemberStatus;
+    use lattice_model::{Generation, MemberId, Revision, Timestamp};
+
+    fn config() -> QuorumConfig {
+        let text = "id: 2\ncluster: c\ndata_dir: /d\nmembers:\n  - {id: 1, service: \"h1:1\", raft: \"h1:2\"}\n  - {id: 2, service: \"h2:1\", raft: \"h2:2\"}\n  - {id: 3, service: \"h3:1\", raft: \"h3:2\"}\n";
+        lattice_model::config::parse("q", text).unwrap()
+    }
+
+    fn led(level: u32, matched: Option<u64>) -> Heard {
+        let member = MemberStatus {
+            id: MemberId(2),
+            service: "h2:1".into(),
+            raft: "h2:2".into(),
+            votes: true,
+            matched,
+            level: None,
+            standing: "silent".into(),
+        };
+        let status = QuorumStatus {
+            cluster: "c".into(),
+            member: MemberId(1),
+            leader: Some(MemberId(1)),
+            term: 1,
+            generation: Generation(1),
+            revision: Revision(9),
+            members: vec![member],
+            nodes: vec![],
+            allocations: vec![],
+            audit_records: 1,
+            at: Timestamp(1),
+            refused: vec![],
+            level,
+            awaited: vec![],
+        };
+        Heard { answer: vec![1, 3], led: Some(status) }
+    }
+
+    fn damaged() -> Files {
+        Files::Damaged(StoreError::corrupt(Path::new("/d/log/1.log"), 77, "a record does not have its checksum"))
+    }
+
+    fn told(files: &Files, heard: &Heard) -> String {
+        super::told(&config(), Path::new("/q.yaml"), files, heard, "There is no backup in file:///b.")
+    }
+
+    #[test]
+    fn a_member_that_lost_or_damaged_its_files_beside_a_quorum_is_replaced() {
+        for (files, matched) in [(damaged(), None), (damaged(), Some(9)), (Files::Empty, Some(9))] {
+            let text = told(&files, &led(1, matched));
+            assert!(text.contains("lattice quorum replace 2 4 --service h2:1 --raft h2:2"), "{text}");
+            assert!(!text.contains("recover"), "{text}");
+        }
+        assert!(told(&damaged(), &led(1, None)).contains("/d/log/1.log is damaged at byte 77"));
+        let maybe = told(&Files::Empty, &led(1, None));
+        assert!(maybe.contains("if it has never run") && maybe.contains("quorum replace 2 4"), "{maybe}");
+    }
+
+    #[test]
+    fn without_a_majority_whole_members_come_before_a_recovery() {
+        let alone = Heard { answer: vec![3], led: None };
+        let text = told(&damaged(), &alone);
+        let (first, then) = (text.find("these do not answer: 1.").unwrap(), text.find("mv /d /d.damaged").unwrap());
+        assert!(first < then && text.contains("lattice quorum recover --config /q.yaml"), "{text}");
+        assert!(!text.contains("--bootstrap"), "it was a cluster: {text}");
+        assert!(told(&Files::Empty, &alone).contains("--bootstrap"));
+        assert!(told(&Files::InUse, &Heard { answer: vec![2], led: None }).contains("waits for a majority"));
+        let whole = told(&Files::Whole, &alone);
+        assert!(whole.contains("Do: lattice-quorum --config /q.yaml") && !whole.contains("recover"), "{whole}");
+    }
+
+    #[test]
+    fn versions_that_do_not_fit_are_told() {
+        let newer = Files::Newer(StoreError::newer(Path::new("/d/member.json"), "format 2"));
+        assert!(told(&newer, &led(1, None)).contains("newer version"));
+        let text = told(&Files::Whole, &led(LEVEL_KNOWN + 1, Some(9)));
+        assert!(text.contains("older than the others"), "{text}");
+    }
+}

@@ -1,0 +1,239 @@
+//! A member's folder, made from a backup: for the loss of the whole quorum, or to go back on purpose.
+//!
+//! ```text
+//!   prepare: got and checked beside the folder ──▶ what is lost is said ──▶ put_in_place: a new generation, renamed into place
+//! ```
+//!
+//! The state is made the first of a new generation and put into a snapshot that every configured member is a voter of; a
+//! crash before the folder is renamed leaves nothing but the folder beside it.
+
+use super::BackupError;
+use super::place::{Checked, Place, stamp};
+use crate::certify;
+use crate::client::QuorumClient;
+use crate::config::QuorumConfig;
+use crate::ledger::beyond;
+use crate::pack::with_causes;
+use crate::proposer::now;
+use crate::raft::{LogId, Peer, SnapshotMeta, StoredMembership, Vote};
+use crate::store::directory::{Directory, sync_folder, sync_parent};
+use crate::store::log;
+use crate::store::snapshot_file::{self, About};
+use crate::wire::{Answer, Request};
+use lattice_model::{AllocationState, Revision};
+use openraft::{CommittedLeaderId, Membership};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a member may take to say that it runs.
+const ASK: Duration = Duration::from_secs(2);
+
+/// What is to become of the member's present folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// There is none, or it is empty: everything was lost.
+    Lost,
+    /// It is moved aside and kept: the cluster goes back on purpose.
+    MovedAside,
+}
+
+/// A backup that lies beside the member's folder, checked, and not in its place yet. It goes where it is not put there.
+#[derive(Debug)]
+pub struct Prepared {
+    checked: Checked,
+    beside: Beside,
+    present: Present,
+    /// The newest snapshot of the present folder.
+    now_there: Option<About>,
+}
+
+/// A folder beside another one, removed with this.
+#[derive(Debug)]
+struct Beside(PathBuf);
+
+impl Beside {
+    fn make(dir: &Path, suffix: &str) -> Result<Self, BackupError> {
+        let beside = with_suffix(dir, suffix);
+        if beside.exists() {
+            std::fs::remove_dir_all(&beside).map_err(BackupError::local(&beside))?;
+        }
+        std::fs::create_dir_all(&beside).map_err(BackupError::local(&beside))?;
+        Ok(Self(beside))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It may have been renamed; what stays is removed by the next try.
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
+    let mut name = dir.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(suffix);
+    dir.with_file_name(name)
+}
+
+/// Whether there is nothing in the way.
+pub(super) fn is_empty(dir: &Path) -> Result<bool, BackupError> {
+    match std::fs::read_dir(dir) {
+        Ok(mut files) => Ok(files.next().is_none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(BackupError::local(dir)(error)),
+    }
+}
+
+/// Another configured member that answers.
+async fn who_runs(config: &QuorumConfig) -> Result<Option<(u64, String)>, BackupError> {
+    let credentials = super::credentials(config).map_err(|e| BackupError::Unasked { why: with_causes(&e) })?;
+    for member in config.members.iter().filter(|m| m.id != config.id) {
+        let Ok(client) = QuorumClient::new(vec![member.service.clone()], credentials.clone()) else { continue };
+        if let Ok(Answer::Status(_)) = client.call(&Request::Status, ASK).await {
+            return Ok(Some((member.id, member.service.clone())));
+        }
+    }
+    Ok(None)
+}
+
+/// Gets a backup (the newest where none is named) and checks it whole.
+pub async fn prepare(config: &QuorumConfig, place: &Place, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
+    let dir = &config.data_dir;
+    let now_there = match (present, is_empty(dir)?) {
+        (Present::Lost, true) => None,
+        (Present::Lost, false) => return Err(BackupError::NotEmpty { path: dir.clone() }),
+        (Present::MovedAside, true) => return Err(BackupError::NothingToReplace { path: dir.clone() }),
+        (Present::MovedAside, false) => {
+            // Refused where a member uses it.
+            let (_directory, _released) = Directory::open(dir, &config.cluster, config.id)?;
+            let newest = snapshot_file::list(dir)?.into_iter().next();
+            newest.and_then(|(_, path)| snapshot_file::about(&path).ok())
+        }
+    };
+    if let Some((member, address)) = who_runs(config).await? {
+        return Err(BackupError::Runs { member, address });
+    }
+    let beside = Beside::make(dir, "recovering")?;
+    let checked = place.get(name, &beside.0).await?;
+    let about = &checked.loaded.about;
+    if about.cluster != config.cluster {
+        return Err(BackupError::Foreign { theirs: about.cluster.clone(), ours: config.cluster.clone() });
+    }
+    Ok(Prepared { checked, beside, present, now_there })
+}
+
+/// What a backup is of, for people.
+fn described(checked: &Checked) -> String {
+    let about = &checked.loaded.about;
+    let mut text = String::new();
+    let _ = writeln!(text, "Backup       {}", checked.name);
+    let _ = writeln!(text, "Cluster      {}, generation {}, revision {}", about.cluster, about.generation, about.revision);
+    let _ = writeln!(text, "Written      {} by version {}", about.written, about.version);
+    let members: Vec<String> = about.meta.last_membership.voter_ids().map(|id| id.to_string()).collect();
+    let _ = writeln!(text, "Members      {}", members.join(", "));
+    let _ = writeln!(text, "Nodes        {}", about.nodes);
+    let counts = checked.loaded.ledger.allocation_counts();
+    let counts: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let _ = writeln!(text, "Allocations  {}", if counts.is_empty() { "none".to_owned() } else { counts.join(", ") });
+    let _ = writeln!(text, "Audit        {} records, head {}: every link holds", about.audit.seq, about.audit.hash);
+    text
+}
+
+impl Prepared {
+    /// What it is of, and what is lost by going on from it.
+    pub fn what_is_lost(&self, config: &QuorumConfig) -> String {
+        let about = &self.checked.loaded.about;
+        let minutes = now().since_ms(about.written) / 60_000;
+        let counts = self.checked.loaded.ledger.allocation_counts();
+        let pending = counts.iter().find(|(state, _)| *state == AllocationState::Pending).map_or(0, |(_, count)| *count);
+        let mut text = described(&self.checked);
+        let _ = writeln!(text, "\nWhat will be lost: everything that was agreed since {}, which is {minutes} minutes ago.", about.written);
+        let _ = writeln!(text, "  - Submissions since then that no node runs. Work that a node runs goes on and is adopted.");
+        let _ = writeln!(
+            text,
+            "  - How work ended that ran then and was over before the quorum was lost: it is shown as lost, and does not run again."
+        );
+        let _ = writeln!(
+            text,
+            "  - {pending} allocations waited then: those of them that ran and ended since will run again. Cancel what must not."
+        );
+        let _ = writeln!(text, "  - Holds, leases and changes of the members since then.");
+        let _ = writeln!(text, "  - The audit log since record {}.", about.audit.seq);
+        if let Some(there) = &self.now_there {
+            let _ = writeln!(
+                text,
+                "This member's files reach beyond revision {} ({} audit records); the backup is of revision {}. They are moved aside and kept.",
+                there.revision, there.audit.seq, about.revision
+            );
+        }
+        let members: Vec<String> = config.members.iter().map(|m| format!("{} ({})", m.id, m.raft)).collect();
+        let _ = writeln!(text, "\nThe members will be those of this configuration: {}.", members.join(", "));
+        text
+    }
+
+    /// Puts the folder in place; gives where the present one is kept. Touches the disk: call it where blocking is allowed.
+    pub fn put_in_place(self, config: &QuorumConfig) -> Result<Option<PathBuf>, BackupError> {
+        let Checked { loaded, mut chain, .. } = self.checked;
+        let at = now();
+        let mut ledger = loaded.ledger;
+        // Log index and term as well go on beyond what the lost quorum can have had: no log of before counts as longer.
+        let index = beyond(loaded.about.index().max(ledger.revision().0));
+        let term = beyond(loaded.about.meta.last_log_id.map_or(0, |id| id.leader_id.term));
+        let id = LogId::new(CommittedLeaderId::new(term, config.id), index);
+        let record = ledger.recover(Revision(index), at);
+        chain.append(&[record])?;
+        let checked = chain.checkpoint()?.run()?;
+        chain.checked(checked);
+        let voters: BTreeSet<u64> = config.members.iter().map(|m| m.id).collect();
+        let peers: BTreeMap<u64, Peer> = config.members.iter().map(|m| (m.id, m.peer())).collect();
+        let meta = SnapshotMeta {
+            last_log_id: Some(id),
+            last_membership: StoredMembership::new(Some(id), Membership::new(vec![voters], peers)),
+            snapshot_id: format!("recovered-{}-{index}", ledger.generation()),
+        };
+        let dir = &self.beside.0;
+        std::fs::remove_file(&loaded.path).map_err(BackupError::local(&loaded.path))?;
+        let (directory, _released) = Directory::open(dir, &config.cluster, config.id)?;
+        snapshot_file::write(dir, &About::of(meta, &ledger, at), &ledger)?;
+        log::begin_at(&directory, id, Vote::new(term, config.id))?;
+        drop(directory);
+        let renewed = config.data_dir.join(certify::KEPT);
+        if renewed.exists() {
+            // The configured certificate may have ended by now.
+            let to = dir.join(certify::KEPT);
+            std::fs::copy(&renewed, &to).and_then(|_| std::fs::File::open(&to)?.sync_all()).map_err(BackupError::local(&to))?;
+        }
+        sync_folder(&dir.join("audit"))?;
+        sync_folder(dir)?;
+        let present = &config.data_dir;
+        let kept = match self.present {
+            Present::MovedAside => {
+                let kept = with_suffix(present, &format!("before-{}", stamp(at)));
+                std::fs::rename(present, &kept).map_err(BackupError::local(present))?;
+                Some(kept)
+            }
+            Present::Lost => {
+                if present.exists() {
+                    std::fs::remove_dir(present).map_err(BackupError::local(present))?;
+                }
+                None
+            }
+        };
+        std::fs::rename(dir, present).map_err(BackupError::local(present))?;
+        sync_parent(present)?;
+        Ok(kept)
+    }
+}
+
+/// Gets a backup, checks it whole, says what it is of, and removes what was got.
+pub async fn verify(config: &QuorumConfig, place: &Place, name: Option<&str>) -> Result<String, BackupError> {
+    let scratch = Beside::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
+    let checked = place.get(name, &scratch.0).await?;
+    if checked.loaded.about.cluster != config.cluster {
+        return Err(BackupError::Foreign { theirs: checked.loaded.about.cluster, ours: config.cluster.clone() });
+    }
+    Ok(described(&checked))
+}

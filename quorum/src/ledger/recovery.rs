@@ -1,0 +1,333 @@
+//! After a recovery from a backup: what the nodes run is asked of them, adopted, and only then is work placed again.
+//!
+//! The backup is older than what was agreed when the quorum was lost. The generation rises, and with it every number that
+//! must not be given twice: revisions, epochs and lease tokens go on beyond anything that the lost quorum can have
+//! given. Each node of the backup is awaited: it registers, says once what it has and what it has not reported yet, is
+//! given a list that has the same, and stops nothing. One that is Down is not waited for, and may still say it later.
+//!
+//! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
+
+use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
+use crate::wire::{Conflict, HeldShare, Refusal};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, Epoch, Generation, Incarnation, NodeId, NodeState,
+    ReportItem, Revision, Share, SharePhase, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is added to numbers that must not be given twice: more than a quorum gives between two backups.
+const BEYOND: u64 = 1_000_000_000;
+/// Awaited nodes that a refusal names.
+const NAMED_MAX: usize = 16;
+/// Shares that one node can have.
+const HELD_MAX: usize = 4096;
+/// The level of [`super::Action::Adopt`]: every member of a recovered quorum begins at it.
+const LEVEL: u32 = 3;
+
+/// What a recovery still waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Nodes that have not said yet what they run.
+    pub awaited: BTreeSet<NodeId>,
+    /// What waited for its turn when the backup was made: a node that is awaited may run it.
+    pub pending: BTreeSet<AllocationId>,
+    /// Epochs up to this one may be of the lost quorum.
+    pub epochs: Epoch,
+}
+
+/// The next number that the lost quorum cannot have given.
+pub fn beyond(number: u64) -> u64 {
+    (number / BEYOND + 1).saturating_mul(BEYOND)
+}
+
+impl Ledger {
+    /// Makes the state of a backup the first of a new generation. Done once, before a member serves it.
+    ///
+    /// The generation is the time in seconds, where that is higher than the next one: two recoveries from one backup are
+    /// two generations.
+    pub fn recover(&mut self, revision: Revision, at: Timestamp) -> AuditRecord {
+        let was = self.revision;
+        self.generation = Generation((self.generation.0 + 1).max(at.0 / 1000));
+        self.revision = revision;
+        self.epoch = Epoch(beyond(self.epoch.0));
+        self.lease_token = beyond(self.lease_token);
+        self.level = self.level.max(LEVEL);
+        // Whoever held one holds it no longer: the next token is higher.
+        self.leases.clear();
+        for node in self.nodes.values_mut() {
+            let node = Arc::make_mut(node);
+            node.state = NodeState::Degraded;
+            "not heard of since the quorum was recovered".clone_into(&mut node.state_reason);
+            (node.state_since, node.hold_revision, node.revision) = (at, revision, revision);
+        }
+        let pending = self.allocations.values().filter(|a| a.state == AllocationState::Pending).map(|a| a.id).collect();
+        let awaited = self.nodes.keys().cloned().collect();
+        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
+        let mut step = Step { revision, at, audit: Vec::new(), changed: super::Changed::default() };
+        let detail = format!("generation {} from a backup of revision {was}", self.generation);
+        self.record(&mut step, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
+        step.audit.remove(0)
+    }
+
+    /// What a recovery still waits for.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
+    }
+
+    /// Whether this node must say what it runs before it is told what to do.
+    pub fn awaits(&self, node: &NodeId) -> bool {
+        self.recovery.as_ref().is_some_and(|r| r.awaited.contains(node))
+    }
+
+    /// A node that the backup does not know, and that was somebody's before: it may run work of the lost quorum.
+    pub(super) fn await_stranger(&mut self, new: &Registration) {
+        if new.incarnation > Incarnation(0)
+            && let Some(recovery) = &mut self.recovery
+        {
+            recovery.awaited.insert(new.node.clone());
+        }
+    }
+
+    /// Awaited nodes that may be running work now.
+    fn waited_for<'a>(&'a self, recovery: &'a Recovery) -> impl Iterator<Item = &'a NodeId> {
+        recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| n.state != NodeState::Down))
+    }
+
+    /// Nodes that may be running what waited in the backup.
+    pub fn placing_waits_for(&self) -> Vec<NodeId> {
+        self.recovery.iter().flat_map(|recovery| self.waited_for(recovery)).cloned().collect()
+    }
+
+    /// Why this allocation cannot be placed yet.
+    pub(super) fn not_before_adoption(&self, id: AllocationId) -> Result<(), Refusal> {
+        let Some(recovery) = self.recovery.as_ref().filter(|r| r.pending.contains(&id)) else { return Ok(()) };
+        let why = "may run it: the quorum was recovered from a backup, and this node has not said yet what it has";
+        let against = |node: &NodeId| Conflict { node: node.clone(), holder: None, why: why.to_owned() };
+        let conflicts: Vec<Conflict> = self.waited_for(recovery).take(NAMED_MAX).map(against).collect();
+        if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
+    }
+
+    /// Shows what waited in the backup to the schedulers again, once no node may run it.
+    pub(super) fn placing_may_go_on(&mut self, step: &mut Step) {
+        let Some(recovery) = &self.recovery else { return };
+        if self.waited_for(recovery).next().is_some() {
+            return;
+        }
+        step.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
+        if recovery.awaited.is_empty()
+            && let Some(recovery) = &mut self.recovery
+        {
+            recovery.pending.clear();
+        }
+    }
+
+    /// A node says all that it has, once after a recovery. What it has is its own; what the backup believes there is over.
+    pub(super) fn adopt(
+        &mut self,
+        step: &mut Step,
+        node: &NodeId,
+        incarnation: Incarnation,
+        (held, unreported): (&[HeldShare], &[ReportItem]),
+    ) -> Result<Outcome, Refusal> {
+        let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
+        if known.incarnation != incarnation {
+            return Err(Refusal::StaleIncarnation { node: node.clone(), seen: incarnation, now: known.incarnation });
+        }
+        let Some(recovery) = self.recovery.as_ref().filter(|r| r.awaited.contains(node)) else {
+            // Said again: the first time counted.
+            step.changed.desired.insert(node.clone());
+            return Ok(Outcome::Done);
+        };
+        well_formed(node, held, recovery.epochs)?;
+        let ends: Vec<(AllocationId, Epoch, &EndReason)> = unreported
+            .iter()
+            .filter_map(|item| match item {
+                ReportItem::Ended { allocation, epoch, reason } if *epoch <= recovery.epochs => Some((*allocation, *epoch, reason)),
+                ReportItem::Ended { .. } | ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => {
+                    None
+                }
+            })
+            .collect();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.awaited.remove(node);
+        }
+        // What tenants have is counted anew when it is asked next.
+        self.usage = super::tenants::Usage::default();
+        let believed = self.holdings.remove(node).unwrap_or_default();
+        for held in held {
+            let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
+            self.take_up(step, node, held, ended);
+        }
+        for (id, epoch, reason) in &ends {
+            self.ended_unreported(step, node, *id, *epoch, reason);
+        }
+        let has = |b: &Holding| held.iter().any(|h| (h.share.allocation, h.share.epoch) == (b.allocation, b.epoch));
+        for gone in believed.into_iter().filter(|b| !has(b)) {
+            let live = self.is_live(gone.allocation, gone.epoch);
+            self.mark_released(step, gone.allocation, gone.epoch, node);
+            if live {
+                // Never run again: it may have done all that it was to do.
+                self.ended_since(step, gone.allocation, node);
+            }
+        }
+        self.show_leaving(step, node);
+        step.changed.desired.insert(node.clone());
+        step.changed.nodes.insert(node.clone());
+        self.placing_may_go_on(step);
+        Ok(Outcome::Done)
+    }
+
+    fn ended_since(&mut self, step: &mut Step, id: AllocationId, node: &NodeId) {
+        let why = "it ended there after the backup that the quorum was recovered from; how is not known".to_owned();
+        self.end_for_good(step, id, EndReason::NodeLost { node: node.clone(), why }, "quorum");
+    }
+
+    /// What the node had to report when the quorum was lost is known all the same.
+    fn ended_unreported(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
+        let waits = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Pending && a.epoch < epoch);
+        if waits {
+            // It was placed after the backup: it ran.
+            self.end_for_good(step, id, super::reports::said_by(node, reason), &format!("node:{node}"));
+        } else {
+            self.ended_report(step, node, id, epoch, reason);
+        }
+    }
+
+    fn take_up(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, ended: bool) {
+        let share = &held.share;
+        let (id, epoch) = (share.allocation, share.epoch);
+        let holding = Holding { allocation: id, epoch, resources: share.resources };
+        self.holdings.entry(node.clone()).or_default().push(holding);
+        let known = self.allocations.get(&id);
+        let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
+        match held.phase {
+            // It is on its way out, and how it ended is about to be said.
+            None if ended => {
+                if newer {
+                    self.adopt_allocation(step, node, held);
+                }
+            }
+            // On its way out because the lost quorum said so: it does not run again.
+            None => {
+                if newer && known.is_some() || self.is_live(id, epoch) {
+                    self.ended_since(step, id, node);
+                }
+            }
+            Some(phase) => {
+                if newer {
+                    self.adopt_allocation(step, node, held);
+                }
+                self.prepared_there(step, node, held, phase);
+                self.end_where_a_part_is_gone(step, id, epoch);
+            }
+        }
+    }
+
+    /// Takes an allocation, or a claim of one, that the backup does not have.
+    fn adopt_allocation(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare) {
+        let share = &held.share;
+        let (id, epoch) = (share.allocation, share.epoch);
+        if !self.allocations.contains_key(&id) && self.allocations.len() - self.ended.len() >= LIVE_MAX {
+            // The node is told to end it.
+            return;
+        }
+        let mut allocation = match self.allocations.get(&id) {
+            Some(known) => Allocation::clone(known),
+            None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), step.at),
+        };
+        let amount = |of: &NodeId| match self.nodes.get(of) {
+            Some(there) if of != node => share.spec.amount_of(&there.size),
+            Some(_) | None => share.resources,
+        };
+        let shares = share.nodes.iter().map(|(of, _)| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
+        allocation.shares = shares.collect();
+        allocation.state = AllocationState::Staging;
+        allocation.epoch = epoch;
+        allocation.requeue_count = share.requeue_count;
+        allocation.claimed_at = Some(step.at);
+        allocation.started_at = None;
+        allocation.revision = step.revision;
+        self.scripts.share(&mut allocation.spec.entrypoint);
+        // The other nodes' parts are theirs until they say otherwise. Those that have spoken have said it.
+        let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);
+        let others: Vec<Share> = allocation.shares.iter().filter(silent).cloned().collect();
+        for other in others {
+            let holdings = self.holdings.entry(other.node).or_default();
+            if !holdings.iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
+                holdings.push(Holding { allocation: id, epoch, resources: other.resources });
+            }
+        }
+        let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
+        self.allocations.insert(id, Arc::new(allocation));
+        step.changed.allocations.insert(id);
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(step, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
+    }
+
+    fn has_spoken(&self, node: &NodeId) -> bool {
+        self.nodes.contains_key(node) && !self.awaits(node)
+    }
+
+    /// Notes how far the node is with it, and that it runs where one of its nodes was told so.
+    fn prepared_there(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, phase: SharePhase) {
+        let (id, at) = (held.share.allocation, step.at);
+        if !self.is_live(id, held.share.epoch) {
+            return;
+        }
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        for share in allocation.shares.iter_mut().filter(|s| s.node == *node) {
+            share.phase = phase;
+        }
+        let told = held.share.state == AllocationState::Running;
+        let all = allocation.shares.iter().all(|s| s.phase == SharePhase::Prepared);
+        if (told || all) && allocation.state == AllocationState::Staging {
+            allocation.state = AllocationState::Running;
+            allocation.started_at = Some(at);
+            let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+            step.changed.desired.extend(nodes);
+        }
+    }
+
+    /// A node that has spoken and does not have its part has ended it: it is not begun there again, and the rest ends.
+    fn end_where_a_part_is_gone(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch) {
+        if !self.is_live(id, epoch) {
+            return;
+        }
+        let Some(allocation) = self.allocations.get(&id) else { return };
+        let has = |node: &NodeId| self.holdings(node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch));
+        let gone = allocation.nodes().find(|n| self.has_spoken(n) && !has(n)).cloned();
+        if let Some(gone) = gone {
+            self.mark_released(step, id, epoch, &gone);
+            self.ended_since(step, id, &gone);
+        }
+    }
+}
+
+/// Whether a node can have all of this.
+fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), Refusal> {
+    let malformed = |why: String| Err(Refusal::Malformed { why });
+    if held.len() > HELD_MAX {
+        return malformed(format!("node {node} says that it has {} shares; {HELD_MAX} are the most", held.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for HeldShare { share, .. } in held {
+        let id = share.allocation;
+        if !seen.insert(id) {
+            return malformed(format!("node {node} says twice that it has allocation {id}"));
+        }
+        if share.epoch > epochs {
+            return malformed(format!("node {node} says that it has allocation {id} under epoch {}, which nobody gave", share.epoch));
+        }
+        let nodes: BTreeSet<&NodeId> = share.nodes.iter().map(|(n, _)| n).collect();
+        if nodes.len() != share.nodes.len() || nodes.len() != share.spec.nodes as usize || !nodes.contains(node) {
+            return malformed(format!("node {node} says that it has allocation {id}, which is of other nodes"));
+        }
+        share.spec.validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
