@@ -179,7 +179,7 @@ impl QuorumClient {
     pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let Some(member) = self.member() else { return Err(CallError::Unavailable { why: "no members are configured".to_owned() }) };
-        let why = match timeout(limit, grpc(&member.channel).call(body)).await {
+        let why = match timeout(limit, grpc(&member.calls).call(body)).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),

@@ -70,7 +70,7 @@ impl Refused {
         };
         let times = counter.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
-            tracing::warn!(?cause, times, %why, "refused for its certificate's sake");
+            tracing::warn!(?cause, times, %why, "refused");
         }
     }
 

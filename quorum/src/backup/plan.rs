@@ -279,6 +279,7 @@ mod tests {
             votes: true,
             matched,
             level: None,
+            certificate_until: None,
             standing: "silent".into(),
         };
         let status = QuorumStatus {

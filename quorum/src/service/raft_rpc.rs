@@ -42,12 +42,13 @@ impl RaftService {
         let theirs = request.metadata().get(GENERATION_HEADER).and_then(|g| g.to_str().ok()).and_then(|g| g.parse::<u64>().ok());
         match (theirs, self.core.agreed.generation()) {
             (Some(theirs), Some(ours)) if theirs != ours.0 => {
-                self.core.credentials.refused().count(Cause::Generation);
                 let older = if theirs < ours.0 { member } else { self.core.config.id };
-                Err(Status::failed_precondition(format!(
+                let why = format!(
                     "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
                     self.core.config.id
-                )))
+                );
+                self.core.credentials.refused().count(Cause::Generation, &why);
+                Err(Status::failed_precondition(why))
             }
             _ => Ok(()),
         }
