@@ -72,7 +72,7 @@ fn too_large(w: &World) {
     let long = "x".repeat(70_000);
     refused(w, &["submit", "--", "/bin/echo", &long], 2, &["the specification has 7", "bytes, at most 65536 are committed"]);
     let script = w.script("long.sh", &format!("#!/bin/sh\n#{}\n", "x".repeat(1 << 20)));
-    refused(w, &["submit", &script], 2, &["1048", "at most 1048576 are carried"]);
+    refused(w, &["submit", &script], 2, &["long.sh", "more than 1048576 bytes"]);
 }
 
 /// Another scheduler, with the lease's own token, claims what is not there, is taken, and has changed.
