@@ -4,6 +4,8 @@
 use crate::harness::{Folder, Group, World, binaries};
 use lattice_lab::lattice::text;
 use lattice_lab::{down, faults, process, sweep};
+use lattice_runtime::exits;
+use lattice_runtime::shim::ShimDir;
 use libtest_mimic::Trial;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -174,8 +176,9 @@ fn ended_before(w: &World) {
     // And where the shim is gone as well, its file of ends is left.
     let job = Job::begin(w, 1, &[]);
     faults::kill_node(&w.dir, &job.node).unwrap();
+    let dir = ShimDir(job.dir(w));
     job.go();
-    w.wait("it to end without its agent", || sweep::processes_in(&scopes(w, &job.node)).len() <= 1);
+    w.wait("its end to be in the shim's file", || !exits::read(&dir).unwrap().is_empty());
     kill_scopes(w, &job.node);
     fs::write(state_dir(w, &job.node).join("journal"), "garbage").unwrap();
     faults::start_node(&w.dir, &job.node).unwrap();
