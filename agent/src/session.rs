@@ -69,13 +69,24 @@ pub async fn run(
             () = stop.cancelled() => return,
             ended = session.once() => ended,
         };
-        session.lost(ended);
+        match ended {
+            Ended::Moved => continue,
+            Ended::Lost(why) => session.lost(why),
+        }
         pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))) => {}
         }
     }
+}
+
+/// How a session ended.
+enum Ended {
+    /// Its member leads now: another one takes it.
+    Moved,
+    /// For this reason.
+    Lost(String),
 }
 
 struct Session {
@@ -106,8 +117,8 @@ impl Session {
         });
     }
 
-    /// One session, from registration to its end; gives why it ended.
-    async fn once(&mut self) -> String {
+    /// One session, from registration to its end.
+    async fn once(&mut self) -> Ended {
         let register = Up::Register {
             node: self.context.me.clone(),
             boot: self.registration.boot,
@@ -122,7 +133,7 @@ impl Session {
         };
         let (up, mut down) = match self.quorum.session(register).await {
             Ok(session) => session,
-            Err(error) => return error.to_string(),
+            Err(error) => return Ended::Lost(error.to_string()),
         };
         let mut incarnation = None;
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
@@ -135,8 +146,15 @@ impl Session {
         loop {
             tokio::select! {
                 message = down.next() => match message {
-                    Err(error) => return error.to_string(),
-                    Ok(Down::Close { why }) => return why,
+                    Err(error) => return Ended::Lost(error.to_string()),
+                    Ok(Down::Close { why }) => {
+                        self.quorum.leave(down.member());
+                        return Ended::Lost(why);
+                    }
+                    Ok(Down::Move) => {
+                        self.quorum.leave(down.member());
+                        return Ended::Moved;
+                    }
                     Ok(Down::HeartbeatAck { .. }) => unanswered = None,
                     Ok(Down::Members(list)) => self.members.learn(&list),
                     Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, generation, members, .. }) => {
@@ -147,7 +165,7 @@ impl Session {
                         if let Some(holds) = self.unknown_to(generation, issued)
                             && up.send(holds).await.is_err()
                         {
-                            return "the session's line broke".to_owned();
+                            return Ended::Lost("the session's line broke".to_owned());
                         }
                         heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
                         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -166,13 +184,13 @@ impl Session {
                         seq += 1;
                         unanswered.get_or_insert_with(Instant::now);
                         if up.send(Up::Heartbeat { incarnation, seq }).await.is_err() {
-                            return "the session's line broke".to_owned();
+                            return Ended::Lost("the session's line broke".to_owned());
                         }
                     }
                 }
                 changed = self.reports.changed() => {
                     if changed.is_err() {
-                        return "the agent stops".to_owned();
+                        return Ended::Lost("the agent stops".to_owned());
                     }
                     let pending = Arc::clone(&self.reports.borrow_and_update());
                     let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
@@ -189,7 +207,7 @@ impl Session {
                         let [unsent, on_its_way] = points_of(&report.item);
                         failpoint::pass(unsent);
                         if up.send(Up::Report(report.clone())).await.is_err() {
-                            return "the session's line broke".to_owned();
+                            return Ended::Lost("the session's line broke".to_owned());
                         }
                         failpoint::pass(on_its_way);
                     }
@@ -198,7 +216,7 @@ impl Session {
                 () = passed(linger) => self.reports.mark_changed(),
                 () = passed(unanswered.map(|since| since + BEAT_TIMEOUT)) => {
                     self.quorum.leave(down.member());
-                    return format!("{} does not acknowledge heartbeats", down.member());
+                    return Ended::Lost(format!("{} does not acknowledge heartbeats", down.member()));
                 }
             }
         }

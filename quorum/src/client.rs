@@ -11,12 +11,14 @@
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
+use crate::relief::MayMove;
 use crate::tls::TlsError;
 use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, Refusal, Request, Up, WatchRequest};
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use rand::seq::SliceRandom;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
 /// Messages that wait to go up a session, at most.
@@ -39,6 +42,7 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between rounds over all members: from this, doubling, each halved at random.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+const NO_ANSWER: &str = "no answer in time";
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -49,7 +53,7 @@ pub enum CallError {
     /// No member could answer in time. A command may nevertheless have been committed.
     #[error("the quorum cannot be reached: {why}")]
     Unavailable {
-        /// What the last member said or why it could not be reached.
+        /// What each member said last, or why it could not be reached.
         why: String,
     },
 }
@@ -80,6 +84,8 @@ struct Known {
 
 /// In a member's answer: where the leader serves, when that is another one.
 pub(crate) const LEADER_HEADER: &str = "lattice-leader";
+/// With a session: when another member may take it ([`MayMove`]).
+pub(crate) const MAY_MOVE_HEADER: &str = "lattice-may-move";
 
 #[derive(Debug)]
 struct Member {
@@ -139,17 +145,17 @@ impl QuorumClient {
             return Err(Refusal::TooLarge { what: "the request".to_owned(), bytes, most: MESSAGE_BYTES_MAX as u64 }.into());
         }
         let mut rounds = Rounds::new(end);
-        let mut why = "no members are configured".to_owned();
+        let mut failures = Failures::default();
         loop {
             for _ in 0..self.count() {
                 let Some(member) = self.asked_first() else { break };
                 let left = end.saturating_duration_since(Instant::now()).min(ATTEMPT_TIMEOUT);
                 if left.is_zero() {
-                    return Err(CallError::Unavailable { why });
+                    return Err(failures.into());
                 }
                 let mut grpc = grpc(&member.calls);
                 let reply = timeout(left, grpc.call(body.clone())).await;
-                why = match reply {
+                let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
                         Ok(Err(refusal @ Refusal::NotLeader { .. })) => refusal.to_string(),
@@ -164,13 +170,13 @@ impl QuorumClient {
                         Some(refusal) => return Err(refusal.into()),
                         None => status_text(&status),
                     },
-                    Err(_) => "no answer in time".to_owned(),
+                    Err(_) => NO_ANSWER.to_owned(),
                 };
-                why = format!("{}: {why}", member.address);
+                failures.add(&member, why);
                 self.leave(&member.address);
             }
             if !rounds.pause().await {
-                return Err(CallError::Unavailable { why });
+                return Err(failures.into());
             }
         }
     }
@@ -178,58 +184,85 @@ impl QuorumClient {
     /// Asks the present member once and waits as long as `limit` says: for what takes long and is not to be begun twice.
     pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
-        let Some(member) = self.member() else { return Err(CallError::Unavailable { why: "no members are configured".to_owned() }) };
+        let Some(member) = self.member() else { return Err(Failures::default().into()) };
         let why = match timeout(limit, grpc(&member.calls).call(body)).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),
             },
             Ok(Err(status)) => status_text(&status),
-            Err(_) => "no answer in time".to_owned(),
+            Err(_) => NO_ANSWER.to_owned(),
         };
         Err(CallError::Unavailable { why: format!("{}: {why}", member.address) })
     }
 
-    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once; the caller
-    /// tries again after a pause. When the stream ends or says [`Down::Close`], the next session goes to the next member.
+    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once, and the leader
+    /// only when no other takes it: thousands of sessions would be a load for the one that everybody's commands go
+    /// through. The caller tries again after a pause. When the stream ends or says [`Down::Close`] or [`Down::Move`], the
+    /// next session goes to the next member.
     pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
-        let mut why = "no members are configured".to_owned();
+        let mut failures = Failures::default();
+        let mut leads = None;
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
-            let (tx, rx) = mpsc::channel(UP_QUEUE);
-            // The queue is empty and its receiver is here.
-            let _fits = tx.try_send(register.clone());
-            let up = ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
-                Ok(packed) => Some(packed),
-                Err(error) => {
-                    tracing::error!(error = %with_causes(&error), "a message to the quorum is left out");
-                    None
-                }
-            });
-            let mut grpc = grpc(&member.sessions);
-            match timeout(OPEN_TIMEOUT, grpc.session(up)).await {
-                Ok(Ok(stream)) => return Ok((tx, self.stream(stream.into_inner(), &member))),
-                Ok(Err(status)) => why = self.not_opened(&member, &status)?,
-                Err(_) => why = self.too_slow(&member),
+            match self.open_session(&member, &register, MayMove::Now).await {
+                Ok(session) => return Ok(session),
+                Err(NotOpened::Leads) => leads = Some(Arc::clone(&member)),
+                Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
+                Err(NotOpened::Failed(why)) => failures.add(&member, why),
             }
+            self.leave(&member.address);
         }
-        Err(CallError::Unavailable { why })
+        let Some(member) = leads else { return Err(failures.into()) };
+        match self.open_session(&member, &register, MayMove::Later).await {
+            Ok(session) => return Ok(session),
+            Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
+            Err(NotOpened::Failed(why)) => failures.add(&member, why),
+            Err(NotOpened::Leads) => failures.add(&member, "it refuses sessions".to_owned()),
+        }
+        Err(failures.into())
+    }
+
+    async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
+        let (tx, rx) = mpsc::channel(UP_QUEUE);
+        // The queue is empty and its receiver is here.
+        let _fits = tx.try_send(register.clone());
+        let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
+            Ok(packed) => Some(packed),
+            Err(error) => {
+                tracing::error!(error = %with_causes(&error), "a message to the quorum is left out");
+                None
+            }
+        }));
+        if let Some(header) = may_move.header() {
+            up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(header));
+        }
+        match timeout(OPEN_TIMEOUT, grpc(&member.sessions).session(up)).await {
+            Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), member))),
+            Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(NotOpened::Leads),
+            Ok(Err(status)) => Err(refusal_of(&status).map_or_else(|| NotOpened::Failed(status_text(&status)), NotOpened::Refused)),
+            Err(_) => Err(NotOpened::Failed(NO_ANSWER.to_owned())),
+        }
     }
 
     /// Opens a watch. Tries each member once. A stream that ends must be opened again: it starts again from a list.
     pub async fn watch(&self, request: &WatchRequest) -> Result<ChangeStream, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
-        let mut why = "no members are configured".to_owned();
+        let mut failures = Failures::default();
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
             let mut grpc = grpc(&member.calls);
             match timeout(OPEN_TIMEOUT, grpc.watch(body.clone())).await {
                 Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member)),
-                Ok(Err(status)) => why = self.not_opened(&member, &status)?,
-                Err(_) => why = self.too_slow(&member),
+                Ok(Err(status)) => match refusal_of(&status) {
+                    Some(refusal) => return Err(refusal.into()),
+                    None => failures.add(&member, status_text(&status)),
+                },
+                Err(_) => failures.add(&member, NO_ANSWER.to_owned()),
             }
+            self.leave(&member.address);
         }
-        Err(CallError::Unavailable { why })
+        Err(failures.into())
     }
 
     /// Asks the quorum's authority through these connections.
@@ -280,19 +313,6 @@ impl QuorumClient {
         }
     }
 
-    fn not_opened(&self, member: &Member, status: &tonic::Status) -> Result<String, CallError> {
-        if let Some(refusal) = refusal_of(status) {
-            return Err(refusal.into());
-        }
-        self.leave(&member.address);
-        Ok(format!("{}: {}", member.address, status_text(status)))
-    }
-
-    fn too_slow(&self, member: &Member) -> String {
-        self.leave(&member.address);
-        format!("{}: no answer in time", member.address)
-    }
-
     fn stream<T>(&self, stream: Streaming<Packed>, member: &Member) -> MemberStream<T> {
         MemberStream { stream, client: self.clone(), member: member.address.clone(), what: PhantomData }
     }
@@ -339,6 +359,35 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
         };
         self.client.leave(&self.member);
         Err(CallError::Unavailable { why: format!("{}: {why}", self.member) })
+    }
+}
+
+/// Why a member did not open a session.
+enum NotOpened {
+    /// It leads: others are asked first.
+    Leads,
+    /// No other member would answer differently.
+    Refused(Refusal),
+    Failed(String),
+}
+
+/// Why each member that was asked gave no answer: what one that lives says is not hidden by those that are gone.
+#[derive(Default)]
+struct Failures(BTreeMap<String, String>);
+
+impl Failures {
+    fn add(&mut self, member: &Member, why: String) {
+        self.0.insert(member.address.clone(), why);
+    }
+}
+
+impl From<Failures> for CallError {
+    fn from(Failures(failures): Failures) -> Self {
+        if failures.is_empty() {
+            return Self::Unavailable { why: "no members are configured".to_owned() };
+        }
+        let each: Vec<_> = failures.iter().map(|(member, why)| format!("{member}: {why}")).collect();
+        Self::Unavailable { why: each.join("; ") }
     }
 }
 

@@ -61,4 +61,5 @@ mod network;
 mod proposer;
 mod reads;
 mod refused_claims;
+mod relief;
 mod service;

@@ -32,6 +32,7 @@ use crate::proposer::{Proposer, Unserved, now, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
+use crate::relief::{self, Relief};
 use crate::roster::Roster;
 use crate::service;
 use crate::store::StoreError;
@@ -140,6 +141,7 @@ pub(crate) struct Core {
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
     pub hearts: Hearts,
+    pub relief: Relief,
     /// Closed while the leadership is handed over: commands and questions wait.
     pub gate: watch::Sender<bool>,
     /// Held by the step of a change of the members that is under way.
@@ -252,6 +254,7 @@ impl Member {
             peers,
             chain,
             hearts: Hearts::default(),
+            relief: Relief::default(),
             signer,
             gate,
             changing: Arc::default(),
@@ -509,6 +512,8 @@ async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
 struct Leading {
     term: u64,
     since: Instant,
+    /// When sessions were last sent on.
+    relieved: Instant,
     clocks: Clocks,
     signing: SigningDuty,
 }
@@ -541,6 +546,7 @@ async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             leading = None;
+            core.relief.allow(0);
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if let Some(leader) = leader {
                 tell_leader(&core, leader).await;
@@ -559,6 +565,7 @@ async fn duties(core: Arc<Core>) {
             leading = Some(Leading {
                 term,
                 since: Instant::now(),
+                relieved: Instant::now(),
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
             });
@@ -566,6 +573,10 @@ async fn duties(core: Arc<Core>) {
             core.levels.forget();
         }
         if let Some(leading) = &mut leading {
+            if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
+                leading.relieved = Instant::now();
+                core.relief.allow(relief::AT_ONCE);
+            }
             lead(&core, leading).await;
         }
     }

@@ -13,12 +13,13 @@ pub(crate) use answer::{Forward, Forwarded};
 
 use crate::accepting;
 use crate::certify;
-use crate::client::LEADER_HEADER;
+use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use crate::identity::{Caller, Role};
 use crate::member::{Core, Listeners};
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::refused::Cause;
+use crate::relief::MayMove;
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
@@ -39,8 +40,11 @@ const CALLS_PER_CONNECTION: usize = 256;
 const CALLS_MAX: usize = 8192;
 /// Streams of one connection (a session and some watches).
 const STREAMS_PER_CONNECTION: u32 = 1024;
-/// A connection that is silent for so long is asked whether it is there.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// A connection that is silent for so long is asked whether it is there. Longer than agents and members are silent: their
+/// heartbeats show it, and ten thousand connections that are asked as often as they speak cost as much again.
+const KEEPALIVE: Duration = Duration::from_secs(40);
+/// How long the asked one may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The servers, and why one of them ended by itself.
 type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
@@ -54,7 +58,7 @@ pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
     };
     let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -137,7 +141,11 @@ impl Quorum for Service {
         if caller.role == Role::Quorum {
             return Err(self.wrong_role(format!("sessions are for agents (roles node and api), and {} is none", caller.name)));
         }
-        Ok(Response::new(session::open(Arc::clone(&self.core), caller, request.into_inner())))
+        let may_move = MayMove::read(request.metadata().get(MAY_MOVE_HEADER).and_then(|value| value.to_str().ok()));
+        if may_move == MayMove::Now && self.core.leads() {
+            return Err(Status::failed_precondition("this member leads, and leaves sessions to the others"));
+        }
+        Ok(Response::new(session::open(Arc::clone(&self.core), caller, may_move, request.into_inner())))
     }
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {

@@ -457,6 +457,9 @@ pub enum Down {
     HeartbeatAck { seq: u64 },
     /// The session is over; connect to another member.
     Close { why: String },
+    /// This member leads now, and leaves sessions to the others: the next one takes it. Only to agents that were ready to
+    /// move when they opened the session.
+    Move,
 }
 
 /// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.

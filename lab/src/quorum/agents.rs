@@ -133,6 +133,7 @@ impl Agent {
                         acknowledged.fetch_add(1, Ordering::Relaxed);
                     }
                     Down::Close { why } => bail!("{} was sent away: {why}", self.name),
+                    Down::Move => bail!("{} was sent to another member", self.name),
                     Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) => {}
                 },
             }

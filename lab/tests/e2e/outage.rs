@@ -1,12 +1,14 @@
 //! The quorum away, in part and whole: running work goes on, and what was acknowledged is not lost.
 
 use crate::harness::{Group, JOB, World, lab_program};
+use lattice_lab::cluster::Member;
 use lattice_lab::demo::Lines;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         OUTAGE.test("without_its_leader_it_takes_work_again_within_3_s", &[], leader),
         OUTAGE.test("a_follower_less_is_not_noticed", &[], follower),
+        OUTAGE.test("sessions_leave_the_member_that_comes_to_lead", &[], relieved),
         OUTAGE.test("a_member_that_hangs_is_left_for_another", &[], hangs),
         OUTAGE.test("without_a_majority_work_goes_on_and_submissions_are_refused", &[], all_members),
         OUTAGE.test("a_job_gives_its_code_without_a_quorum_which_hears_it_from_the_agents_next_life", &[], heads_word),
@@ -63,16 +66,31 @@ fn start_all_members(w: &World) {
     }
 }
 
+/// The member with which n1 has its session.
+fn member_of_n1(w: &World) -> Option<Member> {
+    let at = text(&w.lattice.json(&["node", "status"]).unwrap(), "quorum_detail");
+    w.cluster().members.into_iter().find(|m| at.ends_with(&m.service))
+}
+
+fn relieved(w: &World) {
+    let at_n1 = w.cluster().node("n1").unwrap().daemon.log.clone();
+    let lost = || fs::read_to_string(&at_n1).unwrap().matches("the session with the quorum is lost").count();
+    w.wait("n1's session to be with another than the leader", || member_of_n1(w).is_some_and(|m| m.id != leader_of(w)));
+    let (member, before) = (member_of_n1(w).unwrap(), lost());
+    w.ok(&["quorum", "transfer-leader", &member.id.to_string()]);
+    w.wait("it to go to another member", || member_of_n1(w).is_some_and(|m| m.id != member.id));
+    assert_eq!(leader_of(w), member.id);
+    assert_eq!(lost(), before, "it is moved, not lost");
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
 fn hangs(w: &World) {
-    let member_of_n1 = || text(&w.lattice.json(&["node", "status"]).unwrap(), "quorum_detail");
-    let at = member_of_n1();
-    let member =
-        w.cluster().members.iter().find(|m| at.ends_with(&m.service)).and_then(|m| m.daemon.process.as_ref().map(|p| p.pid)).unwrap();
-    let member = Pid::from_raw(member);
+    let at = member_of_n1(w).unwrap();
+    let member = Pid::from_raw(at.daemon.process.as_ref().unwrap().pid);
     kill(member, Signal::SIGSTOP).unwrap();
     // Its connections stand: only its silence tells. Calls go on by way of the others meanwhile.
     let id = w.submit(&["--", "/bin/true"]);
-    w.wait("n1 to leave it", || member_of_n1().starts_with("session with") && member_of_n1() != at);
+    w.wait("n1 to leave it", || member_of_n1(w).is_some_and(|m| m.id != at.id));
     w.completed(&id);
     kill(member, Signal::SIGCONT).unwrap();
     w.wait("all nodes to be Ready", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));

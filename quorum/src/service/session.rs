@@ -13,6 +13,7 @@ use crate::ledger::{Action, Outcome, Registration};
 use crate::member::Core;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
+use crate::relief::MayMove;
 use crate::roster::Roster;
 use crate::wire::{Down, Refusal, Up};
 use lattice_api::v1::Packed;
@@ -32,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long this member may lie behind the leader at a registration.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// Begins a session.
-pub(super) fn open(core: Arc<Core>, caller: Caller, up: Streaming<Packed>) -> Packets {
+/// Begins a session. One that may move is sent on when this member comes to lead.
+pub(super) fn open(core: Arc<Core>, caller: Caller, may_move: MayMove, up: Streaming<Packed>) -> Packets {
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
         let down = DownLink { tx };
@@ -42,6 +43,7 @@ pub(super) fn open(core: Arc<Core>, caller: Caller, up: Streaming<Packed>) -> Pa
             () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
             () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
             ended = serve(&core, &caller, up, &down) => ended,
+            () = core.relief.turn(may_move) => Ended::Move,
         };
         match ended {
             Ended::Gone => {}
@@ -49,6 +51,9 @@ pub(super) fn open(core: Arc<Core>, caller: Caller, up: Streaming<Packed>) -> Pa
                 tracing::debug!(agent = caller.name, why, "a session is closed");
                 // An agent that does not read learns it from the stream's end.
                 let _told = tokio::time::timeout(PATIENCE, down.send(&Down::Close { why })).await;
+            }
+            Ended::Move => {
+                let _told = down.send(&Down::Move).await;
             }
             Ended::Refused(status) => {
                 let _told = tokio::time::timeout(PATIENCE, down.tx.send(Err(status))).await;
@@ -64,6 +69,8 @@ enum Ended {
     Gone,
     /// It is told why, and connects elsewhere.
     Close(String),
+    /// Another member takes it.
+    Move,
     /// What it asks for is not its to ask.
     Refused(Status),
 }
