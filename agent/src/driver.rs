@@ -1,5 +1,5 @@
 //! The one owner of the node's state: a thread that takes events in order, and for each batch of them decides, writes
-//! down, acts. Nothing is done before the records of its decision are on the disk.
+//! down, acts. Nothing is done before the records of its decision are in the journal.
 
 use crate::allocation::Command;
 use crate::context::Shared;

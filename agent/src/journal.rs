@@ -6,6 +6,10 @@
 //!   agent-state.json = readable checkpoint: the whole Brain, and the CRC-32 of it as JSON without spaces, keys sorted
 //! ```
 //!
+//! What is written outlives the agent. The end of work, which users are told before the quorum has it, is synced before it is
+//! told, with all that stands before it; the rest need not outlive the machine, because work does not: whatever a node was at
+//! is lost when it comes back under another boot id, and the quorum says so by that id alone (decision 25).
+//!
 //! The journal is the record. A checkpoint is written at times so that the journal stays short; it is moved into its
 //! place first and the journal cut after it, so that a crash between the two replays records that the checkpoint has:
 //! the journal's header carries the number of the checkpoint that it follows, and an older one is set aside.
@@ -234,8 +238,9 @@ impl Journal {
                     let what = format!("the record at byte {at} is whole, and nothing that this version knows");
                     return Err(JournalError::Newer { path: self.path.clone(), what });
                 }
-                // An append that a crash cut short is the last thing in the file; anything behind it means damage.
-                Found::Nothing if Found::anything_behind(bytes, at + 1) => {
+                // An append that a crash cut short is the last thing in the file; anything behind it means damage. Where the machine
+                // went down, the pages of what was not synced are there in any number.
+                Found::Nothing if self.boot == self.booted && Found::anything_behind(bytes, at + 1) => {
                     return Err(damaged(format!("the record at byte {at} does not match its checksum, and others follow it")));
                 }
                 Found::Nothing => break,
@@ -272,7 +277,7 @@ impl Journal {
         self.write_header()
     }
 
-    /// Appends and syncs. When it returns, the records are on the disk.
+    /// Appends. When it returns, the records outlive this process, and those that must outlive the machine are on the disk.
     pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {
             return Ok(());
@@ -286,7 +291,9 @@ impl Journal {
             bytes.extend_from_slice(&body);
         }
         self.file.write_all_at(&bytes, self.end).map_err(failed(&self.path, "appending to it"))?;
-        self.file.sync_data().map_err(failed(&self.path, "syncing it"))?;
+        if records.iter().any(Record::outlives_the_machine) {
+            self.file.sync_data().map_err(failed(&self.path, "syncing it"))?;
+        }
         self.end += bytes.len() as u64;
         Ok(())
     }

@@ -119,7 +119,11 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let opened = recovery::open(&state, &config.state_dir, &me, boot, unusable, &mut degraded)?;
     let Opened { journal, mut brain, same_boot, torn_bytes } = opened;
     if torn_bytes > 0 {
-        tracing::warn!(torn_bytes, "the journal's last append was cut short by a crash; nothing that was acted on is lost");
+        tracing::warn!(
+            torn_bytes,
+            "the end of the journal is not whole: an append was cut short by a crash, or the machine went down before it was on the disk; nothing that \
+             was told is lost"
+        );
     }
     if !same_boot {
         tracing::warn!("the machine was restarted: what ran before is lost and reported so");

@@ -27,3 +27,10 @@ pub enum Record {
     /// The quorum acknowledged this many of the oldest reports.
     Acknowledged { count: u64 },
 }
+
+impl Record {
+    /// Whether it is told to others before the quorum has it.
+    pub fn outlives_the_machine(&self) -> bool {
+        matches!(self, Self::ToReport(ReportItem::Ended { .. }))
+    }
+}

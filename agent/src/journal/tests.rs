@@ -72,6 +72,23 @@ fn damage_before_the_end_refuses_to_start() {
 }
 
 #[test]
+fn a_machine_that_went_down_leaves_any_pages_of_what_was_not_synced() {
+    let dir = Dir::new("power");
+    let mut opened = dir.open().unwrap();
+    opened.journal.append(&[registered(1)]).unwrap();
+    let told = opened.journal.end;
+    opened.journal.append(&[registered(2)]).unwrap();
+    opened.journal.append(&[registered(3)]).unwrap();
+    drop(opened);
+    let mut bytes = fs::read(dir.0.join("journal")).unwrap();
+    bytes[usize::try_from(told).unwrap()..][..8].fill(0);
+    fs::write(dir.0.join("journal"), &bytes).unwrap();
+    let opened = dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap();
+    assert_eq!(opened.brain.incarnation().0, 1);
+    assert!(!opened.same_boot && opened.torn_bytes > 0);
+}
+
+#[test]
 fn a_checkpoint_moved_in_before_the_journal_was_cut_does_not_count_its_records_twice() {
     let dir = Dir::new("between");
     let mut opened = dir.open().unwrap();
