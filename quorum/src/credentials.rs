@@ -31,7 +31,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -74,6 +74,11 @@ impl Validity {
     /// How long it lives in all.
     pub fn life(self) -> Duration {
         Duration::from_secs(u64::try_from(self.until - self.from).unwrap_or_default())
+    }
+
+    /// Whether it holds already. One that does not was signed while a clock was ahead: nobody else takes it.
+    fn has_begun(self) -> bool {
+        self.from <= now()
     }
 
     /// How long it still holds; `None` when it is over.
@@ -300,13 +305,17 @@ impl Credentials {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = None;
         let mut due = due(self.present().valid);
+        // Pauses are told from the clock that nobody sets: a try that failed in a wrong year must not be the last one.
+        let mut paused_until = Instant::now();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
             let stamps = stamps(&places.files);
-            if seen.as_ref() != Some(&stamps) {
+            // What was renewed while the clock was ahead is left for the configured one, once the clock is right.
+            let is_early = !self.present().valid.has_begun() && Instant::now() >= paused_until;
+            if is_early || seen.as_ref() != Some(&stamps) {
                 match self.reload(&places) {
                     Ok(true) => {
                         due = self::due(self.present().valid);
@@ -319,25 +328,25 @@ impl Credentials {
                 }
                 seen = Some(stamps);
             }
-            if now() < due {
+            let valid = self.present().valid;
+            if (now() < due && valid.has_begun()) || Instant::now() < paused_until {
                 continue;
             }
-            let life = self.present().valid.life();
             let renewed = tokio::select! {
                 () = stop.cancelled() => return,
                 renewed = self.renew(&places, &ask) => renewed,
             };
-            due = match renewed {
+            match renewed {
                 Ok(valid) => {
                     self.is_well();
                     tracing::info!(until = valid.until, "the certificate is renewed");
-                    self::due(valid)
+                    due = self::due(valid);
                 }
                 Err(why) => {
                     self.is_troubled(format!("no new certificate: {why}"));
-                    now() + (life / 30).clamp(RETRY_MIN, RETRY_MAX).as_secs().cast_signed()
+                    paused_until = Instant::now() + (valid.life() / 30).clamp(RETRY_MIN, RETRY_MAX);
                 }
-            };
+            }
         }
     }
 
@@ -481,7 +490,9 @@ fn find(places: &Places) -> Result<Found, TlsError> {
     let pem = match (places.files.read(), kept) {
         (Ok(pem), Some(kept)) if kept.instead_of == digest(&pem.cert) => {
             match Material::new(ClientTls { ca: pem.ca.clone(), cert: kept.cert, key: kept.key }) {
-                Ok(material) if material.valid.left().is_some() => return Ok(Found { material, instead_of: kept.instead_of }),
+                Ok(material) if material.valid.has_begun() && material.valid.left().is_some() => {
+                    return Ok(Found { material, instead_of: kept.instead_of });
+                }
                 Ok(_) => {}
                 Err(error) => {
                     let error = with_causes(&error);
