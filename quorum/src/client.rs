@@ -33,8 +33,10 @@ use tonic::transport::Channel;
 
 /// Messages that wait to go up a session, at most.
 const UP_QUEUE: usize = 256;
-/// How long one member may take for one answer before the next one is asked.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one member may take for one answer before the next one is asked. Pings tell within two seconds of one that does
+/// not live, and one that leads no majority says so: what is left is a leader whose disk takes seconds, and who is asked
+/// again before it has answered never gets to an answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long opening a stream may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long all members together may take for a certificate.

@@ -450,6 +450,10 @@ impl Core {
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
     /// None of them is proposed where one needs a higher cluster level: members of an older version could not read the entry.
     pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+        if !*self.led.borrow() {
+            // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
+            return Err(Unserved::NotLeader(None));
+        }
         let needed = actions.iter().map(Action::level).max().unwrap_or_default();
         if self.agreed.ledger().level() < needed {
             // A new leader may not have applied the raise yet.
@@ -461,8 +465,14 @@ impl Core {
         let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
         let receivers: Vec<_> = actions.into_iter().map(propose).collect();
         let mut results = Vec::with_capacity(receivers.len());
+        let mut led = self.led.clone();
         for (claimed, receiver) in receivers {
-            let (result, revision) = reply(receiver).await?;
+            let (result, revision) = tokio::select! {
+                replied = reply(receiver) => replied?,
+                Ok(_) = led.wait_for(|led| !led) => {
+                    return Err(Unserved::Unavailable("this member leads no majority any more; it may have been committed".to_owned()));
+                }
+            };
             if let Some(allocation) = claimed {
                 self.refused_claims.told(allocation, &result, now());
             }
