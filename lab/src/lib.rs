@@ -18,7 +18,7 @@
 //! | [`lattice`] | the CLI, asked |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
-//! | [`quorum`] | members alone, and simulated agents |
+//! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
 //! | [`demo`], [`bench`] | what people run |
 

@@ -42,6 +42,8 @@ pub struct Options {
     pub raft_election_ms: u64,
     /// Further lines of every member's configuration; `{dir}` is the cluster's folder.
     pub member_lines: String,
+    /// Where the members are, in their order; those that have none are here.
+    pub hosts: Vec<Host>,
     /// How long the daemons' first certificates live, and those that members sign, in seconds.
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
@@ -54,6 +56,21 @@ pub struct Options {
     pub node_folders: Vec<String>,
     /// How long all of it may take once built.
     pub ready_within: Duration,
+}
+
+/// Where one member is.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Where it listens.
+    pub address: String,
+    /// A command that becomes the member: its program and arguments are appended.
+    pub launcher: Vec<String>,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { address: "127.0.0.1".to_owned(), launcher: Vec::new() }
+    }
 }
 
 impl Options {
@@ -75,6 +92,7 @@ impl Options {
             log_lines: String::new(),
             agent_lines: String::new(),
             member_lines: String::new(),
+            hosts: Vec::new(),
             certificate_seconds: CERTIFICATE_SECONDS,
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
@@ -147,11 +165,12 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     // The record is there before anything else is: from here on `down` knows what to take away.
     cluster.save()?;
     let mut ports = Ports::new(u64::from(std::process::id()) * 251 + clock_ms());
-    let mut address = || ports.take().map(|p| format!("127.0.0.1:{p}"));
+    let mut hosts = options.hosts.iter().cloned();
     for id in 1..=u64::from(options.quorum) {
-        let member = member(&cluster, id, binaries, &mut address)?;
+        let member = member(&cluster, id, binaries, &mut ports, &hosts.next().unwrap_or_default())?;
         cluster.members.push(member);
     }
+    let mut address = || ports.take().map(|p| format!("127.0.0.1:{p}"));
     for i in 1..=options.nodes {
         let id = format!("n{i}");
         let dir = cluster.dir.join(&id);
@@ -178,11 +197,16 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn member(cluster: &Cluster, id: u64, binaries: &Binaries, address: &mut dyn FnMut() -> Result<String>) -> Result<Member> {
+fn member(cluster: &Cluster, id: u64, binaries: &Binaries, ports: &mut Ports, host: &Host) -> Result<Member> {
     let name = format!("member-{id}");
     let dir = cluster.dir.join(&name);
     make_dir(&dir)?;
-    let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
+    let mut daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
+    if let Some((program, args)) = host.launcher.split_first() {
+        let member = std::mem::replace(&mut daemon.program, program.into());
+        daemon.args.splice(0..0, args.iter().cloned().chain([member.to_string_lossy().into_owned()]));
+    }
+    let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
     Ok(Member { id, service: address()?, raft: address()?, daemon })
 }
 
@@ -193,8 +217,7 @@ pub fn lay_out_member(cluster: &mut Cluster) -> Result<u64> {
     let of = cluster.members.first().context("the cluster has no member")?;
     let of = std::fs::read_to_string(cluster.dir.join(&of.daemon.name).join("quorum.yaml")).context("the first member's configuration")?;
     let id = (1..).find(|id| !cluster.dir.join(format!("member-{id}")).exists()).unwrap_or_default();
-    let mut ports = Ports::new(clock_ms());
-    let member = member(cluster, id, &binaries, &mut || ports.take().map(|p| format!("127.0.0.1:{p}")))?;
+    let member = member(cluster, id, &binaries, &mut Ports::new(clock_ms()), &Host::default())?;
     issue(cluster, &binaries, &member.daemon.name, "quorum", CERTIFICATE_SECONDS)?;
     write(&cluster.dir.join(&member.daemon.name).join("quorum.yaml"), &configs::joining(cluster, &member, &of))?;
     cluster.members.push(member);

@@ -3,6 +3,7 @@
 use super::members::{Members, certificate};
 use anyhow::{Context, Result, bail, ensure};
 use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
+use lattice_quorum::client::QuorumClient;
 use lattice_quorum::identity::Role;
 use lattice_quorum::wire::{Down, Up};
 use std::sync::Arc;
@@ -79,24 +80,27 @@ impl Agents {
 
 struct Agent {
     name: String,
-    client: lattice_quorum::client::QuorumClient,
+    client: QuorumClient,
     interval: Duration,
     phase: Duration,
 }
 
-struct Session {
+/// A node's session.
+pub struct Session {
     up: tokio::sync::mpsc::Sender<Up>,
-    down: lattice_quorum::client::DownStream,
+    /// What the member says.
+    pub down: lattice_quorum::client::DownStream,
     incarnation: Incarnation,
 }
 
-impl Agent {
-    async fn register(&self) -> Result<Session> {
+impl Session {
+    /// Registers a node with one of the members that `client` knows.
+    pub async fn open(client: &QuorumClient, name: &str) -> Result<Self> {
         let registration = Up::Register {
-            node: self.name.parse()?,
+            node: name.parse()?,
             boot: Boot(Uuid::nil()),
             size: SIZE,
-            addresses: NodeAddresses { mesh: format!("{}:9401", self.name), gossip: format!("{}:9402", self.name) },
+            addresses: NodeAddresses { mesh: format!("{name}:9401"), gossip: format!("{name}:9402") },
             schedulable: true,
             incarnation: Incarnation(0),
             new_life: true,
@@ -106,16 +110,31 @@ impl Agent {
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {
-            let why = match self.client.session(registration.clone()).await {
+            let why = match client.session(registration.clone()).await {
                 Ok((up, mut down)) => match down.next().await {
-                    Ok(Down::Registered { incarnation, .. }) => return Ok(Session { up, down, incarnation }),
+                    Ok(Down::Registered { incarnation, .. }) => return Ok(Self { up, down, incarnation }),
                     other => format!("{other:?}"),
                 },
                 Err(error) => error.to_string(),
             };
-            ensure!(Instant::now() < end, "{} cannot register: {why}", self.name);
+            ensure!(Instant::now() < end, "{name} cannot register: {why}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Waits until the member sends this node away; with which words.
+    pub async fn sent_away(&mut self) -> Result<String> {
+        loop {
+            if let Down::Close { why } = self.down.next().await? {
+                return Ok(why);
+            }
+        }
+    }
+}
+
+impl Agent {
+    async fn register(&self) -> Result<Session> {
+        Session::open(&self.client, &self.name).await
     }
 
     async fn live(&self, mut session: Session, acknowledged: &AtomicU64) -> Result<()> {

@@ -8,6 +8,7 @@ use lattice_quorum::ca;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::AuditHead;
 use lattice_quorum::tls::{ClientTls, TlsFiles};
 use lattice_quorum::wire::{Answer, QuorumStatus, Request};
 use nix::sys::signal::Signal;
@@ -40,7 +41,12 @@ pub struct Members {
 impl Members {
     /// Starts three members in `dir`, waits for a leader.
     pub async fn start(dir: &Path, timers: Timers, lines: &str) -> Result<Self> {
-        let options = up::Options {
+        Self::start_as(Self::options(dir, timers, lines)).await
+    }
+
+    /// What [`Self::start`] starts.
+    pub fn options(dir: &Path, timers: Timers, lines: &str) -> up::Options {
+        up::Options {
             build: false,
             raft_heartbeat_ms: timers.heartbeat_ms,
             raft_election_ms: timers.election_ms,
@@ -49,7 +55,11 @@ impl Members {
             heartbeat_ms: 10_000,
             degraded_after_ms: 3_600_000,
             ..up::Options::new(0, 3, dir)
-        };
+        }
+    }
+
+    /// Starts members as these options say, waits for a leader.
+    pub async fn start_as(options: up::Options) -> Result<Self> {
         let cluster = up::up(&options)?;
         let tls = certificate(&cluster, NAME, Role::Api)?;
         let members = Self { cluster, tls, options };
@@ -77,15 +87,22 @@ impl Members {
 
     /// The member that leads, once every living one says the same and it commits.
     pub async fn leader(&self) -> Result<u64> {
+        let living = self.cluster.members.iter().filter(|m| m.daemon.alive()).map(|m| m.id);
+        self.leader_of(&living.collect::<Vec<_>>()).await
+    }
+
+    /// The same of some members, which reach each other.
+    pub async fn leader_of(&self, members: &[u64]) -> Result<u64> {
         let end = Instant::now() + PATIENCE;
         loop {
             let mut leaders = Vec::new();
-            for member in self.cluster.members.iter().filter(|m| m.daemon.alive()) {
-                leaders.push(self.status(member.id).await.ok().and_then(|s| s.leader).map(|l| l.0));
+            for member in members {
+                leaders.push(self.status(*member).await.ok().and_then(|s| s.leader).map(|l| l.0));
             }
             if let Some(Some(leader)) = leaders.first()
+                && members.contains(leader)
                 && leaders.iter().all(|l| *l == Some(*leader))
-                && self.client()?.call(&Request::ListNodes, Duration::from_secs(1)).await.is_ok()
+                && self.client_at(*leader)?.call(&Request::ListNodes, Duration::from_secs(1)).await.is_ok()
             {
                 return Ok(*leader);
             }
@@ -152,6 +169,38 @@ impl Members {
             }
             ensure!(Instant::now() < end, "the members do not come to the same revision: {hashes:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Fails unless the audit chain on each member's disk is whole, and the same. Nobody may be committing.
+    pub async fn assert_audited(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut heads = Vec::new();
+            for member in &self.cluster.members {
+                heads.push((member.id, self.audit_head(member.id).await?));
+            }
+            let (_, first) = &heads[0];
+            if heads.iter().all(|(_, head)| head == first) {
+                ensure!(first.seq > 0, "nothing was audited");
+                return Ok(());
+            }
+            // The leader signs the chain now and then: one record may not be everywhere yet.
+            ensure!(Instant::now() < end, "the members' audit chains differ: {heads:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The last record of the audit chain on a member's disk, once every link and signature before it is checked.
+    async fn audit_head(&self, id: u64) -> Result<AuditHead> {
+        let client = self.client_at(id)?;
+        let mut from = None;
+        loop {
+            match client.call(&Request::VerifyAudit { from: from.take() }, PATIENCE).await? {
+                Answer::AuditVerified(walk) if walk.done => return Ok(walk.head),
+                Answer::AuditVerified(walk) => from = Some(walk),
+                other => bail!("the audit chain was to be verified: {other:?}"),
+            }
         }
     }
 

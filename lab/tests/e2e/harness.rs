@@ -43,6 +43,8 @@ pub enum Need {
     Python,
     /// `zstd`, for what lies in an object store.
     Zstd,
+    /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
+    Hosts,
 }
 
 /// One cluster, shared by the tests of a group.
@@ -134,6 +136,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         }
         Need::Python if lattice_lab::machine::find("python3").is_none() => Some("there is no python3 here".to_owned()),
         Need::Zstd if lattice_lab::machine::find("zstd").is_none() => Some("there is no zstd here".to_owned()),
+        Need::Hosts => {
+            ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
+        }
         Need::Mounts | Need::Mpich | Need::Bash | Need::Python | Need::Zstd | Need::Moto | Need::SystemdAnalyze => None,
     })
 }

@@ -1,15 +1,17 @@
-//! Histories of claims and leases, recorded while members are killed, stopped and lose their power: each must be
-//! linearizable, nothing acknowledged may be missing, and afterwards every member holds the same state.
+//! Histories of claims and leases, recorded while members are killed, stopped and lose their power, while their network is
+//! cut, their clocks jump and their disks are slow: each must be linearizable, nothing acknowledged may be missing, and
+//! afterwards every member holds the same state and the same audit chain.
 //!
 //! Two schedulers race for the cores of few nodes, other clients for few leases. `LATTICE_TEST_SEED` repeats a run's
 //! faults and choices (not its timing); `LATTICE_TEST_SECONDS` adds rounds with further seeds. A round is short: what
 //! nobody answered may have happened at any later time, and too much of that cannot be searched.
 
-use crate::harness::{alone, binaries, fresh_dir};
-use lattice_lab::down::Guard;
+use crate::harness::{Need, alone};
+use crate::hosts::{TIMERS, between, on_hosts, others};
 use lattice_lab::history::{Model, Operation, first_fault};
 use lattice_lab::quorum::agents::{Agents, SIZE};
-use lattice_lab::quorum::members::{Members, Timers, certificate};
+use lattice_lab::quorum::hosts::{Hosts, Party};
+use lattice_lab::quorum::members::{Members, certificate};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Claim, Entrypoint, Node, NodeId, Principal, Resources};
 use lattice_quorum::client::{CallError, QuorumClient};
@@ -32,33 +34,26 @@ const SCHEDULERS: usize = 2;
 const HOLDERS: usize = 3;
 const LEASES: usize = 3;
 /// How long clients work and members break.
-const ROUND: Duration = Duration::from_secs(15);
+const ROUND: Duration = Duration::from_secs(30);
 /// How long a client waits for one answer; then nobody knows.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// A command that took longer may have been sent more than once.
 const SENT_TWICE: Duration = Duration::from_millis(100);
 /// Longer than any run: no lease expires by itself.
 const LEASE_MS: u64 = 3_600_000;
-const TIMERS: Timers = Timers { heartbeat_ms: 50, election_ms: 300 };
 /// Snapshots are made, and sent to members that lag, during the run.
 const LINES: &str = "snapshot_entries: 300\n";
 
 pub fn trials() -> Vec<Trial> {
-    vec![alone("histories::claims_and_leases_are_linearizable_under_faults", &[], || {
+    vec![alone("histories::claims_and_leases_are_linearizable_under_faults", &[Need::Hosts], || {
         let number = |name: &str| std::env::var(name).ok().map(|v| v.parse::<u64>().unwrap());
         let first = number("LATTICE_TEST_SEED").unwrap_or_else(|| rand::rng().random());
         let lasts = Duration::from_secs(number("LATTICE_TEST_SECONDS").unwrap_or(0));
-        binaries();
         let began = Instant::now();
         for round in 0.. {
             let seed = first.wrapping_add(round);
             eprintln!("LATTICE_TEST_SEED={seed}");
-            let dir = fresh_dir("histories");
-            let guard = Guard::new(&dir);
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(run(&dir, seed));
-            drop(runtime);
-            guard.down(Duration::ZERO).unwrap();
+            on_hosts("histories", |o| LINES.clone_into(&mut o.member_lines), async |hosts, members| run(hosts, members, seed).await);
             if began.elapsed() >= lasts {
                 break;
             }
@@ -180,9 +175,8 @@ impl Model for LeaseOf {
 type CoreHistory = Arc<Mutex<Vec<Operation<CoreAsk, CoreTold>>>>;
 type LeaseHistory = Arc<Mutex<Vec<Operation<LeaseAsk, LeaseTold>>>>;
 
-async fn run(dir: &Path, seed: u64) {
-    let mut members = Members::start(dir, TIMERS, LINES).await.unwrap();
-    drop(Agents::open(&members, NODES, Duration::from_secs(10)).await.unwrap());
+async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
+    drop(Agents::open(members, NODES, Duration::from_secs(10)).await.unwrap());
     // From here on they can lose their power.
     members.restart(TIMERS, LINES).unwrap();
     members.leader().await.unwrap();
@@ -209,12 +203,13 @@ async fn run(dir: &Path, seed: u64) {
         let holder = Holder { number, name, client: members.client_as(tls).unwrap(), rng, began, history: Arc::clone(&leases) };
         tasks.push(tokio::spawn(holder.run(end)));
     }
-    let faults = faults(&mut members, StdRng::seed_from_u64(seed), end).await;
+    let faults = faults(hosts, members, StdRng::seed_from_u64(seed), end).await;
     for task in tasks {
         task.await.unwrap();
     }
     members.caught_up().await.unwrap();
     members.assert_same().await.unwrap();
+    members.assert_audited().await.unwrap();
 
     let submitted = submitted.lock().unwrap().clone();
     for id in &submitted {
@@ -245,13 +240,14 @@ async fn run(dir: &Path, seed: u64) {
 }
 
 /// Breaks something, mends it, lets clients get on for a while, until the end.
-async fn faults(members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'static str> {
+async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'static str> {
     let ms = |rng: &mut StdRng, range: std::ops::Range<u64>| Duration::from_millis(rng.random_range(range));
     let mut done = Vec::new();
-    while Instant::now() + Duration::from_secs(3) < end {
+    while Instant::now() + Duration::from_secs(5) < end {
         let leader = members.leader().await.unwrap();
         let other = leader % 3 + 1;
-        match rng.random_range(0..6) {
+        done.extend(underneath(hosts, leader, other, &mut rng));
+        match rng.random_range(0..9) {
             0 => {
                 members.signal(leader, Signal::SIGKILL).unwrap();
                 tokio::time::sleep(ms(&mut rng, 0..600)).await;
@@ -281,17 +277,54 @@ async fn faults(members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'s
                 members.restart(TIMERS, LINES).unwrap();
                 done.push("all killed");
             }
-            _ => {
+            5 => {
                 std::fs::write(members.power_switch(), "").unwrap();
                 // Whoever has nothing to write lives on.
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 members.restart(TIMERS, LINES).unwrap();
                 done.push("power lost");
             }
+            6 => {
+                hosts.cut(&between(leader, &others(leader))).unwrap();
+                tokio::time::sleep(ms(&mut rng, 500..3000)).await;
+                done.push("leader cut off");
+            }
+            7 => {
+                hosts.cut(&between(other, &others(other))).unwrap();
+                tokio::time::sleep(ms(&mut rng, 500..3000)).await;
+                done.push("member cut off");
+            }
+            _ => {
+                // Any packets that one party sends another: some lose their majority by it, some do not.
+                let parties = [Party::Clients, Party::Member(1), Party::Member(2), Party::Member(3)];
+                let pairs = parties.iter().flat_map(|from| parties.iter().map(|to| (*from, *to))).filter(|(from, to)| from != to);
+                let lost: Vec<_> = pairs.filter(|_| rng.random_bool(0.3)).collect();
+                hosts.cut(&lost).unwrap();
+                tokio::time::sleep(ms(&mut rng, 500..3000)).await;
+                done.push("links cut");
+            }
         }
+        hosts.heal().unwrap();
         tokio::time::sleep(ms(&mut rng, 300..900)).await;
     }
     done
+}
+
+/// What is wrong with one of two members beside the fault that comes now.
+fn underneath(hosts: &Hosts, leader: u64, other: u64, rng: &mut StdRng) -> Option<&'static str> {
+    let member = if rng.random_bool(0.5) { leader } else { other };
+    match rng.random_range(0..4) {
+        0 => {
+            hosts.slow_disk(member, Duration::from_millis(rng.random_range(20..500))).unwrap();
+            Some(if member == leader { "leader's disk slow" } else { "member's disk slow" })
+        }
+        1 => {
+            // Within the certificates' lifetime: connections are made all the time here.
+            hosts.shift_clock(member, rng.random_range(-7200..7200)).unwrap();
+            Some(if member == leader { "leader's clock wrong" } else { "member's clock wrong" })
+        }
+        _ => None,
+    }
 }
 
 async fn lease(client: &QuorumClient, holder: &str) -> u64 {

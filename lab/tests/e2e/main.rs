@@ -6,13 +6,16 @@ mod attach;
 mod auditing;
 mod backups;
 mod certificates;
+mod clocks;
 mod crash;
 mod data;
 mod demo;
+mod disks;
 mod full_disk;
 mod harness;
 mod histories;
 mod hooks;
+mod hosts;
 mod identity;
 mod isolation;
 mod jobs;
@@ -23,6 +26,7 @@ mod logs;
 mod members;
 mod mpi;
 mod outage;
+mod partitions;
 mod probe;
 mod recovery;
 mod refusal;
@@ -69,6 +73,9 @@ fn main() -> ExitCode {
         full_disk::trials(),
         unprivileged::trials(),
         crash::trials(),
+        partitions::trials(),
+        clocks::trials(),
+        disks::trials(),
         histories::trials(),
         topology::trials(),
         logs::trials(),

@@ -1,0 +1,194 @@
+//! The time of day on one member's host jumps, at the leader and at a follower: nothing is taken away early or kept for
+//! ever, and a certificate that was made in a wrong year is not kept.
+
+use crate::harness::{Need, alone};
+use crate::hosts::{Load, on_hosts, others, submit, term};
+use lattice_lab::quorum::hosts::Hosts;
+use lattice_lab::quorum::members::{Members, certificate};
+use lattice_model::Timestamp;
+use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::identity::Role;
+use lattice_quorum::wire::{Answer, Refusal, Request};
+use libtest_mimic::Trial;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::task::JoinHandle;
+
+const HOUR: i64 = 3600;
+const TEN_YEARS: i64 = 10 * 365 * 86_400;
+/// How long the leases live that nobody renews.
+const SHORT: Duration = Duration::from_millis(800);
+/// How much longer than that one may be held: the leader looks once a second.
+const LATE: Duration = Duration::from_secs(3);
+/// How long one answer may take while the members agree.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long certificates live where they are to end.
+const LIFE: Duration = Duration::from_secs(20);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        alone("clocks::a_jump_ends_no_lease_early_and_keeps_none", &[Need::Hosts], || {
+            on_hosts("clocks", |_| {}, leases);
+        }),
+        alone("clocks::a_jump_past_a_certificates_end_leaves_nothing_behind", &[Need::Hosts], || {
+            on_hosts("clocks-certificates", |o| o.certificate_seconds = LIFE.as_secs(), certificates);
+        }),
+    ]
+}
+
+/// A client that holds leases in its name.
+struct Holder {
+    name: &'static str,
+    client: QuorumClient,
+}
+
+impl Holder {
+    fn new(members: &Members, name: &'static str) -> Self {
+        let tls = certificate(&members.cluster, name, Role::Api).unwrap();
+        Self { name, client: members.client_as(tls).unwrap() }
+    }
+
+    async fn acquire(&self, lease: &str, ttl: Duration) -> Result<u64, CallError> {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap();
+        let request = Request::AcquireLease { name: lease.to_owned(), holder: self.name.parse().unwrap(), ttl_ms, user: None };
+        match self.client.call(&request, PATIENCE).await? {
+            Answer::Lease { token, .. } => Ok(token),
+            other => panic!("a lease was asked for: {other:?}"),
+        }
+    }
+
+    /// Renews a lease for as long as it may take, and fails when it was lost.
+    fn keep(self, lease: &'static str, token: u64) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: self.name.parse().unwrap(), user: None };
+            loop {
+                let renewed = self.client.call(&renewal, PATIENCE).await;
+                assert!(renewed.is_ok(), "{lease} was lost: {renewed:?}");
+                tokio::time::sleep(SHORT / 4).await;
+            }
+        })
+    }
+}
+
+async fn leases(hosts: &Hosts, members: &mut Members) {
+    let leader = members.leader().await.unwrap();
+    let before = term(members, leader).await;
+    let (keeper, first, second) = (Holder::new(members, "keeper"), Holder::new(members, "first"), Holder::new(members, "second"));
+    // Connections are made while the clocks agree: a jump past the certificates' lifetime is no matter of leases.
+    let clients: Vec<(u64, QuorumClient)> =
+        [leader, others(leader)[0]].into_iter().map(|id| (id, members.client_at(id).unwrap())).collect();
+    let token = keeper.acquire("kept", SHORT).await.unwrap();
+    let kept = keeper.keep("kept", token);
+    let load = Load::begin(members);
+    let mut last = 0;
+    for (member, client) in &clients {
+        for jump in [HOUR, -HOUR, TEN_YEARS, -TEN_YEARS, 0] {
+            let told = format!("member {member}, a jump to {jump} s");
+            let token = first.acquire("short", SHORT).await.unwrap();
+            let granted = Instant::now();
+            assert!(token > last, "{told}");
+            hosts.shift_clock(*member, jump).unwrap();
+            assert_wrong_by(client, jump).await;
+            // Nobody else has it before its time is over, and somebody soon after.
+            last = loop {
+                match second.acquire("short", SHORT).await {
+                    Ok(next) => break next,
+                    Err(CallError::Refused(Refusal::LeaseHeld { .. })) => {}
+                    Err(other) => panic!("{told}: {other}"),
+                }
+                assert!(granted.elapsed() < SHORT + LATE, "{told}: it is held for ever");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            assert!(granted.elapsed() >= SHORT - Duration::from_millis(50), "{told}: it ended after {:?}", granted.elapsed());
+            assert!(last > token, "{told}");
+            let held = first.acquire("kept", SHORT).await;
+            assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{told}: {held:?}");
+            // The next round begins with a lease that is free.
+            while !matches!(release(&second, last).await, Ok(Answer::Done { .. })) {}
+        }
+    }
+    assert!(!kept.is_finished(), "{:?}", kept.await);
+    kept.abort();
+    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no clock makes an election");
+    let longest = load.end(members).await;
+    assert!(longest < Duration::from_secs(2), "a submission took {longest:?}");
+}
+
+async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
+    let request = Request::ReleaseLease { name: "short".to_owned(), token, user: None };
+    let released = holder.client.call(&request, PATIENCE).await;
+    match released {
+        // It ended by itself meanwhile, which is as good.
+        Err(CallError::Refused(Refusal::StaleLease { .. })) => Ok(Answer::Done { revision: lattice_model::Revision(0) }),
+        other => other,
+    }
+}
+
+/// The jump does reach the member.
+async fn assert_wrong_by(client: &QuorumClient, seconds: i64) {
+    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it says how it stands") };
+    let seen = (seconds_of(status.at) - now()).abs_diff(seconds);
+    assert!(seen < 60, "the member's clock is off by {} s, and should be by {seconds} s", seconds_of(status.at) - now());
+}
+
+fn seconds_of(at: Timestamp) -> i64 {
+    i64::try_from(at.0 / 1000).unwrap()
+}
+
+fn now() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()).unwrap()
+}
+
+async fn certificates(hosts: &Hosts, members: &mut Members) {
+    let load = Load::begin(members);
+    let leader = members.leader().await.unwrap();
+    let before = term(members, leader).await;
+    // One signs itself a certificate of the hour that it believes in.
+    let follower = others(leader)[0];
+    let certificate_of = |member: u64| std::fs::read(members.data_dir(member).join("certificate.json")).unwrap_or_default();
+    let seen = certificate_of(follower);
+    hosts.shift_clock(follower, HOUR).unwrap();
+    wait("a certificate of the wrong hour", LIFE, async || certificate_of(follower) != seen).await;
+    // Whoever has a connection keeps it; nobody gets a new one: each holds the other's certificate for one of another time.
+    load.goes_on(20).await;
+    assert!(submit(&client_of(members, &others(follower))).await.is_ok(), "the others serve");
+    let refused = members.client_at(follower).unwrap().call(&Request::Status, Duration::from_secs(2)).await;
+    assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");
+    hosts.shift_clock(follower, 0).unwrap();
+    wait("the member to be reached again", Duration::from_secs(5), async || is_reached(members, follower).await).await;
+
+    // Another believes that the authority itself is over, and signs nothing.
+    let log = members.cluster.member(leader).unwrap().daemon.log.clone();
+    hosts.shift_clock(leader, TEN_YEARS + 86_400).unwrap();
+    let refused = async || std::fs::read_to_string(&log).unwrap().contains("the authority's own certificate is over");
+    wait("the authority's end", Duration::from_secs(5), refused).await;
+    load.goes_on(20).await;
+    hosts.shift_clock(leader, 0).unwrap();
+    let back = Instant::now();
+    let seen = certificate_of(leader);
+    wait("the next certificate", LIFE, async || certificate_of(leader) != seen).await;
+    // By now every certificate of before is over.
+    tokio::time::sleep((LIFE + Duration::from_secs(1)).saturating_sub(back.elapsed())).await;
+    for member in 1..=crate::hosts::MEMBERS {
+        assert!(is_reached(members, member).await, "member {member}");
+    }
+    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no clock makes an election");
+    load.end(members).await;
+}
+
+async fn is_reached(members: &Members, member: u64) -> bool {
+    members.client_at(member).unwrap().call(&Request::Status, Duration::from_secs(1)).await.is_ok()
+}
+
+/// A client with fresh connections to some members.
+fn client_of(members: &Members, some: &[u64]) -> QuorumClient {
+    let services = some.iter().map(|id| members.cluster.member(*id).unwrap().service.clone()).collect();
+    QuorumClient::new(services, lattice_quorum::credentials::Credentials::new(members.tls.clone()).unwrap()).unwrap()
+}
+
+async fn wait(what: &str, limit: Duration, mut seen: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !seen().await {
+        assert!(Instant::now() < end, "waited {limit:?} in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
