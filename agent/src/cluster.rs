@@ -4,6 +4,7 @@
 use crate::membership::{Ask, Membership};
 use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId, Revision, Tenant};
 use lattice_quorum::client::QuorumClient;
+use lattice_quorum::following::{Following, News};
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_scheduler::View;
 use std::collections::BTreeMap;
@@ -39,28 +40,36 @@ impl Cluster {
         self.allocations.values().any(|a| a.state == AllocationState::Pending)
     }
 
-    fn take(&mut self, change: Change) {
-        match change {
-            Change::Start { nodes, allocations, tenants, revision, .. } => {
-                self.revision = revision;
-                self.nodes = nodes.into_iter().map(|n| (n.id.clone(), n)).collect();
-                self.allocations = allocations.into_iter().map(|a| (a.id, a)).collect();
-                self.tenants = tenants.into_iter().map(|t| (t.name.clone(), t)).collect();
-                self.fresh = true;
+    fn take(&mut self, news: News) {
+        let (revision, changes) = match news {
+            News::List { revision, all } => {
+                *self = Self::default();
+                (revision, all)
             }
+            News::Changes { revision, changes } => (revision, changes),
+            // What is known stays, and is old, until the list is there.
+            News::StartAgain { .. } => {
+                self.fresh = false;
+                return;
+            }
+        };
+        changes.into_iter().for_each(|change| self.apply(change));
+        self.revision = revision;
+        self.fresh = true;
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
             Change::Node(node) => {
-                self.revision = self.revision.max(node.revision);
                 self.nodes.insert(node.id.clone(), *node);
             }
             Change::Tenant(tenant) => {
-                self.revision = self.revision.max(tenant.revision);
                 self.tenants.insert(tenant.name.clone(), *tenant);
             }
             Change::TenantDeleted(name) => {
                 self.tenants.remove(&name);
             }
             Change::Allocation(allocation) => {
-                self.revision = self.revision.max(allocation.revision);
                 let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
                 if allocation.state.is_terminal() && !(held && allocation.state != AllocationState::Pending) {
                     self.allocations.remove(&allocation.id);
@@ -68,44 +77,45 @@ impl Cluster {
                     self.allocations.insert(allocation.id, *allocation);
                 }
             }
+            // Not asked for, or never within news.
+            Change::Lease(_) | Change::LeaseEnded(_) | Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => {}
         }
     }
 }
 
-/// Watches until `stop`, and tells gossip where others are.
+/// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    let request = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true };
-    while !stop.is_cancelled() {
-        let run = async {
-            let mut changes = quorum.watch(&request).await?;
-            loop {
-                let change = changes.next().await?;
-                let new = new_addresses(&change, &out.borrow());
+    let request = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, ..WatchRequest::nothing() };
+    let mut following = Following::new(quorum, request);
+    loop {
+        let news = tokio::select! {
+            () = stop.cancelled() => return,
+            news = following.next() => news,
+        };
+        match news {
+            Ok(news) => {
+                let new = new_addresses(&news, &out.borrow());
                 for address in new {
                     membership.ask(Ask::Join(address)).await;
                 }
-                out.send_modify(|cluster| Arc::make_mut(cluster).take(change));
+                out.send_modify(|cluster| Arc::make_mut(cluster).take(news));
             }
-        };
-        let ended: Result<(), lattice_quorum::client::CallError> = tokio::select! {
-            () = stop.cancelled() => return,
-            ended = run => ended,
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "the watch on the quorum ended; it is begun again");
+            Err(error) => {
+                tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
+                out.send_modify(|cluster| Arc::make_mut(cluster).fresh = false);
+                tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
+            }
         }
-        out.send_modify(|cluster| Arc::make_mut(cluster).fresh = false);
-        tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
     }
 }
 
 /// Nodes at addresses that were not known: gossip may reach them there.
-fn new_addresses(change: &Change, known: &Cluster) -> Vec<SocketAddr> {
-    let nodes: Vec<&Node> = match change {
-        Change::Start { nodes, .. } => nodes.iter().collect(),
-        Change::Node(node) => vec![node],
-        Change::Allocation(_) | Change::Tenant(_) | Change::TenantDeleted(_) => vec![],
+fn new_addresses(news: &News, known: &Cluster) -> Vec<SocketAddr> {
+    let changes = match news {
+        News::List { all: changes, .. } | News::Changes { changes, .. } => &changes[..],
+        News::StartAgain { .. } => &[],
     };
+    let nodes = changes.iter().filter_map(|change| if let Change::Node(node) = change { Some(&**node) } else { None });
     let new = |n: &&Node| known.nodes.get(&n.id).is_none_or(|k| k.addresses.gossip != n.addresses.gossip);
-    nodes.into_iter().filter(new).filter_map(|n| n.addresses.gossip.parse().ok()).collect()
+    nodes.filter(new).filter_map(|n| n.addresses.gossip.parse().ok()).collect()
 }

@@ -264,6 +264,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
         heads: service::Heads::default(),
+        watches: Places::default(),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };

@@ -13,6 +13,7 @@ mod leases;
 mod nodes;
 mod output;
 mod refusal;
+mod watches;
 mod watching;
 
 pub use watching::Heads;
@@ -28,6 +29,7 @@ use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
 use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
+use lattice_api::v1::watch_service_server::WatchServiceServer;
 use lattice_model::Timestamp;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
@@ -60,6 +62,8 @@ pub struct Api {
     pub digests: Arc<Semaphore>,
     /// Heads of allocations that are followed here.
     pub heads: Heads,
+    /// Who watches how much here.
+    pub watches: Places,
     /// Who reads how many logs here.
     pub log_streams: Places,
     /// How many each user may.
@@ -91,6 +95,7 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(WatchServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))
         .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await

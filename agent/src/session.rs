@@ -177,7 +177,13 @@ impl Session {
                         self.state.send_replace(SessionState::Connected { member });
                     }
                     Ok(Down::Desired(list)) => self.context.tell(Event::Listed(list)).await,
-                    Ok(Down::Acked { incarnation, seq }) => self.context.tell(Event::Acknowledged { incarnation, seq }).await,
+                    Ok(Down::Acked { incarnation, seq, superseded }) => {
+                        self.context.tell(Event::Acknowledged { incarnation, seq }).await;
+                        for (allocation, epoch) in superseded {
+                            tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
+                            self.context.tell(Event::Superseded { allocation, epoch }).await;
+                        }
+                    }
                 },
                 _ = heartbeat.tick() => {
                     if let Some(incarnation) = incarnation {

@@ -63,7 +63,7 @@ pub enum Command {
     /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
     Launch(Launch),
     /// List the nodes, or show one
-    Nodes(Nodes),
+    Nodes(ListNodes),
     /// What this machine's agent knows of its own node, even without a quorum
     Node(Node),
     /// The quorum's members
@@ -182,6 +182,9 @@ pub struct Status {
     /// As one member of the quorum has it, agreed with nobody: also without a majority. Its age is said
     #[arg(long)]
     pub stale: bool,
+    /// Those that have not ended, then a line for each change; one that is named, until it has ended
+    #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
+    pub watch: bool,
 }
 
 #[derive(Args)]
@@ -264,6 +267,15 @@ pub struct Nodes {
 }
 
 #[derive(Args)]
+pub struct ListNodes {
+    #[command(flatten)]
+    pub nodes: Nodes,
+    /// Then a line for each change, without what is on the nodes and what gossip says of them
+    #[arg(short, long, conflicts_with = "stale")]
+    pub watch: bool,
+}
+
+#[derive(Args)]
 pub struct Node {
     #[command(subcommand)]
     pub what: NodeCommand,
@@ -274,7 +286,7 @@ pub enum NodeCommand {
     /// What the agent knows of its own node; for another node, what the quorum has
     Status(Nodes),
     #[command(hide = true)]
-    List(Nodes),
+    List(ListNodes),
     /// Keep new work and leases off nodes; what runs there goes on (operators)
     Cordon(SetHold),
     /// Lift that again (operators)
@@ -366,6 +378,9 @@ pub struct LeaseList {
     /// Only those whose holder is held, Down or not registered
     #[arg(long)]
     pub bad: bool,
+    /// Then a line for each grant and each end; renewals are no changes
+    #[arg(short, long, conflicts_with = "bad")]
+    pub watch: bool,
 }
 
 #[derive(Args)]

@@ -11,7 +11,7 @@ mod lease;
 mod logs;
 mod members;
 mod node_status;
-mod nodes;
+pub mod nodes;
 mod quorum;
 mod status;
 mod submit;

@@ -36,6 +36,7 @@ mod terminal;
 mod time;
 mod typist;
 mod unbuilt;
+mod watch;
 
 use args::{Cli, Command};
 use clap::{Parser, ValueEnum};

@@ -32,6 +32,11 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&text)
 }
 
+/// Writes values as JSON, one a line.
+pub fn print_json_lines(values: &[serde_json::Value]) -> Result<(), Failure> {
+    print(&values.iter().map(|value| format!("{value}\n")).collect::<String>())
+}
+
 /// Writes one name a line.
 pub fn print_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     print(&names.into_iter().map(|name| format!("{name}\n")).collect::<String>())

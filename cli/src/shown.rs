@@ -142,6 +142,33 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
     table.text(&["OWNER", "REASON"])
 }
 
+/// The columns of [`allocation_row`].
+pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "VCLUSTER", "REASON"];
+
+/// An allocation on a line of a watch.
+pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
+    let nodes = if a.nodes.is_empty() { a.nodes_wanted.to_string() } else { folded(&a.nodes) };
+    let queue = queue(&a.vcluster).to_owned();
+    vec![short(&a.id).to_owned(), a.name.clone(), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
+}
+
+/// The columns of [`node_row`].
+pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "FEATURES", "UNLIMITED", "REASON"];
+
+/// A node on a line of a watch.
+pub fn node_row(n: &v1::Node) -> Vec<String> {
+    let (cores, gpus) = (n.cores.to_string(), n.gpus.to_string());
+    let (features, unlimited) = (n.features.join(","), n.unlimited.join(","));
+    vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, features, unlimited, standing(n)]
+}
+
+/// Why a node stands where it stands, and what keeps work off it.
+fn standing(n: &v1::Node) -> String {
+    let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
+    let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
+    reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
     let ranks = u64::from(a.nodes_wanted) * u64::from(a.tasks_per_node);
@@ -174,10 +201,8 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
     let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "FEATURES", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
     for n in nodes {
-        let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
         let free = size.minus(&resources(&n.committed.unwrap_or_default()));
-        let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
         table.row(vec![
             n.id.clone(),
             n.state.clone(),
@@ -188,7 +213,7 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
             n.unlimited.join(","),
-            reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; "),
+            standing(n),
         ]);
     }
     table.text(&["FEATURES", "UNLIMITED", "REASON"])

@@ -41,6 +41,37 @@ impl Table {
     }
 }
 
+/// Rows that come one after the other under one heading. Columns become wider where they must; all of them are shown.
+pub struct Rows {
+    heading: &'static [&'static str],
+    widths: Vec<usize>,
+    begun: bool,
+}
+
+impl Rows {
+    /// Nothing is shown yet.
+    pub fn new(heading: &'static [&'static str]) -> Self {
+        Self { heading, widths: heading.iter().map(|name| name.chars().count()).collect(), begun: false }
+    }
+
+    /// The text of further rows, at the first time with the heading.
+    pub fn text(&mut self, rows: &[Vec<String>]) -> String {
+        let shown = |cell: &String| if cell.is_empty() { NOTHING.to_owned() } else { one_line(cell) };
+        let heading = self.heading.iter().map(|name| (*name).to_owned()).collect();
+        let first = (!std::mem::replace(&mut self.begun, true)).then_some(heading);
+        let lines: Vec<Vec<String>> = first.into_iter().chain(rows.iter().map(|row| row.iter().map(shown).collect())).collect();
+        for line in &lines {
+            debug_assert_eq!(line.len(), self.widths.len());
+            self.widths.iter_mut().zip(line).for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
+        }
+        let text = |line: &Vec<String>| {
+            let cells: Vec<String> = line.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            format!("{}\n", cells.join("  ").trim_end())
+        };
+        lines.iter().map(text).collect()
+    }
+}
+
 /// Lines of `Label:  value` with the values aligned; a pair without a value is left out.
 pub fn block(pairs: &[(&str, String)]) -> String {
     let shown = || pairs.iter().filter(|(_, value)| !value.is_empty());
@@ -64,6 +95,15 @@ mod tests {
         table.row(vec!["22".into(), String::new(), String::new()]);
         assert_eq!(table.text(&["REASON"]), "ID  NAME\n1   é-long-name\n22  —\n");
         assert_eq!(table.text(&[]), "ID  NAME         REASON\n1   é-long-name  —\n22  —            —\n");
+    }
+
+    #[test]
+    fn rows_stand_under_their_heading_however_late_they_come() {
+        let mut rows = Rows::new(&["ID", "STATE", "REASON"]);
+        let row = |cells: [&str; 3]| vec![cells.map(str::to_owned).to_vec()];
+        assert_eq!(rows.text(&row(["1", "Pending", ""])), "ID  STATE    REASON\n1   Pending  —\n");
+        assert_eq!(rows.text(&row(["222", "Up", "a\nb"])), "222  Up       a b\n");
+        assert_eq!(rows.text(&[]), "");
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub struct NodeReport {
     pub item: ReportItem,
 }
 
-/// What can be reported about one allocation's share on the reporting node. A stale epoch is acknowledged and changes nothing.
+/// What can be reported about one allocation's share on the reporting node. A stale epoch is
+/// acknowledged, refused by name, and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReportItem {
     /// Everything it needs is there.

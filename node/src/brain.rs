@@ -56,6 +56,8 @@ pub enum Event {
     Listed(DesiredList),
     /// The quorum has the reports up to `seq` of this incarnation.
     Acknowledged { incarnation: Incarnation, seq: u64 },
+    /// The quorum refused what was reported of this claim: the allocation was claimed anew since, or waits to be.
+    Superseded { allocation: AllocationId, epoch: Epoch },
     /// Preparing came to its end.
     Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), String> },
     /// The head's entry point is over, or this node's walltime is, or its shim is lost with what it ran.
@@ -293,6 +295,11 @@ impl Turn<'_> {
                     self.acknowledged(seq);
                 }
             }
+            // Its list will lack the share as well; until that comes, work that may run elsewhere already is not left running.
+            Event::Superseded { allocation, epoch } => match self.subject(allocation, epoch).map(|l| l.phase) {
+                Some(Phase::Preparing | Phase::Prepared | Phase::Running) => self.stop(allocation),
+                Some(Phase::Stopping | Phase::Undoing) | None => {}
+            },
             Event::Prepared { allocation, epoch, result } => {
                 let Some(Local { phase: Phase::Preparing, .. }) = self.subject(allocation, epoch) else { return };
                 match result {

@@ -130,6 +130,22 @@ fn a_failed_prologue_is_reported_and_undone() {
 }
 
 #[test]
+fn superseded_work_is_stopped_before_the_list_says_so_and_not_begun_again() {
+    let mut b = brain();
+    step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 2)]));
+    step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    let superseded = |epoch| Event::Superseded { allocation: alloc(1), epoch: Epoch(epoch) };
+    assert_eq!(names(&step(&mut b, superseded(7))), Vec::<&str>::new(), "another claim's");
+    assert_eq!(names(&step(&mut b, superseded(1))), ["stop"]);
+    assert_eq!(names(&step(&mut b, superseded(1))), Vec::<&str>::new());
+    assert_eq!(names(&step(&mut b, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) })), ["undo"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report"]);
+    // The list of before, again; then the next claim.
+    assert_eq!(names(&step(&mut b, list(2, vec![share(1, 1, AllocationState::Running, 2)]))), Vec::<&str>::new());
+    assert_eq!(names(&step(&mut b, list(3, vec![share(1, 2, AllocationState::Staging, 2)]))), ["prepare"]);
+}
+
+#[test]
 fn reports_are_numbered_anew_in_a_new_life_and_none_is_lost() {
     let mut b = brain();
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });

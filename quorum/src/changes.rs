@@ -1,51 +1,51 @@
 //! What the applied log changed, told to those who watch.
 //!
 //! ```text
-//!   machine ──ChangeSet──▶ broadcast (bounded) ──▶ watches: one that falls behind is cut off
+//!   machine ──ChangeSet──▶ history (bounded) ◀── watches read on from their place; one that it has left behind is cut off
 //!           ──node──▶ that node's session wakes and reads its desired list anew (latest value, never a queue)
 //! ```
 
+use crate::history::{ChangeSet, Compacted, History};
 use crate::ledger::{Changed, Ledger};
-use lattice_model::{Allocation, Node, NodeId, Revision, Tenant};
+use crate::wire::WatchPlace;
+use lattice_model::NodeId;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Notify, broadcast};
-
-/// Change sets that a slow watch may lie behind.
-const BEHIND_MAX: usize = 4096;
-
-/// What one log entry changed.
-#[derive(Clone, Debug)]
-pub enum ChangeSet {
-    /// These things.
-    Entry {
-        revision: Revision,
-        nodes: Vec<Arc<Node>>,
-        allocations: Vec<Arc<Allocation>>,
-        /// `None`: deleted.
-        tenants: Vec<(String, Option<Arc<Tenant>>)>,
-    },
-    /// Everything may have changed: a snapshot was installed.
-    Everything,
-}
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
 
 /// Where changes are told.
 #[derive(Debug)]
 pub struct Changes {
-    watches: broadcast::Sender<Arc<ChangeSet>>,
+    history: Mutex<History>,
+    /// Wakes those who watch.
+    newer: watch::Sender<()>,
     sessions: Mutex<HashMap<NodeId, Arc<Notify>>>,
 }
 
-impl Default for Changes {
-    fn default() -> Self {
-        Self { watches: broadcast::Sender::new(BEHIND_MAX), sessions: Mutex::new(HashMap::new()) }
-    }
-}
-
 impl Changes {
-    /// Every change set from now on.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<ChangeSet>> {
-        self.watches.subscribe()
+    /// From this state on.
+    pub fn since(ledger: &Ledger) -> Self {
+        let history = Mutex::new(History::new(ledger.place()));
+        Self { history, newer: watch::Sender::new(()), sessions: Mutex::new(HashMap::new()) }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps about so many bytes of changes.
+    pub fn keep(&self, bytes_max: usize) {
+        self.history().keep(bytes_max);
+    }
+
+    /// See [`History::after`].
+    pub fn after(&self, place: WatchPlace, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
+        self.history().after(place, most)
+    }
+
+    /// Wakes at each change.
+    pub fn newer(&self) -> watch::Receiver<()> {
+        self.newer.subscribe()
     }
 
     /// Wakes at each change of what `node` is to do. A newer session of the node takes an older one's place.
@@ -71,24 +71,19 @@ impl Changes {
                 notify.notify_one();
             }
         }
-        if changed.nodes.is_empty() && changed.allocations.is_empty() && changed.tenants.is_empty() {
-            return;
+        let set = ChangeSet::of(ledger, changed);
+        if !set.is_empty() {
+            self.history().push(set);
+            self.newer.send_replace(());
         }
-        let set = ChangeSet::Entry {
-            revision: ledger.revision(),
-            nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
-            allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
-            tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
-        };
-        // Without a watch there is nobody to tell.
-        let _nobody = self.watches.send(Arc::new(set));
     }
 
-    /// Tells that everything may have changed.
-    pub fn tell_everything(&self) {
+    /// Tells that everything may have changed: this is another state. Called while the ledger cannot be read, as well.
+    pub fn tell_everything(&self, ledger: &Ledger) {
+        self.history().restart(ledger.place());
         for notify in self.sessions.lock().unwrap_or_else(PoisonError::into_inner).values() {
             notify.notify_one();
         }
-        let _nobody = self.watches.send(Arc::new(ChangeSet::Everything));
+        self.newer.send_replace(());
     }
 }

@@ -106,6 +106,13 @@ impl QuorumClient {
         Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
     }
 
+    /// The same members, over connections of its own: a stream there that is not read holds up nothing here.
+    pub fn apart(&self) -> Result<Self, TlsError> {
+        let apart = Self::new(self.0.configured.clone(), self.0.credentials.clone())?;
+        apart.learn(&self.known().list.clone());
+        Ok(apart)
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -247,7 +254,7 @@ impl QuorumClient {
         }
     }
 
-    /// Opens a watch. Tries each member once. A stream that ends must be opened again: it starts again from a list.
+    /// Opens a watch. Tries each member once. What goes on after a stream's end is [`crate::following::Following`].
     pub async fn watch(&self, request: &WatchRequest) -> Result<ChangeStream, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let mut failures = Failures::default();

@@ -48,6 +48,9 @@ pub struct QuorumConfig {
     pub node_down_after_ms: u64,
     /// A snapshot is made when so many entries were applied since the last one. At least 10.
     pub snapshot_entries: u64,
+    /// Changes of nodes, allocations, tenants and leases that are kept in memory, in MiB: an agent that was away goes on with
+    /// them, and reads the whole list again where they do not reach back far enough. 1 to 4,096.
+    pub watch_history_mib: u32,
     /// The key with which this member signs the audit log: Ed25519, PKCS#8 in PEM, mode 0600. Read at the start; another
     /// file and a restart rotate it. Empty: a key that the member makes for itself in `data_dir`.
     pub audit_signing_key_path: PathBuf,
@@ -112,6 +115,7 @@ impl Default for QuorumConfig {
             node_degraded_after_ms: 30_000,
             node_down_after_ms: 60_000,
             snapshot_entries: 10_000,
+            watch_history_mib: 32,
             audit_signing_key_path: PathBuf::new(),
             audit_sign_seconds: 10,
             audit_archive: String::new(),
@@ -182,6 +186,9 @@ impl QuorumConfig {
         if self.snapshot_entries < 10 {
             return invalid("snapshot_entries", "at least 10");
         }
+        if !(1..=4096).contains(&self.watch_history_mib) {
+            return invalid("watch_history_mib", "1 to 4096");
+        }
         if !(1..=3600).contains(&self.audit_sign_seconds) {
             return invalid("audit_sign_seconds", "1 to 3600");
         }
@@ -230,6 +237,7 @@ mod tests {
         refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
         refused(&|c| c.cluster = String::new(), "cluster");
         refused(&|c| c.certificate_seconds = 9, "certificate_seconds");
+        refused(&|c| c.watch_history_mib = 0, "watch_history_mib");
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         refused(&|c| c.backup_seconds = 9, "backup_seconds");

@@ -11,9 +11,9 @@ use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
     Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, Refusal, RefusedClaim, Request, Up,
-    WatchAllocations, WatchRequest,
+    WatchAllocations, WatchPlace, WatchRequest,
 };
-use lattice_model::{Allocation, AllocationId, AuditRecord, Incarnation, MemberId, Revision, Timestamp};
+use lattice_model::{Allocation, AllocationId, AuditRecord, Generation, Incarnation, MemberId, Revision, Timestamp};
 use openraft::error::{InstallSnapshotError, RaftError};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
@@ -138,7 +138,13 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
 fn decoders() -> Vec<Decoder> {
     let (ledger, records) = ledger();
     let (node, allocation) = ("n1".parse().unwrap(), allocation());
-    let list = Request::ListAllocations { uid: Some(7), states: vec![lattice_model::AllocationState::Running], limit: 3, before: None };
+    let list = Request::ListAllocations {
+        uid: Some(7),
+        states: vec![lattice_model::AllocationState::Running],
+        limit: 3,
+        before: None,
+        paged: true,
+    };
     let submit =
         Request::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None };
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
@@ -166,9 +172,31 @@ fn decoders() -> Vec<Decoder> {
             ],
         ),
         decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),
-        decoder("Down", &[Down::HeartbeatAck { seq: 3 }, Down::Desired(lattice_model::DesiredList::default())]),
-        decoder("WatchRequest", &[WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true }]),
-        decoder("Change", &[Change::Allocation(Box::new(allocation.clone()))]),
+        decoder(
+            "Down",
+            &[
+                Down::HeartbeatAck { seq: 3 },
+                Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, lattice_model::Epoch(4))] },
+                Down::Desired(lattice_model::DesiredList::default()),
+            ],
+        ),
+        decoder(
+            "WatchRequest",
+            &[WatchRequest {
+                nodes: true,
+                allocations: WatchAllocations::Live,
+                since: Some(WatchPlace { generation: Generation(2), revision: Revision(9) }),
+                ..WatchRequest::nothing()
+            }],
+        ),
+        decoder(
+            "Change",
+            &[
+                Change::Allocation(Box::new(allocation.clone())),
+                Change::Changes { revision: Revision(9), changes: vec![Change::LeaseEnded("l".into())], complete: true },
+                Change::StartAgain { why: "w".into() },
+            ],
+        ),
         decoder(
             "HeartbeatSummary",
             &[HeartbeatSummary {

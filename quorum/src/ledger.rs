@@ -146,6 +146,8 @@ pub struct Changed {
     pub desired: BTreeSet<NodeId>,
     /// Tenants that changed, or were deleted.
     pub tenants: BTreeSet<String>,
+    /// Leases that were granted, changed or ended.
+    pub leases: BTreeSet<String>,
 }
 
 impl Changed {
@@ -155,6 +157,7 @@ impl Changed {
         self.allocations.extend(other.allocations);
         self.desired.extend(other.desired);
         self.tenants.extend(other.tenants);
+        self.leases.extend(other.leases);
     }
 }
 

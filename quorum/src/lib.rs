@@ -20,7 +20,7 @@
 //! | one per port | handshakes of accepted connections | mpsc out (bounded) |
 //! | membership | whether this member was taken out | network, watch out |
 //! | one per step of a change of members | that step; one at a time | proposer, openraft |
-//! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), broadcast (cut off when behind) |
+//! | one per session, one per watch | that stream | mpsc down (bounded), `Notify` (latest value), the history of changes (cut off when behind) |
 //! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
 //! | openraft's own | Raft | |
 //!
@@ -35,6 +35,8 @@ pub mod client;
 pub mod clocks;
 pub mod config;
 pub mod credentials;
+pub mod following;
+pub mod history;
 pub mod identity;
 pub mod lease_clocks;
 pub mod ledger;

@@ -222,6 +222,7 @@ impl Member {
             return Err(MemberError::Bootstrapped { path: config.data_dir.clone() });
         }
         let agreed = machine.agreed();
+        agreed.changes.keep((config.watch_history_mib as usize) << 20);
         let first: BTreeMap<u64, Peer> = config.members.iter().map(|m| (m.id, m.peer())).collect();
         for known in [&agreed.roster().members, &first] {
             peers.introduce(config.id, known.iter().map(|(id, peer)| (*id, peer)));

@@ -20,7 +20,7 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::refused::Cause;
 use crate::relief::MayMove;
-use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request};
+use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
@@ -149,8 +149,11 @@ impl Quorum for Service {
     }
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
-        self.caller(&request)?;
-        let wanted = unpack(request.get_ref())?;
+        let caller = self.caller(&request)?;
+        let wanted: WatchRequest = unpack(request.get_ref())?;
+        if wanted.leases && caller.role != Role::Api {
+            return Err(self.wrong_role(format!("leases are told to agents of role api, and {} is {}", caller.name, caller.role)));
+        }
         Ok(Response::new(watching::open(Arc::clone(&self.core), wanted)?))
     }
 }

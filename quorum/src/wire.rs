@@ -34,13 +34,16 @@ pub enum Request {
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
-    /// `before`: those behind this place alone, which is that of the last one of the answer before.
+    /// `before`: those behind this place alone, which is that of the last one of the answer before. `paged`: answered with
+    /// [`Answer::AllocationPage`], by members that know it.
     ListAllocations {
         uid: Option<u32>,
         states: Vec<AllocationState>,
         limit: u32,
         #[serde(default)]
         before: Option<ListPlace>,
+        #[serde(default)]
+        paged: bool,
     },
     /// All nodes.
     ListNodes,
@@ -137,8 +140,10 @@ pub enum Answer {
     Claimed { epoch: Epoch, revision: Revision },
     /// One allocation.
     Allocation(Box<Allocation>),
-    /// Some allocations.
+    /// Some allocations. There may be more behind them, unless there are none.
     Allocations(Vec<Allocation>),
+    /// Some allocations, and whether there are more behind them.
+    AllocationPage { allocations: Vec<Allocation>, more: bool },
     /// All nodes.
     Nodes(Vec<Node>),
     /// The lease is held under this fencing token for `ttl_ms` from the moment the request was sent.
@@ -263,6 +268,11 @@ pub enum Refusal {
     },
     #[error("lease token {token} is not the present one of {name}")]
     StaleLease { name: String, token: u64 },
+    /// The work under that claim was taken from the node: it ends there.
+    #[error(
+        "allocation {id} is claimed anew, or waits to be, after epoch {seen} (its last one is {now}): what is reported of {seen} counts no more"
+    )]
+    StaleEpoch { id: AllocationId, seen: Epoch, now: Epoch },
     #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
     StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },
     #[error("this needs the certificate role {needed}; the caller's is {role}")]
@@ -338,6 +348,7 @@ impl Refusal {
             | Self::NoSuchNode { .. }
             | Self::NotPending { .. }
             | Self::StaleRequeueCount { .. }
+            | Self::StaleEpoch { .. }
             | Self::Conflict { .. }
             | Self::MalformedClaim { .. }
             | Self::StaleIncarnation { .. }
@@ -451,8 +462,14 @@ pub enum Down {
     Members(MemberList),
     /// All that the node is to do now. Sent after registration and after each change that concerns the node.
     Desired(DesiredList),
-    /// Reports up to `seq` of this incarnation are committed.
-    Acked { incarnation: Incarnation, seq: u64 },
+    /// Reports up to `seq` of this incarnation are committed. `superseded`: claims that some of them spoke of and that do not
+    /// stand any more ([`Refusal::StaleEpoch`]): the node stops what it has of them.
+    Acked {
+        incarnation: Incarnation,
+        seq: u64,
+        #[serde(default)]
+        superseded: Vec<(AllocationId, Epoch)>,
+    },
     /// A leader-acknowledged heartbeat.
     HeartbeatAck { seq: u64 },
     /// The session is over; connect to another member.
@@ -480,6 +497,14 @@ impl MemberList {
     }
 }
 
+/// A place in all that a watch may tell: everything up to `revision` is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WatchPlace {
+    /// Of the recovery: another one's revisions are other entries.
+    pub generation: Generation,
+    pub revision: Revision,
+}
+
 /// Opens a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchRequest {
@@ -487,9 +512,30 @@ pub struct WatchRequest {
     pub nodes: bool,
     /// Which allocations are wanted.
     pub allocations: WatchAllocations,
+    /// Of these, this user's alone.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// Whether tenants are wanted (all of them).
     #[serde(default)]
     pub tenants: bool,
+    /// Whether leases are wanted (all of them).
+    #[serde(default)]
+    pub leases: bool,
+    /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
+    /// starts again whenever its stream ends.
+    #[serde(default)]
+    pub resumable: bool,
+    /// What the watcher has already, of the same kinds of things: only what came after is told. `None`: it has nothing.
+    #[serde(default)]
+    pub since: Option<WatchPlace>,
+}
+
+impl WatchRequest {
+    /// A watch of nothing yet, that can be resumed.
+    pub fn nothing() -> Self {
+        let allocations = WatchAllocations::None;
+        Self { nodes: false, allocations, uid: None, tenants: false, leases: false, resumable: true, since: None }
+    }
 }
 
 /// Which allocations a watch is about.
@@ -502,11 +548,16 @@ pub enum WatchAllocations {
     One(AllocationId),
 }
 
-/// What a watch says. First [`Change::Start`], then changes in the order of their revisions. A watcher that is too
-/// slow is cut off: it starts again.
+/// What a watch says, in the order of revisions. A watcher that is too slow is cut off.
+///
+/// ```text
+///   resumable, from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
+///   resumable, since a place: Changes … up to now                     then the same; or StartAgain, and the end
+///   not resumable:            Start with the list                     then each change alone
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// All that is watched, as of `revision`.
+    /// A list begins: all that is watched, as of `revision`. What was known before counts no more.
     Start {
         generation: Generation,
         revision: Revision,
@@ -514,7 +565,16 @@ pub enum Change {
         allocations: Vec<Allocation>,
         #[serde(default)]
         tenants: Vec<Tenant>,
+        /// The list itself comes as [`Change::Changes`].
+        #[serde(default)]
+        resumable: bool,
     },
+    /// A part of what the entry of this revision changed, or of the list; it counts once the last part is there (`complete`).
+    /// Then everything up to that revision is known: a watch may be opened with `since` there, at any member. Without a
+    /// change it says that nothing up to there concerns this watch.
+    Changes { revision: Revision, changes: Vec<Change>, complete: bool },
+    /// What came after the place that the watcher has is not known here any more: it starts again, from a list.
+    StartAgain { why: String },
     /// This node changed (or is new).
     Node(Box<Node>),
     /// This allocation changed (or is new).
@@ -523,6 +583,11 @@ pub enum Change {
     Tenant(Box<Tenant>),
     /// The tenant of this name was deleted.
     TenantDeleted(String),
+    /// This lease was granted, or its time to live changed. Renewals are not told, nor how long it lives from now, nor what
+    /// speaks against its holder.
+    Lease(Box<LeaseStanding>),
+    /// The lease of this name ended.
+    LeaseEnded(String),
 }
 
 /// What a member tells the leader about the agents that have a session with it, once a second, in memory only.

@@ -89,12 +89,13 @@ impl AllocationService for Api {
         let uid = if request.all_users { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
-        let (all, age_ms) = match self.ask(Ask::ListAllocations { uid, states, limit, before }, request.stale).await? {
-            (Answer::Allocations(all), age_ms) => (all, age_ms),
+        let (all, more, age_ms) = match self.ask(Ask::ListAllocations { uid, states, limit, before, paged: true }, request.stale).await? {
+            (Answer::AllocationPage { allocations, more }, age_ms) => (allocations, more, age_ms),
+            // Of a member that does not say whether there are more: behind the last ones is an empty page.
+            (Answer::Allocations(all), age_ms) => (all, true, age_ms),
             (other, _) => return Err(unexpected(&other)),
         };
-        // A page may be shorter than asked for, where its allocations are large: the last one is empty.
-        let next_page_token = all.last().map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
+        let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let allocations = all.iter().map(lattice_api::allocation::to_proto).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }

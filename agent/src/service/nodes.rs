@@ -8,11 +8,12 @@ use crate::session::SessionState;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
 use lattice_gossip::Liveness;
-use lattice_model::{AllocationState, HoldKind, NodeId, SharePhase};
+use lattice_model::{AllocationId, AllocationState, HoldKind, Node, NodeId, SharePhase};
 use lattice_node::Phase;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status};
 
@@ -24,18 +25,7 @@ impl NodeService for Api {
             (Answer::Nodes(nodes), age_ms) => (nodes, age_ms),
             (other, _) => return Err(unexpected(&other)),
         };
-        let members = self.membership.members();
-        let gossip = |node: &NodeId| members.iter().find(|m| &m.node == node).map_or("unknown", |m| liveness(m.liveness));
-        let cluster = self.cluster.borrow().clone();
-        let on = |node: &NodeId| {
-            let holds = cluster.allocations.values().filter(|a| {
-                a.state != AllocationState::Pending && a.shares.iter().any(|s| &s.node == node && s.phase != SharePhase::Released)
-            });
-            holds.map(|a| a.id).collect()
-        };
-        let held = Holdings::of(nodes.iter(), cluster.allocations.values());
-        let nodes = nodes.iter().map(|n| lattice_api::node::to_proto(n, on(&n.id), &held.committed(&n.id), gossip(&n.id))).collect();
-        Ok(Response::new(v1::ListNodesResponse { nodes, age_ms }))
+        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes), age_ms }))
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
@@ -123,6 +113,25 @@ fn hold_kind(text: &str) -> Result<HoldKind, Status> {
 }
 
 impl Api {
+    /// Nodes with what this agent's own view has of the allocations on them, and what its gossip says.
+    pub(super) fn shown(&self, nodes: &[Node]) -> Vec<v1::Node> {
+        let members = self.membership.members();
+        let gossip: BTreeMap<&NodeId, &str> = members.iter().map(|m| (&m.node, liveness(m.liveness))).collect();
+        let cluster = self.cluster.borrow().clone();
+        let mut on: BTreeMap<&NodeId, Vec<AllocationId>> = BTreeMap::new();
+        for allocation in cluster.allocations.values().filter(|a| a.state != AllocationState::Pending) {
+            for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
+                on.entry(&share.node).or_default().push(allocation.id);
+            }
+        }
+        let held = Holdings::of(nodes.iter(), cluster.allocations.values());
+        let shown = nodes.iter().map(|n| {
+            let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
+            lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip)
+        });
+        shown.collect()
+    }
+
     /// What this node cannot do, and what is amiss now.
     fn degraded(&self) -> Vec<String> {
         let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));

@@ -5,8 +5,10 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
+use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_api::v1::watch_request::What;
 use std::time::Duration;
 
 pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure> {
@@ -26,6 +28,7 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
             Ok(())
         }
         LeaseCommand::Revoke(args) => revoke(session, &client, args).await,
+        LeaseCommand::List(args) if args.watch => watch::run(session, What::Leases(v1::WatchedLeases {}), Watched::Leases).await,
         LeaseCommand::List(args) => {
             let mut leases = list(&client).await?;
             leases.retain(|l| !args.bad || !l.bad.is_empty());
@@ -87,7 +90,7 @@ fn whose(lease: &v1::Lease) -> String {
 }
 
 /// Milliseconds for people: `1.5s`.
-fn time(ms: u64) -> String {
+pub fn time(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs_f64();
     format!("{seconds:.1}s")
 }

@@ -1,16 +1,23 @@
 //! `lattice nodes`.
 
-use crate::args::Nodes;
+use crate::args::ListNodes;
 use crate::failure::{Exit, Failure};
 use crate::listing;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, nodes_table};
+use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_api::v1::watch_request::What;
 use lattice_model::config::nearest;
 
-pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
+pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
+    let ListNodes { nodes: args, watch } = args;
+    if watch {
+        let watched = Watched::Nodes { only: args.node };
+        return watch::run(session, What::Nodes(v1::WatchedNodes {}), watched).await;
+    }
     let client = session.connect().await?;
     let nodes = answer(client.nodes().list(v1::ListNodesRequest { stale: args.stale })).await?;
     listing::tell_age(session, nodes.age_ms);

@@ -6,13 +6,26 @@ use crate::listing;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer, now};
 use crate::shown::{AllocationJson, allocation_block, allocations_table};
+use crate::watch::{self, Watched};
 use lattice_api::v1;
+use lattice_api::v1::watch_request::What;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
+    if args.watch {
+        return watch(session, args).await;
+    }
     match args.id {
         Some(typed) => one(session, &typed, args.stale).await,
         None => list(session, args).await,
     }
+}
+
+async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
+    let key = args.id.as_deref().map(|typed| session.key(typed)).transpose()?.unwrap_or_default();
+    let until_ended = !key.is_empty();
+    let wanted = v1::WatchedAllocations { key, all_users: args.all };
+    let watched = Watched::Allocations { states: args.state, until_ended };
+    watch::run(session, What::Allocations(wanted), watched).await
 }
 
 async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use crate::harness::{DAEMON, Group, NOBODY, World};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
+use lattice_quorum::ledger::LEVEL_KNOWN;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
@@ -135,7 +136,7 @@ fn behind(w: &World) {
     faults::kill_member(&w.dir, 1).unwrap();
     std::fs::write(&config, lines.replace("level_max: 1\n", "")).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
-    w.wait("the level", || w.lattice.json(&["quorum", "status"]).is_ok_and(|s| s["level"].as_u64() == Some(3)));
+    w.wait("the level", || w.lattice.json(&["quorum", "status"]).is_ok_and(|s| s["level"].as_u64() == Some(u64::from(LEVEL_KNOWN))));
     w.wait("a lease", || w.run(&["lease", "grant", "a"]).code() == 0);
     w.completed(&w.submit(&["--", "/bin/true"]));
 }

@@ -37,6 +37,7 @@ mod topology;
 mod tty;
 mod uenv;
 mod unprivileged;
+mod watches;
 mod whole;
 
 use libtest_mimic::Arguments;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         mpi::trials(),
         survival::trials(),
         outage::trials(),
+        watches::trials(),
         members::trials(),
         tenants::trials(),
         backups::trials(),

@@ -3,7 +3,7 @@
 use super::access::Access;
 use super::signing::SignedHead;
 use super::tenants::TenantChange;
-use crate::wire::HeldShare;
+use crate::wire::{HeldShare, Refusal};
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
     Principal, ReportItem, Resources, Revision, Timestamp,
@@ -231,4 +231,6 @@ pub enum Outcome {
     Registered { incarnation: Incarnation, report_seq: u64 },
     /// The lease is held.
     Leased { token: u64 },
+    /// The report counts as heard, so that those behind it are; what it says is refused, for this reason.
+    Unheeded(Refusal),
 }

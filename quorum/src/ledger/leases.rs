@@ -72,6 +72,9 @@ impl Ledger {
             if lease.holder != *holder || lease.user.as_ref().map(whose) != user.map(whose) {
                 return Err(held(name, lease));
             }
+            if lease.ttl_ms != ttl_ms {
+                step.changed.leases.insert(name.to_owned());
+            }
             lease.ttl_ms = ttl_ms;
             lease.renewed = step.revision;
             return Ok(Outcome::Leased { token: lease.token });
@@ -90,6 +93,7 @@ impl Ledger {
         let token = self.lease_token;
         let lease = Lease { holder: holder.clone(), token, ttl_ms, renewed: step.revision, user: user.cloned() };
         self.leases.insert(name.to_owned(), lease);
+        step.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(holder) };
         self.record(step, &actor(holder, user), AuditAction::LeaseGranted, about, format!("{name}, token {token}"));
         Ok(Outcome::Leased { token })
@@ -144,8 +148,14 @@ impl Ledger {
 
     fn drop_lease(&mut self, step: &mut Step, name: &str, actor: &str, action: AuditAction, why: &str) {
         let Some(lease) = self.leases.remove(name) else { return };
+        step.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(&lease.holder) };
         self.record(step, actor, action, about, format!("{name}, token {}: {why}", lease.token));
+    }
+
+    /// One lease.
+    pub fn lease(&self, name: &str) -> Option<&Lease> {
+        self.leases.get(name)
     }
 
     /// All leases.

@@ -6,14 +6,16 @@ use super::{
     Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange, Registration,
     SCHEDULER_LEASE, TenantChange,
 };
+use crate::history::ChangeSet;
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, HoldKind, MemberId, Node, NodeReport, NodeState, ReportItem,
-    RequeuePolicy, Resources, Revision, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, HoldKind, MemberId, Node, NodeId,
+    NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, Tenant, Timestamp,
 };
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const NODES: u8 = 4;
 const IDS: u128 = 24;
@@ -122,7 +124,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
         1 => (node, prop_oneof![Just(HoldKind::Cordon), Just(HoldKind::Quarantine)], prop::bool::weighted(0.85))
             .prop_map(|(node, kind, lift)| Move::Hold { node, kind, lift }),
-        1 => (0..4u32).prop_map(|level| Move::Level { level }),
+        1 => (0..=super::LEVEL_KNOWN).prop_map(|level| Move::Level { level }),
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
@@ -373,8 +375,10 @@ fn play(moves: &[Move]) -> History {
     let mut head = AuditHead::default();
     // A cluster with a scheduler, so that claims have a chance.
     let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
-    let beginning: Vec<Move> =
-        (0..NODES).map(join).chain([Move::Level { level: 2 }, Move::Lease { holder: 0, old: false, user: None }]).collect();
+    let beginning: Vec<Move> = (0..NODES)
+        .map(join)
+        .chain([Move::Level { level: super::LEVEL_KNOWN }, Move::Lease { holder: 0, old: false, user: None }])
+        .collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
         // Two commands share an entry.
         let revision = Revision(index / 2 + 1);
@@ -402,6 +406,48 @@ fn play(moves: &[Move]) -> History {
         history.states.push(ledger.clone());
     }
     history
+}
+
+/// What a watcher of everything has.
+#[derive(Clone, Debug, PartialEq)]
+struct Watcher {
+    nodes: BTreeMap<NodeId, Node>,
+    allocations: BTreeMap<AllocationId, Arc<Allocation>>,
+    tenants: BTreeMap<String, Arc<Tenant>>,
+    leases: BTreeMap<String, (NodeId, u64, u64)>,
+}
+
+impl Watcher {
+    fn list(ledger: &Ledger) -> Self {
+        Self {
+            nodes: ledger.nodes().map(|n| (n.id.clone(), quiet(n))).collect(),
+            allocations: ledger.allocations().map(|a| (a.id, Arc::clone(a))).collect(),
+            tenants: ledger.tenants().map(|t| (t.name.clone(), Arc::clone(t))).collect(),
+            leases: ledger.leases().map(|(name, l)| (name.to_owned(), (l.holder.clone(), l.token, l.ttl_ms))).collect(),
+        }
+    }
+
+    fn take(&mut self, set: &ChangeSet) {
+        self.nodes.extend(set.nodes.iter().map(|n| (n.id.clone(), quiet(n))));
+        self.allocations.extend(set.allocations.iter().map(|a| (a.id, Arc::clone(a))));
+        for (name, tenant) in &set.tenants {
+            match tenant {
+                Some(tenant) => drop(self.tenants.insert(name.clone(), Arc::clone(tenant))),
+                None => drop(self.tenants.remove(name)),
+            }
+        }
+        for (name, lease) in &set.leases {
+            match lease {
+                Some(l) => drop(self.leases.insert(name.clone(), (l.holder.clone(), l.token, l.ttl_ms))),
+                None => drop(self.leases.remove(name)),
+            }
+        }
+    }
+}
+
+/// Without its bookkeeping of reports, which nobody watches.
+fn quiet(node: &Node) -> Node {
+    Node { report_seq: 0, ..node.clone() }
 }
 
 fn replay(mut ledger: Ledger, commands: &[(Revision, Command)]) -> Ledger {
@@ -435,6 +481,46 @@ proptest! {
             .map(|(r, c)| (*r, pack::from_bytes(&pack::to_bytes(c).unwrap()).unwrap()))
             .collect();
         prop_assert_eq!(&through, &history.commands);
+    }
+
+    #[test]
+    fn a_list_and_what_came_after_it_are_the_state_or_what_came_is_said_to_be_forgotten(
+        moves in prop::collection::vec(a_move(), 1..80), bytes_max in 0..60_000usize, at_once in 1..4usize,
+    ) {
+        let mut ledger = Ledger::default();
+        let mut history = crate::history::History::new(ledger.place());
+        history.keep(bytes_max);
+        let mut lists = vec![(ledger.place(), Watcher::list(&ledger))];
+        for entry in play(&moves).commands.chunk_by(|one, next| one.0 == next.0) {
+            let mut changed = super::Changed::default();
+            entry.iter().for_each(|(revision, command)| changed.merge(ledger.apply(*revision, command).changed));
+            let set = ChangeSet::of(&ledger, changed);
+            if !set.is_empty() {
+                history.push(set);
+            }
+            lists.push((ledger.place(), Watcher::list(&ledger)));
+        }
+        let (now, state) = lists.last().cloned().unwrap();
+        prop_assert_eq!(history.after(now, 1).map(|sets| sets.len()), Ok(0));
+        for (mut place, mut watcher) in lists {
+            loop {
+                match history.after(place, at_once) {
+                    Ok(sets) => {
+                        let Some(last) = sets.last() else {
+                            prop_assert_eq!(&watcher, &state);
+                            break;
+                        };
+                        prop_assert!(sets[0].revision > place.revision && sets.is_sorted_by(|a, b| a.revision < b.revision));
+                        place.revision = last.revision;
+                        sets.iter().for_each(|set| watcher.take(set));
+                    }
+                    Err(compacted) => {
+                        prop_assert!(place < compacted.begins);
+                        break;
+                    }
+                }
+            }
+        }
     }
 
     #[test]

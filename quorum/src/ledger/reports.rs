@@ -29,6 +29,9 @@ impl Ledger {
         if let Some(node) = self.nodes.get_mut(&report.node) {
             std::sync::Arc::make_mut(node).report_seq = report.seq;
         }
+        if let Some(refusal) = self.superseded(&report.item) {
+            return Ok(Outcome::Unheeded(refusal));
+        }
         match &report.item {
             ReportItem::Prepared { allocation, epoch } => self.prepared(step, &report.node, *allocation, *epoch),
             ReportItem::PrepareFailed { allocation, epoch, why } => {
@@ -38,6 +41,21 @@ impl Ledger {
             ReportItem::Released { allocation, epoch } => self.released(step, &report.node, *allocation, *epoch),
         }
         Ok(Outcome::Done)
+    }
+
+    /// Why a report of work under this claim is refused: the allocation was claimed anew since, or waits to be. Nodes are free
+    /// of any claim, whenever it was; what is said late of one that ended is no news, and no harm.
+    fn superseded(&self, item: &ReportItem) -> Option<Refusal> {
+        let (id, seen) = match item {
+            ReportItem::Prepared { allocation, epoch }
+            | ReportItem::PrepareFailed { allocation, epoch, .. }
+            | ReportItem::Ended { allocation, epoch, .. } => (*allocation, *epoch),
+            ReportItem::Released { .. } => return None,
+        };
+        // A member of the level before does not understand the answer.
+        let allocation = self.allocations.get(&id).filter(|_| self.level >= 4)?;
+        let waits = allocation.state == AllocationState::Pending && allocation.epoch == seen;
+        (seen < allocation.epoch || waits).then_some(Refusal::StaleEpoch { id, seen, now: allocation.epoch })
     }
 
     /// Whether `node` may speak about this claim: it is the present one and the node has a share of it.

@@ -114,11 +114,15 @@ impl Story {
     }
 
     pub(super) fn report(&mut self, from: u8, item: ReportItem) {
+        self.told(from, item).unwrap();
+    }
+
+    fn told(&mut self, from: u8, item: ReportItem) -> Result<Outcome, Refusal> {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation = self.ledger.node(&node(from)).unwrap().incarnation;
         let report = NodeReport { node: node(from), incarnation, seq: *seq, item };
-        self.done(Action::Report(report));
+        self.act(Action::Report(report))
     }
 
     pub(super) fn claim_share(&mut self, number: u128, on: u8, resources: Resources) -> Result<Outcome, Refusal> {
@@ -359,6 +363,30 @@ fn an_agent_that_lost_its_memory_keeps_what_it_found_and_has_lost_the_rest() {
     s.seqs[0] = 0;
     assert_eq!(s.state(2), AllocationState::Failed);
     assert!(matches!(s.ledger.allocation(id(2)).unwrap().reason, Some(EndReason::NodeLost { .. })));
+}
+
+#[test]
+fn a_report_of_a_claim_that_another_followed_counts_as_heard_and_is_refused_by_name() {
+    let mut s = Story::new(3);
+    s.submit(1, 2, RequeuePolicy::OnNodeFailure, 3);
+    let old = s.claimed(1, &[0, 1]);
+    s.report(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "no image".into() });
+    let stale = |now| Ok(Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: old, now }));
+    assert_eq!(s.told(0, prepared(1, old)), stale(old), "it waits for another claim");
+    s.report(0, released(1, old));
+    let new = s.claimed(1, &[0, 2]);
+    let ended = ReportItem::Ended { allocation: id(1), epoch: old, reason: EndReason::Exited { code: 0 } };
+    assert_eq!(s.told(0, ended), stale(new));
+    assert_eq!(s.told(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "again".into() }), stale(new));
+    assert_eq!(s.state(1), AllocationState::Staging);
+    s.report(1, released(1, old));
+    // Those behind them count.
+    s.report(0, prepared(1, new));
+    s.report(2, prepared(1, new));
+    assert_eq!(s.state(1), AllocationState::Running);
+    // What comes late of one that ended is no news.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch: new, reason: EndReason::Exited { code: 0 } });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{AuditHead, Holding, Ledger};
 use crate::pack::{self, PackError};
-use crate::wire::{ListPlace, Refusal};
+use crate::wire::{ListPlace, Refusal, WatchPlace};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -37,6 +37,11 @@ impl Ledger {
     /// The log index of the last command.
     pub fn revision(&self) -> Revision {
         self.revision
+    }
+
+    /// The place of this state among all that a watch may tell.
+    pub fn place(&self) -> WatchPlace {
+        WatchPlace { generation: self.generation, revision: self.revision }
     }
 
     /// The audit chain's head.

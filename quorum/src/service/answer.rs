@@ -2,6 +2,7 @@
 
 use super::{auditing, leasing, unserved};
 use crate::backup;
+use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome};
 use crate::member::Core;
@@ -11,7 +12,7 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::roster::Roster;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
-use lattice_model::{Allocation, Entrypoint, MemberId, Revision};
+use lattice_model::{Allocation, MemberId, Revision};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +132,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
     Ok(match outcome {
         Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
+        Outcome::Unheeded(refusal) => return Err(refusal),
         Outcome::Claimed { epoch } => Answer::Claimed { epoch, revision },
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
     })
@@ -235,11 +237,16 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     let ledger = core.agreed.ledger();
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
-        Request::ListAllocations { uid, states, limit, before } => {
-            let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) };
-            let found = ledger.list(*uid, states, limit as usize, *before);
+        Request::ListAllocations { uid, states, limit, before, paged } => {
+            let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
+            // One more than is shown tells whether there are more.
+            let mut found = ledger.list(*uid, states, limit + 1, *before);
             drop(ledger);
-            Ok(Answer::Allocations(bounded(found)))
+            let all = found.len();
+            found.truncate(limit);
+            let allocations = bounded(found);
+            let more = allocations.len() < all;
+            Ok(if *paged { Answer::AllocationPage { allocations, more } } else { Answer::Allocations(allocations) })
         }
         Request::ListNodes => {
             let nodes: Vec<_> = ledger.nodes().cloned().collect();
@@ -263,19 +270,10 @@ fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
 fn bounded(found: Vec<Arc<Allocation>>) -> Vec<Allocation> {
     let mut bytes = 0;
     let fits = found.iter().take_while(|a| {
-        bytes += bytes_about(a);
+        bytes += allocation_bytes(a);
         bytes <= ANSWER_BYTES_MAX
     });
     fits.map(|a| (**a).clone()).collect()
-}
-
-/// About how many bytes an allocation takes in a message.
-pub(super) fn bytes_about(allocation: &Allocation) -> usize {
-    let script = match &allocation.spec.entrypoint {
-        Entrypoint::Script { text, .. } => text.len(),
-        Entrypoint::Command { .. } => 0,
-    };
-    1024 + allocation.spec.bytes_without_script() + script + allocation.shares.len() * 128
 }
 
 async fn make_backup(core: &Arc<Core>) -> Result<Answer, Refusal> {

@@ -267,20 +267,27 @@ impl<'a> Session<'a> {
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
         self.core.hearts.heard(self.node.clone(), self.incarnation, Instant::now());
-        let seqs: Vec<u64> = reports.iter().map(|r| r.seq).collect();
+        let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.into_iter().map(Action::Report).collect();
         let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let mut acked = None;
+        let mut superseded = Vec::new();
         let mut refused: Option<Refusal> = None;
-        for (seq, result) in seqs.into_iter().zip(results) {
+        for ((seq, subject), result) in reported.into_iter().zip(results) {
             match result {
-                Ok(_) if refused.is_none() => acked = Some(seq),
+                Ok(outcome) if refused.is_none() => {
+                    if let (Outcome::Unheeded(refusal), _) = outcome {
+                        tracing::info!(node = %self.node, %refusal, "a report is not heeded");
+                        superseded.push(subject);
+                    }
+                    acked = Some(seq);
+                }
                 Ok(_) => {}
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
         if let Some(seq) = acked {
-            self.down.send(&Down::Acked { incarnation: self.incarnation, seq }).await?;
+            self.down.send(&Down::Acked { incarnation: self.incarnation, seq, superseded }).await?;
         }
         match refused {
             Some(refusal) => Err(Ended::Close(refusal.to_string())),

@@ -1,31 +1,53 @@
-//! Watches: everything once, then what changes. A watch that falls behind is cut off; it begins again.
+//! Watches: everything once, or what changed since a place that the watcher names; then what changes.
+//!
+//! ```text
+//!   since nothing ─▶ the list as of now ────────────┐
+//!   since a place ─▶ is it kept? ─▶ what came after ─┴─▶ each entry that concerns it ─▶ …
+//!                        └ no ─▶ StartAgain
+//! ```
+//!
+//! A watch has no queue of its own beside a few messages on their way: it reads the member's history on from where it is. One
+//! that the history has left behind is told to start again; one that takes nothing for a while is cut off, and may go on from
+//! its place when it has time.
 
 use super::Packets;
-use super::answer::bytes_about;
-use crate::changes::ChangeSet;
+use crate::history::{ChangeSet, allocation_bytes, node_bytes};
+use crate::ledger::Lease;
 use crate::member::Core;
 use crate::pack::pack;
-use crate::wire::{Change, WatchAllocations, WatchRequest};
+use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
-use lattice_model::{Allocation, Generation, Node, Revision, Tenant};
+use lattice_model::{Allocation, Node, Revision, Tenant};
 use std::sync::Arc;
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Messages that wait to go down a watch.
-const DOWN_QUEUE: usize = 64;
-/// Bytes of allocations in the first message; the others follow as changes.
+/// Messages that wait to go down a watch, and one that says why it ends.
+const DOWN_QUEUE: usize = 8;
+/// Bytes of changes in one message, about.
+const MESSAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of allocations in the first message to a watcher that is told each change alone; the others follow as changes.
 const START_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How long a watcher may take nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long this member may lie behind what the watcher has.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Sets that are read at once.
+const SETS_MAX: usize = 64;
+/// How far behind a watcher's place may be because nothing concerned it: its place must not be forgotten meanwhile.
+const MARK_AFTER: Duration = Duration::from_secs(1);
 
-struct Start {
-    generation: Generation,
-    revision: Revision,
-    nodes: Vec<Arc<Node>>,
-    allocations: Vec<Arc<Allocation>>,
-    tenants: Vec<Arc<Tenant>>,
+/// How a watch ends.
+enum Ended {
+    /// The watcher is gone.
+    Gone,
+    /// It may go on from its place, here or elsewhere.
+    CutOff(Status),
+    /// Its place leads nowhere any more.
+    StartAgain(String),
 }
 
 /// Begins a watch.
@@ -33,29 +55,26 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest) -> Result<Packets, Sta
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
-    let (start, changes) = {
-        // Changes are told while the ledger is locked for writing: what is read here and what follows join exactly.
-        let ledger = core.agreed.ledger();
-        let allocations = match &wanted.allocations {
-            WatchAllocations::None => Vec::new(),
-            WatchAllocations::Live => ledger.allocations().filter(|a| !a.state.is_terminal()).cloned().collect(),
-            WatchAllocations::One(id) => ledger.allocation(*id).cloned().into_iter().collect(),
-        };
-        let nodes = if wanted.nodes { ledger.nodes().cloned().collect() } else { Vec::new() };
-        let tenants = if wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
-        let start = Start { generation: ledger.generation(), revision: ledger.revision(), nodes, allocations, tenants };
-        (start, core.agreed.changes.subscribe())
-    };
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
+        // Kept for the end: whoever takes nothing still finds there why.
+        let Ok(last) = tx.clone().try_reserve_owned() else { return };
+        let watch = Watch { core: &core, wanted: &wanted, down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
-            () = core.stop.cancelled() => Status::unavailable("this member is stopping"),
-            () = leaderless(&core) => Status::unavailable("this member has no leader"),
-            status = follow(&wanted, start, changes, &tx) => status,
+            () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
+            () = leaderless(&core) => Ended::CutOff(Status::unavailable("this member has no leader")),
+            ended = watch.run() => match ended {
+                Ok(never) => match never {},
+                Err(ended) => ended,
+            },
         };
-        // When the queue is full or the watcher gone, the stream's end tells as much.
-        let _told = tx.try_send(Err(ended));
+        match ended {
+            Ended::Gone => {}
+            Ended::CutOff(status) => drop(last.send(Err(status))),
+            Ended::StartAgain(why) if wanted.resumable => drop(last.send(pack(&Change::StartAgain { why }).map_err(Status::from))),
+            Ended::StartAgain(why) => drop(last.send(Err(Status::aborted(format!("{why}: start again"))))),
+        }
     });
     Ok(Box::pin(ReceiverStream::new(rx)))
 }
@@ -69,68 +88,248 @@ pub(super) async fn leaderless(core: &Core) {
     }
 }
 
-async fn follow(
-    wanted: &WatchRequest,
-    start: Start,
-    mut changes: Receiver<Arc<ChangeSet>>,
-    down: &mpsc::Sender<Result<Packed, Status>>,
-) -> Status {
-    let gone = || Status::cancelled("the watcher is gone");
-    for change in first(start) {
-        if send(down, &change).await.is_err() {
-            return gone();
+struct Watch<'a> {
+    core: &'a Core,
+    wanted: &'a WatchRequest,
+    down: &'a mpsc::Sender<Result<Packed, Status>>,
+}
+
+/// All that is watched, as of one moment.
+struct List {
+    place: WatchPlace,
+    nodes: Vec<Arc<Node>>,
+    allocations: Vec<Arc<Allocation>>,
+    tenants: Vec<Arc<Tenant>>,
+    leases: Vec<(String, Lease)>,
+}
+
+/// Made one by one, as they are sent.
+type Changes<'a> = Box<dyn Iterator<Item = Change> + Send + 'a>;
+
+impl List {
+    fn changes(self) -> Changes<'static> {
+        let tenants = self.tenants.into_iter().map(|t| Change::Tenant(Box::new((*t).clone())));
+        let leases = self.leases.into_iter().map(|(name, lease)| told_lease(&name, Some(&lease)));
+        let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
+        let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
+        Box::new(tenants.chain(leases).chain(nodes).chain(allocations))
+    }
+}
+
+impl Watch<'_> {
+    async fn run(&self) -> Result<std::convert::Infallible, Ended> {
+        let mut newer = self.core.agreed.changes.newer();
+        // The watcher knows everything up to here, and was told so.
+        let mut said = match self.wanted.since {
+            Some(since) => self.resumed(since).await?,
+            None => self.listed().await?,
+        };
+        let mut said_at = Instant::now();
+        let mut place = said;
+        loop {
+            newer.mark_unchanged();
+            let sets = self.after(place)?;
+            for set in &sets {
+                place.revision = set.revision;
+                if self.tell(set).await? {
+                    (said, said_at) = (place, Instant::now());
+                }
+            }
+            let unsaid = self.wanted.resumable && said != place;
+            if unsaid && said_at.elapsed() >= MARK_AFTER {
+                self.mark(place).await?;
+                (said, said_at) = (place, Instant::now());
+            } else if sets.is_empty() {
+                tokio::select! {
+                    // Its other end lives as long as the member.
+                    _changed = newer.changed() => {}
+                    () = sleep_until(said_at + MARK_AFTER), if unsaid => {}
+                }
+            }
         }
     }
-    loop {
-        let set = match changes.recv().await {
-            Ok(set) => set,
-            Err(RecvError::Lagged(_)) => return Status::aborted("the watcher is too slow: start again"),
-            Err(RecvError::Closed) => return Status::unavailable("this member is stopping"),
+
+    fn after(&self, place: WatchPlace) -> Result<Vec<Arc<ChangeSet>>, Ended> {
+        self.core.agreed.changes.after(place, SETS_MAX).map_err(|compacted| {
+            let (from, begins) = (place.revision, compacted.begins.revision);
+            Ended::StartAgain(match compacted.begins.generation == place.generation {
+                true => format!("changes after revision {from} are not kept any more; those after {begins} are"),
+                false => recovered(compacted.begins, place),
+            })
+        })
+    }
+
+    /// What came after `since`, up to now. Never what was before it: this member first comes as far as the watcher.
+    async fn resumed(&self, since: WatchPlace) -> Result<WatchPlace, Ended> {
+        let now = || self.core.agreed.ledger().place();
+        let behind = |what: String| Ended::CutOff(Status::unavailable(format!("this member lies behind the watcher: {what}")));
+        let there = now();
+        if there.generation > since.generation {
+            return Err(Ended::StartAgain(recovered(there, since)));
+        }
+        if there.generation < since.generation {
+            return Err(behind(format!("it is of generation {}, the watcher has heard of {}", there.generation, since.generation)));
+        }
+        if !self.core.applied(since.revision, CATCH_UP).await {
+            return Err(behind(format!("it is at revision {}, the watcher at {}", now().revision, since.revision)));
+        }
+        let upto = now();
+        let mut place = since;
+        loop {
+            let sets = self.after(place)?;
+            let Some(last) = sets.last() else { break };
+            place.revision = last.revision;
+            for set in &sets {
+                self.tell(set).await?;
+            }
+        }
+        // Entries behind the last set changed nothing that anybody watches.
+        place.revision = place.revision.max(upto.revision);
+        self.mark(place).await?;
+        Ok(place)
+    }
+
+    /// All that there is.
+    async fn listed(&self) -> Result<WatchPlace, Ended> {
+        let list = self.list();
+        let place = list.place;
+        let WatchPlace { generation, revision } = place;
+        let start = |nodes, allocations, tenants| Change::Start {
+            generation,
+            revision,
+            nodes,
+            allocations,
+            tenants,
+            resumable: self.wanted.resumable,
         };
-        let ChangeSet::Entry { nodes, allocations, tenants, .. } = &*set else {
-            return Status::aborted("everything may have changed: start again");
+        if self.wanted.resumable {
+            self.send(&start(vec![], vec![], vec![])).await?;
+            self.send_all(revision, &mut *list.changes()).await?;
+            return Ok(place);
+        }
+        let List { nodes, mut allocations, tenants, .. } = list;
+        let mut bytes = 0;
+        let fits = allocations.iter().take_while(|a| {
+            bytes += allocation_bytes(a);
+            bytes <= START_BYTES_MAX
+        });
+        let rest = allocations.split_off(fits.count());
+        let nodes = nodes.iter().map(|n| (**n).clone()).collect();
+        let allocations = allocations.iter().map(|a| (**a).clone()).collect();
+        self.send(&start(nodes, allocations, tenants.iter().map(|t| (**t).clone()).collect())).await?;
+        for allocation in rest {
+            self.send(&Change::Allocation(Box::new((*allocation).clone()))).await?;
+        }
+        Ok(place)
+    }
+
+    fn list(&self) -> List {
+        // Changes are told while the ledger is locked for writing: what is read here and what follows join exactly.
+        let ledger = self.core.agreed.ledger();
+        let allocations = match &self.wanted.allocations {
+            WatchAllocations::None => Vec::new(),
+            WatchAllocations::Live => ledger.allocations().filter(|a| !a.state.is_terminal() && self.concerns(a)).cloned().collect(),
+            WatchAllocations::One(id) => ledger.allocation(*id).filter(|a| self.concerns(a)).cloned().into_iter().collect(),
         };
-        let nodes = nodes.iter().filter(|_| wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
-        let concerns = |a: &&Arc<Allocation>| match &wanted.allocations {
+        let nodes = if self.wanted.nodes { ledger.nodes().cloned().collect() } else { Vec::new() };
+        let tenants = if self.wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
+        let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
+        List { place: ledger.place(), nodes, allocations, tenants, leases }
+    }
+
+    fn concerns(&self, allocation: &Allocation) -> bool {
+        let which = match &self.wanted.allocations {
             WatchAllocations::None => false,
             WatchAllocations::Live => true,
-            WatchAllocations::One(id) => a.id == *id,
+            WatchAllocations::One(id) => allocation.id == *id,
         };
-        let allocations = allocations.iter().filter(concerns).map(|a| Change::Allocation(Box::new((**a).clone())));
-        let tenants = tenants.iter().filter(|_| wanted.tenants).map(|(name, tenant)| match tenant {
+        which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid)
+    }
+
+    /// What of a set concerns this watch. Quotas first: what may be claimed under them follows.
+    fn of<'b>(&'b self, set: &'b ChangeSet) -> Changes<'b> {
+        let tenants = set.tenants.iter().filter(|_| self.wanted.tenants).map(|(name, tenant)| match tenant {
             Some(tenant) => Change::Tenant(Box::new((**tenant).clone())),
             None => Change::TenantDeleted(name.clone()),
         });
-        // Quotas first: what may be claimed under them follows.
-        for change in tenants.chain(nodes).chain(allocations) {
-            if send(down, &change).await.is_err() {
-                return gone();
+        let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| told_lease(name, lease.as_ref()));
+        let nodes = set.nodes.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
+        let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
+        Box::new(tenants.chain(leases).chain(nodes).chain(allocations))
+    }
+
+    /// Tells what of a set concerns this watch; `false`: nothing does.
+    async fn tell(&self, set: &ChangeSet) -> Result<bool, Ended> {
+        let mut changes = self.of(set).peekable();
+        if changes.peek().is_none() {
+            return Ok(false);
+        }
+        if self.wanted.resumable {
+            self.send_all(set.revision, &mut changes).await?;
+        } else {
+            for change in changes {
+                self.send(&change).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says that everything up to this place is known.
+    async fn mark(&self, place: WatchPlace) -> Result<(), Ended> {
+        self.send_all(place.revision, &mut std::iter::empty()).await
+    }
+
+    /// Sends what belongs together, in bounded parts.
+    async fn send_all(&self, revision: Revision, all: &mut (dyn Iterator<Item = Change> + Send)) -> Result<(), Ended> {
+        let (mut changes, mut bytes) = (Vec::new(), 0);
+        for change in all {
+            if bytes >= MESSAGE_BYTES {
+                self.send(&Change::Changes { revision, changes: std::mem::take(&mut changes), complete: false }).await?;
+                bytes = 0;
+            }
+            bytes += bytes_about(&change);
+            changes.push(change);
+        }
+        self.send(&Change::Changes { revision, changes, complete: true }).await
+    }
+
+    async fn send(&self, change: &Change) -> Result<(), Ended> {
+        let packed = pack(change).map_err(|e| Ended::CutOff(Status::from(e)))?;
+        match timeout(PATIENCE, self.down.send(Ok(packed))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Ended::Gone),
+            Err(_) => {
+                let why = format!("the watcher is too slow: it took nothing for {} s", PATIENCE.as_secs());
+                tracing::info!("{why}; it is cut off");
+                Err(Ended::CutOff(Status::aborted(why)))
             }
         }
     }
 }
 
-/// The first message, with what does not fit into it behind it.
-fn first(start: Start) -> impl Iterator<Item = Change> {
-    let mut bytes = 0;
-    let fits = start.allocations.iter().take_while(|a| {
-        bytes += bytes_about(a);
-        bytes <= START_BYTES_MAX
-    });
-    let fits = fits.count();
-    let mut allocations = start.allocations;
-    let rest = allocations.split_off(fits);
-    let first = Change::Start {
-        generation: start.generation,
-        revision: start.revision,
-        nodes: start.nodes.iter().map(|n| (**n).clone()).collect(),
-        allocations: allocations.iter().map(|a| (**a).clone()).collect(),
-        tenants: start.tenants.iter().map(|t| (**t).clone()).collect(),
-    };
-    std::iter::once(first).chain(rest.into_iter().map(|a| Change::Allocation(Box::new((*a).clone()))))
+fn recovered(there: WatchPlace, watcher: WatchPlace) -> String {
+    format!("the quorum was recovered since: it is of generation {}, the watcher of {}", there.generation, watcher.generation)
 }
 
-async fn send(down: &mpsc::Sender<Result<Packed, Status>>, change: &Change) -> Result<(), ()> {
-    let packed = pack(change).map_err(Status::from);
-    down.send(packed).await.map_err(|_| ())
+fn told_lease(name: &str, lease: Option<&Lease>) -> Change {
+    let Some(lease) = lease else { return Change::LeaseEnded(name.to_owned()) };
+    Change::Lease(Box::new(LeaseStanding {
+        name: name.to_owned(),
+        holder: lease.holder.clone(),
+        user: lease.user.as_ref().map(|u| u.name.clone()),
+        token: lease.token,
+        ttl_ms: lease.ttl_ms,
+        left_ms: None,
+        bad: None,
+    }))
+}
+
+fn bytes_about(change: &Change) -> usize {
+    match change {
+        Change::Node(node) => node_bytes(node),
+        Change::Allocation(allocation) => allocation_bytes(allocation),
+        Change::Tenant(_) | Change::TenantDeleted(_) | Change::Lease(_) | Change::LeaseEnded(_) => 256,
+        // Never within others.
+        Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => 0,
+    }
 }

@@ -197,10 +197,10 @@ impl Machine {
         };
         let membership = meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default();
         let agreed = Agreed {
+            changes: Changes::since(&ledger),
             ledger: RwLock::new(ledger),
             audit: Mutex::new(audit),
             roster: watch::Sender::new(Arc::new(Roster::of(&membership))),
-            changes: Changes::default(),
         };
         Ok(Self {
             directory: directory.clone(),
@@ -363,7 +363,6 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.membership = meta.last_membership.clone();
         self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
         *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
-        self.agreed.changes.tell_everything();
         Ok(())
     }
 
@@ -393,7 +392,10 @@ fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, met
         }
         Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
     })?;
-    *agreed.ledger.write().unwrap_or_else(PoisonError::into_inner) = loaded.ledger;
+    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+    *ledger = loaded.ledger;
+    agreed.changes.tell_everything(&ledger);
+    drop(ledger);
     snapshot_file::remove_older(dir)?;
     on_disk(dir)
 }

@@ -16,7 +16,9 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     let mut agent = Agent::register(&client, "n1").await;
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
-    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true };
+    // As an agent of the version before watches: each change alone.
+    let watch =
+        WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, resumable: false, ..WatchRequest::nothing() };
     let mut watch = client.watch(&watch).await.unwrap();
     let Change::Start { nodes, allocations, .. } = watch.next().await.unwrap() else { panic!("a watch begins with a list") };
     assert_eq!((nodes.len(), allocations.len()), (1, 1));
@@ -59,6 +61,33 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert_eq!(log.len() as u64, records);
     drop(watch);
     member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_refused() {
+    let mut lab = Lab::new(3, |_| {});
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    let client = lab.api(&[1, 2, 3]);
+    let level = async || crate::lab::status(&client).await.level;
+    eventually("the level at which refusals are told", level, |level| *level == lattice_quorum::ledger::LEVEL_KNOWN).await;
+    // Whether its member leads or not.
+    for member in 1..=3 {
+        let (one, two) = (format!("m{member}-one"), format!("m{member}-two"));
+        let mut first = Agent::register(&lab.client(&[member], &one, Role::Node), &one).await;
+        let mut second = Agent::register(&lab.client(&[member], &two, Role::Node), &two).await;
+        let token = lease(&client, "n1").await;
+        let id = submit(&client, 2).await;
+        let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &[&one, &two]).await else { panic!("the claim holds") };
+        second.report(ReportItem::PrepareFailed { allocation: id, epoch, why: "no image".into() }).await;
+        first.report(ReportItem::Prepared { allocation: id, epoch }).await;
+        assert_eq!(first.superseded, [(id, epoch)]);
+        // The share of the claim that is over is given back, which is never refused.
+        first.report(ReportItem::Released { allocation: id, epoch }).await;
+        assert_eq!((first.superseded.len(), second.superseded.len()), (1, 0));
+    }
+    for member in members {
+        member.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,14 +196,20 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
     let client = lab.api(&[leader]);
     let mut agent = Agent::register(&client, "n1").await;
-    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::None, tenants: false };
+    let watch = WatchRequest { nodes: true, ..WatchRequest::nothing() };
     let mut watch = client.watch(&watch).await.unwrap();
     assert!(matches!(watch.next().await, Ok(Change::Start { .. })));
     for id in (1..=3).filter(|id| *id != leader) {
         members[usize::try_from(id - 1).unwrap()].take().unwrap().stop().await;
     }
     assert!(matches!(agent.next().await, Down::Close { .. }));
-    let ended = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+    let ended = loop {
+        match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap() {
+            // The list, and what else was on its way.
+            Ok(Change::Changes { .. }) => {}
+            ended => break ended,
+        }
+    };
     assert!(matches!(ended, Err(CallError::Unavailable { .. })), "{ended:?}");
     let refused = client.call(&Request::ListNodes, Duration::from_millis(800)).await;
     assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");

@@ -1,7 +1,8 @@
 //! Members on loopback, with certificates of their own authority.
 
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem, Resources,
+    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
+    Resources,
 };
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -201,6 +202,8 @@ pub struct Agent {
     pub up: mpsc::Sender<Up>,
     pub down: DownStream,
     pub incarnation: Incarnation,
+    /// Claims of which it was told that another one followed.
+    pub superseded: Vec<(AllocationId, Epoch)>,
     seq: u64,
 }
 
@@ -229,7 +232,7 @@ impl Agent {
                 && let Ok(Down::Registered { incarnation, .. }) = down.next().await
             {
                 assert!(matches!(down.next().await, Ok(Down::Desired(_))));
-                return Self { node: name.parse().unwrap(), up, down, incarnation, seq: 0 };
+                return Self { node: name.parse().unwrap(), up, down, incarnation, superseded: vec![], seq: 0 };
             }
             assert!(Instant::now() < end, "{name} cannot register");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -244,7 +247,12 @@ impl Agent {
         let mut meanwhile = Vec::new();
         loop {
             match self.next().await {
-                Down::Acked { seq, .. } if seq == self.seq => return meanwhile,
+                Down::Acked { seq, superseded, .. } => {
+                    self.superseded.extend(superseded);
+                    if seq == self.seq {
+                        return meanwhile;
+                    }
+                }
                 other => meanwhile.push(other),
             }
         }

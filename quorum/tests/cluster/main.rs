@@ -8,3 +8,4 @@ mod lab;
 mod lists;
 mod members;
 mod processes;
+mod watches;

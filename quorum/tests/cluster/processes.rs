@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-struct Process(Child);
+pub struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -23,7 +23,7 @@ fn config_file(lab: &Lab, id: u64) -> PathBuf {
     path
 }
 
-fn start(lab: &Lab, id: u64, bootstrap: bool) -> Process {
+pub fn start(lab: &Lab, id: u64, bootstrap: bool) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lattice-quorum"));
     command.arg("--config").arg(config_file(lab, id)).args(bootstrap.then_some("--bootstrap"));
     let log = std::fs::File::create(lab.scratch.0.join(format!("{id}.log"))).unwrap();

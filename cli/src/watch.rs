@@ -1,0 +1,317 @@
+//! `--watch`: a list, then a line for each change, over connections that break and members and agents that are gone.
+//!
+//! ```text
+//!   Watch ─▶ event, whole ─▶ a line for each thing that looks different than before ─▶ its place is kept
+//!                                       connection lost ─▶ connect again ─▶ Watch since that place
+//! ```
+//!
+//! What was told once is never told again, so no line is lost or comes twice. Where the quorum had to forget changes before
+//! they could be told, that is said on stderr, and lines follow for what is different in a new list.
+
+use crate::command::nodes;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json_lines, print_names};
+use crate::patience::Patience;
+use crate::session::Session;
+use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, node_row};
+use crate::table::Rows;
+use lattice_api::allocation::state_from_name;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_api::v1::watch_request::What;
+use lattice_model::AllocationState;
+use lattice_model::duration::clock_text;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// Things that ended and are remembered: what is told of one afterwards, such as a node that is free of it, makes no line.
+const ENDED_MAX: usize = 10_000;
+const LEASE_HEADING: &[&str] = &["NAME", "TOKEN", "HOLDER", "USER", "TTL", "STATE"];
+
+/// What is watched, and what of it is shown.
+pub enum Watched {
+    /// All nodes, or this one.
+    Nodes { only: Option<String> },
+    /// Allocations in these states, in all where none is named. `until_ended`: one alone, to its end.
+    Allocations { states: Vec<AllocationState>, until_ended: bool },
+    /// All leases.
+    Leases,
+}
+
+/// Watches until it is over, or for ever.
+pub async fn run(session: &Session, what: What, watched: Watched) -> Result<(), Failure> {
+    let request = v1::WatchRequest { what: Some(what), since: None };
+    let mut watch = Watch { session, request, shown: Shown::new(&watched), watched, patience: Patience::default() };
+    let mut client = session.connect().await?;
+    loop {
+        match watch.once(&client).await {
+            Ok(()) => return Ok(()),
+            Err(failure) if watch.patience.bears(&failure) => client = watch.patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// What stays the same over connections.
+struct Watch<'a> {
+    session: &'a Session,
+    request: v1::WatchRequest,
+    watched: Watched,
+    shown: Shown,
+    patience: Patience,
+}
+
+impl Watch<'_> {
+    /// Watches on one connection, to the end of what is watched.
+    async fn once(&mut self, client: &Client) -> Result<(), Failure> {
+        let mut stream = client.watches().watch(self.request.clone()).await?.into_inner();
+        let mut whole = v1::WatchEvent::default();
+        while let Some(part) = stream.message().await? {
+            self.patience.progress();
+            if !part.start_again.is_empty() {
+                self.session.note(&format!("changes are missing here: {}; going on with a new list", part.start_again));
+                self.request.since = None;
+                continue;
+            }
+            let more = part.more;
+            add(&mut whole, part);
+            if more {
+                continue;
+            }
+            let event = std::mem::take(&mut whole);
+            self.request.since = event.place;
+            if self.show(&event)? {
+                return Ok(());
+            }
+        }
+        // An agent that is being stopped ends its streams in good order.
+        Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+    }
+
+    /// Shows what is different; `true`: nothing more will be.
+    fn show(&mut self, event: &v1::WatchEvent) -> Result<bool, Failure> {
+        let mut lines = lines(event);
+        if let Watched::Nodes { only: Some(name) } = &self.watched {
+            if event.list {
+                nodes::find(event.nodes.clone(), name)?;
+            }
+            lines.retain(|line| line.name == *name);
+        }
+        if event.list {
+            let gone = self.shown.gone(&lines);
+            match &self.watched {
+                Watched::Leases => lines.extend(gone.into_iter().map(ended_lease)),
+                Watched::Allocations { .. } if !gone.is_empty() => {
+                    self.session.note(&format!(
+                        "{} allocations ended meanwhile; `lattice status ID` tells how: {}",
+                        gone.len(),
+                        gone.join(" ")
+                    ));
+                }
+                Watched::Allocations { .. } | Watched::Nodes { .. } => {}
+            }
+        }
+        let over = matches!(self.watched, Watched::Allocations { until_ended: true, .. }) && lines.iter().any(|line| line.ended);
+        lines.retain(|line| self.shown.differs(line));
+        if let Watched::Allocations { states, .. } = &self.watched {
+            lines.retain(|line| states.is_empty() || line.state.is_some_and(|state| states.contains(&state)));
+        }
+        self.shown.print(self.session.format(), lines, event.list)?;
+        Ok(over)
+    }
+}
+
+/// What has been shown.
+struct Shown {
+    rows: Rows,
+    /// How each thing looked when it was shown last.
+    known: BTreeMap<String, Look>,
+    /// Those of them that ended, the first to end first.
+    ended: VecDeque<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Look {
+    /// Of its line.
+    hash: u64,
+    ended: bool,
+}
+
+impl Shown {
+    fn new(watched: &Watched) -> Self {
+        let heading = match watched {
+            Watched::Nodes { .. } => NODE_HEADING,
+            Watched::Allocations { .. } => ALLOCATION_HEADING,
+            Watched::Leases => LEASE_HEADING,
+        };
+        Self { rows: Rows::new(heading), known: BTreeMap::new(), ended: VecDeque::new() }
+    }
+
+    /// Whether a line says something new; it is known then.
+    fn differs(&mut self, line: &Line) -> bool {
+        let mut hasher = DefaultHasher::new();
+        line.json.to_string().hash(&mut hasher);
+        let look = Look { hash: hasher.finish(), ended: line.ended };
+        if self.known.insert(line.name.clone(), look) == Some(look) {
+            return false;
+        }
+        if line.ended {
+            self.ended.push_back(line.name.clone());
+        }
+        if self.ended.len() > ENDED_MAX
+            && let Some(oldest) = self.ended.pop_front()
+            // A lease may be held again.
+            && self.known.get(&oldest).is_some_and(|look| look.ended)
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+
+    /// What had not ended when it was shown last, and is not in a new list.
+    fn gone(&mut self, list: &[Line]) -> Vec<String> {
+        let there: BTreeSet<&str> = list.iter().map(|line| line.name.as_str()).collect();
+        let is_gone = |(name, look): &(&String, &Look)| !look.ended && !there.contains(name.as_str());
+        let gone: Vec<String> = self.known.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        for name in &gone {
+            self.known.remove(name);
+        }
+        gone
+    }
+
+    fn print(&mut self, format: Format, lines: Vec<Line>, list: bool) -> Result<(), Failure> {
+        match format {
+            // Of an empty list the heading is shown.
+            Format::Table if list || !lines.is_empty() => {
+                let rows: Vec<_> = lines.into_iter().map(|line| line.cells).collect();
+                print(&self.rows.text(&rows))
+            }
+            Format::Json if !lines.is_empty() => print_json_lines(&lines.into_iter().map(|line| line.json).collect::<Vec<_>>()),
+            Format::Name if !lines.is_empty() => print_names(lines.iter().map(|line| line.name.as_str())),
+            Format::Table | Format::Json | Format::Name => Ok(()),
+        }
+    }
+}
+
+/// What is said of one thing.
+struct Line {
+    /// What tells it apart.
+    name: String,
+    cells: Vec<String>,
+    json: Value,
+    /// Nothing more happens to it.
+    ended: bool,
+    /// An allocation's.
+    state: Option<AllocationState>,
+}
+
+/// Puts a part of an event behind those that came before it.
+fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
+    whole.list |= part.list;
+    whole.place = part.place;
+    whole.nodes.extend(part.nodes);
+    whole.allocations.extend(part.allocations);
+    whole.leases.extend(part.leases);
+    whole.leases_ended.extend(part.leases_ended);
+}
+
+/// The lines of an event, allocations in the order in which they were submitted.
+fn lines(event: &v1::WatchEvent) -> Vec<Line> {
+    let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().collect();
+    allocations.sort_by_key(|a| (a.submitted_at_ms, &a.id));
+    let allocations = allocations.into_iter().map(|a| {
+        let state = state_from_name(&a.state).ok();
+        let ended = state.is_some_and(AllocationState::is_terminal);
+        Line { name: a.id.clone(), cells: allocation_row(a), json: json!(AllocationJson::from(a)), ended, state }
+    });
+    let nodes = event.nodes.iter().map(|n| {
+        let mut json = json!(NodeJson::from(n));
+        if let Some(fields) = json.as_object_mut() {
+            // What is on it changes without the node, and is not watched.
+            fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
+        }
+        Line { name: n.id.clone(), cells: node_row(n), json, ended: false, state: None }
+    });
+    let leases = event.leases.iter().map(|l| {
+        let ttl = clock_text(Duration::from_millis(l.ttl_ms));
+        let cells = vec![l.name.clone(), l.token.to_string(), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
+        let json = json!({
+            "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user), "ttl_ms": l.ttl_ms, "ended": false,
+        });
+        Line { name: l.name.clone(), cells, json, ended: false, state: None }
+    });
+    let ended = event.leases_ended.iter().cloned().map(ended_lease);
+    allocations.chain(nodes).chain(leases).chain(ended).collect()
+}
+
+fn ended_lease(name: String) -> Line {
+    let json = json!({ "name": name, "token": null, "holder": null, "user": null, "ttl_ms": null, "ended": true });
+    let nothing = String::new;
+    let cells = vec![name.clone(), nothing(), nothing(), nothing(), nothing(), "ended".to_owned()];
+    Line { name, cells, json, ended: true, state: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(id: &str, state: &str, submitted_at_ms: u64) -> v1::Allocation {
+        v1::Allocation { id: id.into(), state: state.into(), submitted_at_ms, ..Default::default() }
+    }
+
+    fn event(allocations: Vec<v1::Allocation>) -> v1::WatchEvent {
+        v1::WatchEvent { allocations, ..Default::default() }
+    }
+
+    fn names(shown: &mut Shown, event: &v1::WatchEvent) -> Vec<String> {
+        lines(event).into_iter().filter(|line| shown.differs(line)).map(|line| line.name).collect()
+    }
+
+    #[test]
+    fn what_looks_as_before_makes_no_line_and_what_is_not_in_a_new_list_is_gone() {
+        let mut shown = Shown::new(&Watched::Leases);
+        let first = event(vec![allocation("b", "Pending", 2), allocation("a", "Pending", 1)]);
+        assert_eq!(names(&mut shown, &first), ["a", "b"]);
+        assert_eq!(names(&mut shown, &first), Vec::<String>::new());
+        assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), ["a"]);
+        assert_eq!(shown.gone(&lines(&event(vec![allocation("c", "Pending", 3)]))), ["b"], "how a ended was shown");
+        assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_lease_that_is_granted_again_is_shown_again() {
+        let mut shown = Shown::new(&Watched::Leases);
+        let lease = v1::Lease { name: "l".into(), token: 3, ..Default::default() };
+        let granted = v1::WatchEvent { leases: vec![lease], ..Default::default() };
+        let ended = v1::WatchEvent { leases_ended: vec!["l".into()], ..Default::default() };
+        for event in [&granted, &ended, &granted, &ended] {
+            assert_eq!(names(&mut shown, event), ["l"]);
+            assert_eq!(names(&mut shown, event), Vec::<String>::new());
+        }
+        assert!(shown.gone(&[]).is_empty(), "its end was shown");
+        assert_eq!(names(&mut shown, &granted), ["l"]);
+        assert_eq!(shown.gone(&[]), ["l"]);
+    }
+
+    #[test]
+    fn of_what_ended_so_much_is_remembered() {
+        let mut shown = Shown::new(&Watched::Leases);
+        for number in 0..ENDED_MAX + 5 {
+            let id = format!("{number:08}");
+            names(&mut shown, &event(vec![allocation(&id, "Pending", 1)]));
+            names(&mut shown, &event(vec![allocation(&id, "Failed", 1)]));
+        }
+        assert_eq!((shown.known.len(), shown.ended.len()), (ENDED_MAX, ENDED_MAX));
+    }
+
+    #[test]
+    fn parts_make_one_event() {
+        let mut whole = v1::WatchEvent::default();
+        add(&mut whole, v1::WatchEvent { list: true, more: true, ..event(vec![allocation("a", "Pending", 1)]) });
+        let place = Some(v1::WatchPlace { generation: 1, revision: 7 });
+        add(&mut whole, v1::WatchEvent { list: true, place, ..event(vec![allocation("b", "Pending", 1)]) });
+        assert_eq!((whole.list, whole.place, whole.allocations.len()), (true, place, 2));
+    }
+}

@@ -1,0 +1,307 @@
+//! `--watch`: a line for each change, each once, whatever is killed meanwhile; and lists of a hundred thousand.
+
+use crate::harness::{Group, JOB, NOBODY, World};
+use futures::StreamExt;
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::until;
+use lattice_lab::quorum::members::certificate;
+use lattice_model::{AllocationId, AllocationSpec, Entrypoint, Principal};
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role;
+use lattice_quorum::wire::{Answer, Request};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+static WATCHES: Group = Group::large("watches");
+static MANY: Group = Group { theme: "lists", name: "many", nodes: 1, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        WATCHES.test("each_change_makes_one_line_whatever_is_killed", &[], each_once),
+        WATCHES.test("one_allocation_is_watched_to_its_end_by_its_owner_alone", &[], one),
+        MANY.test("a_hundred_thousand_allocations_are_listed_filtered_and_watched", &[], many),
+    ]
+}
+
+/// A command that goes on, and what it wrote.
+struct Watching {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Watching {
+    fn begin(w: &World, name: &str, args: &[&str], uid: Option<u32>) -> Self {
+        let (out, err) = (w.dir.join(format!("{name}.out")), w.dir.join(format!("{name}.err")));
+        let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
+        command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid).current_dir("/");
+        }
+        Self { child: command.spawn().unwrap(), out, err }
+    }
+
+    fn out(&self) -> String {
+        std::fs::read_to_string(&self.out).unwrap()
+    }
+
+    fn err(&self) -> String {
+        std::fs::read_to_string(&self.err).unwrap()
+    }
+
+    /// The whole lines of JSON so far.
+    fn lines(&self) -> Vec<Value> {
+        let text = self.out();
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits for its own end; its exit code.
+    fn ended(&mut self) -> Option<i32> {
+        let mut status = None;
+        let ended = until(JOB, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(ended, "it goes on: {}{}", self.out(), self.err());
+        status.and_then(|s| s.code())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// What was done while everything was watched.
+#[derive(Default)]
+struct Done {
+    ids: Vec<String>,
+    tokens: Vec<u64>,
+    rounds: usize,
+}
+
+impl Done {
+    /// One change of everything and back, asked of this node's agent.
+    fn round(&mut self, w: &World, node: &str) {
+        let lattice = w.at(node);
+        // Until it is taken: members are away for a moment.
+        let ask = |args: &[&str]| {
+            let mut out = String::new();
+            w.wait(&format!("`lattice {}`", args.join(" ")), || match lattice.run(args, JOB).unwrap() {
+                done if done.code() == 0 => {
+                    out = done.out().trim().to_owned();
+                    true
+                }
+                done => {
+                    assert_eq!(done.code(), 5, "{}", done.err());
+                    false
+                }
+            });
+            out
+        };
+        let id = ask(&["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]);
+        let token = ask(&["lease", "grant", "guard", "--ttl", "10m", "-o", "name"]);
+        ask(&["node", "cordon", "n3", "--reason", "fan"]);
+        ask(&["cancel", &id]);
+        ask(&["lease", "release", "guard", "--token", &token]);
+        ask(&["node", "uncordon", "n3"]);
+        self.ids.push(id);
+        self.tokens.push(token.parse().unwrap());
+        self.rounds += 1;
+    }
+}
+
+/// How often each agent's own watch began with a list, and went on where it was.
+fn agents_watches(w: &World, node: &str) -> (usize, usize) {
+    let log = std::fs::read_to_string(&w.cluster().node(node).unwrap().daemon.log).unwrap();
+    (log.matches("a watch begins with a list").count(), log.matches("a watch goes on where it was").count())
+}
+
+fn each_once(w: &World) {
+    let allocations = Watching::begin(w, "allocations", &["status", "--all", "--watch", "-o", "json"], None);
+    let nodes = Watching::begin(w, "nodes", &["nodes", "-w", "-o", "json"], None);
+    let leases = Watching::begin(w, "leases", &["lease", "list", "-w", "-o", "json"], None);
+    let table = Watching::begin(w, "table", &["nodes", "n3", "-w"], None);
+    w.wait("the lists", || nodes.lines().len() == 3 && !leases.lines().is_empty() && table.out().lines().count() == 2);
+    let before = ["n2", "n3"].map(|node| agents_watches(w, node));
+    let mut done = Done::default();
+    done.round(w, "n1");
+    for member in 1..=3 {
+        faults::kill_member(&w.dir, member).unwrap();
+        done.round(w, "n1");
+        faults::start_member(&w.dir, member).unwrap();
+        w.wait("all members to be there", || {
+            let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
+            let standing = |m: &Value| ["leader", "follower"].contains(&text(m, "standing").as_str());
+            members.as_array().is_some_and(|rows| rows.len() == 3 && rows.iter().all(standing))
+        });
+    }
+    // The agent that those who watch talk to.
+    faults::kill_node(&w.dir, "n1").unwrap();
+    done.round(w, "n2");
+    faults::start_node(&w.dir, "n1").unwrap();
+    for member in 1..=3 {
+        faults::kill_member(&w.dir, member).unwrap();
+    }
+    for member in 1..=3 {
+        faults::start_member(&w.dir, member).unwrap();
+    }
+    done.round(w, "n2");
+
+    let last = done.ids.last().unwrap();
+    let cancelled = |line: &Value| text(line, "id") == *last && text(line, "state") == "Cancelled";
+    w.wait("the last line of allocations", || allocations.lines().iter().any(cancelled));
+    let held = |line: &Value| line["holds"].as_array().is_some_and(|holds| !holds.is_empty());
+    let of_n3 = || nodes.lines().into_iter().filter(|line| text(line, "id") == "n3").map(|line| held(&line)).collect::<Vec<_>>();
+    w.wait("the last line of n3", || of_n3().len() > 2 * done.rounds);
+    let guard = || leases.lines().into_iter().filter(|line| text(line, "name") == "guard").collect::<Vec<_>>();
+    w.wait("the last line of leases", || guard().len() >= 2 * done.rounds);
+
+    let mut states: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in allocations.lines() {
+        states.entry(text(&line, "id")).or_default().push(text(&line, "state"));
+    }
+    for id in &done.ids {
+        assert_eq!(states[id], ["Pending", "Cancelled"], "{id}");
+    }
+    let holds: Vec<bool> = std::iter::once(false).chain((0..done.rounds).flat_map(|_| [true, false])).collect();
+    assert_eq!(of_n3(), holds);
+    let held: Vec<Option<u64>> = guard().iter().map(|line| line["token"].as_u64()).collect();
+    assert_eq!(held, done.tokens.iter().flat_map(|token| [Some(*token), None]).collect::<Vec<_>>());
+    let shown = table.out();
+    assert!(
+        shown.starts_with("NODE") && shown.matches("NODE").count() == 1 && shown.matches("cordon by root").count() == done.rounds,
+        "{shown}"
+    );
+    for watching in [&allocations, &nodes, &leases, &table] {
+        assert!(!watching.err().contains("changes are missing"), "{}", watching.err());
+    }
+    // Agents do not load the list again because a member was killed.
+    for (node, (lists, resumed)) in ["n2", "n3"].into_iter().zip(before) {
+        let (now, again) = agents_watches(w, node);
+        assert_eq!(now, lists, "{node} began again with a list");
+        assert!(again > resumed, "{node} went on {again} times, {resumed} of them before");
+    }
+}
+
+fn one(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "sleep 1; exit 3"]);
+    let theirs = w.run_as(NOBODY, &["status", &id, "--watch"]);
+    assert!(theirs.code() == 4 && theirs.err().contains("belongs to root"), "{}", theirs.err());
+    let others = Watching::begin(w, "others", &["status", "-w", "-o", "name"], Some(NOBODY));
+    let all = Watching::begin(w, "all", &["status", "--all", "--state", "failed", "-w", "-o", "name"], Some(NOBODY));
+    let mut own = Watching::begin(w, "own", &["status", &id[..8], "-w", "-o", "json"], None);
+    assert_eq!(own.ended(), Some(0), "{}", own.err());
+    let lines = own.lines();
+    let (last, before) = lines.split_last().unwrap();
+    assert_eq!((text(last, "state").as_str(), last["exit_code"].as_i64()), ("Failed", Some(3)), "{last}");
+    assert!(before.iter().all(|line| text(line, "id") == id && !crate::harness::ended(line)), "{before:?}");
+    let mut again = Watching::begin(w, "again", &["status", &id, "-w"], None);
+    assert_eq!(again.ended(), Some(0));
+    assert!(again.out().starts_with("ID") && again.out().contains("Failed") && again.out().lines().count() == 2, "{}", again.out());
+    // Everybody's are theirs to list, and to watch; without --all only their own.
+    w.wait("the failed one among all", || all.out().lines().any(|line| line == id));
+    let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]).out();
+    w.wait("their own", || others.out() == mine);
+    let none = w.run(&["status", "ffffffff", "-w"]);
+    assert_eq!(none.code(), 3, "{}", none.err());
+    let both = w.run(&["status", "-w", "--stale"]);
+    assert_eq!(both.code(), 2, "{}", both.err());
+}
+
+const ALLOCATIONS: usize = 100_000;
+/// Of them one of a hundred is another user's.
+const OTHERS: usize = ALLOCATIONS / 100;
+
+/// Submits them as an agent would, which is faster than a program for each.
+fn submit_all(w: &World) -> BTreeSet<String> {
+    let cluster = w.cluster();
+    let credentials = Credentials::new(certificate(&cluster, "submitter", Role::Api).unwrap()).unwrap();
+    let members: Vec<String> = cluster.members.iter().map(|m| m.service.clone()).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = QuorumClient::new(members, credentials).unwrap();
+        let commits = (0..ALLOCATIONS).map(|number| {
+            let client = client.clone();
+            async move {
+                let id = AllocationId(Uuid::new_v4());
+                let command = Entrypoint::Command { argv: vec!["true".into()] };
+                let spec = AllocationSpec { nodes: 9, ..AllocationSpec::new("many", command, Path::new("/")) };
+                let (name, uid) = if number % 100 == 0 { ("nobody", NOBODY) } else { ("root", 0) };
+                let owner = Principal { name: name.into(), uid, gid: uid, groups: vec![] };
+                let request = Request::Submit { id, spec: Box::new(spec), owner, claim: None };
+                let answer = client.call(&request, JOB).await;
+                assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
+                id.to_string()
+            }
+        });
+        futures::stream::iter(commits).buffer_unordered(200).collect().await
+    })
+}
+
+fn many(w: &World) {
+    // What no node has room for waits; nobody needs to find that out again with each of them.
+    let config = w.dir.join("n1/agent.yaml");
+    let lines = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, lines.replace("roles: [api, scheduler]", "roles: [api]")).unwrap();
+    faults::kill_node(&w.dir, "n1").unwrap();
+    faults::start_node(&w.dir, "n1").unwrap();
+    let began = Instant::now();
+    let ids = submit_all(w);
+    assert_eq!(ids.len(), ALLOCATIONS);
+    let submitted = began.elapsed();
+
+    let most = ALLOCATIONS.to_string();
+    let limit = Duration::from_secs(60);
+    let names = |text: String| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let list = |args: &[&str]| {
+        let done = w.run_for(&[&["status", "-o", "name", "--limit", &most], args].concat(), limit);
+        assert_eq!(done.code(), 0, "{}", done.err());
+        names(done.out())
+    };
+    let listing = Instant::now();
+    let all = list(&["--all", "--state", "pending"]);
+    let listed = listing.elapsed();
+    assert_eq!(all.len(), ALLOCATIONS, "each once");
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), ids);
+    assert_eq!(list(&["--all", "--state", "running,failed"]), Vec::<String>::new());
+    assert_eq!(list(&[]).len(), ALLOCATIONS - OTHERS, "one's own");
+    let theirs = w.run_as(NOBODY, &["status", "-o", "name", "--limit", &most]);
+    assert_eq!(theirs.out().lines().count(), OTHERS, "{}", theirs.err());
+
+    let watching = Instant::now();
+    let watch = Watching::begin(w, "watch", &["status", "--all", "-w", "-o", "name"], None);
+    let lines = || watch.out().bytes().filter(|byte| *byte == b'\n').count();
+    w.wait("the whole list", || lines() == ALLOCATIONS);
+    let watched = watching.elapsed();
+    let ended: Vec<&String> = ids.iter().take(20).collect();
+    let (first, second) = ended.split_at(10);
+    let cancel = |ids: &[&String]| {
+        w.ok(&[&["cancel"], &ids.iter().map(|id| id.as_str()).collect::<Vec<_>>()[..]].concat());
+    };
+    cancel(first);
+    w.wait("ten changes", || lines() == ALLOCATIONS + 10);
+    // Ten lines more, and not the list again, at a member that has it all from its disk.
+    faults::kill_member(&w.dir, 1).unwrap();
+    faults::start_member(&w.dir, 1).unwrap();
+    w.wait("the member", || w.run(&["status", "-o", "name", "--limit", "1"]).code() == 0);
+    cancel(second);
+    w.wait("ten more", || lines() >= ALLOCATIONS + 20);
+    let told = names(watch.out());
+    assert_eq!(told[..ALLOCATIONS].iter().cloned().collect::<BTreeSet<_>>(), ids);
+    assert_eq!(told[ALLOCATIONS..].iter().collect::<BTreeSet<_>>(), ended.into_iter().collect());
+    assert_eq!(told.len(), ALLOCATIONS + 20, "{}", watch.err());
+    eprintln!("{ALLOCATIONS} allocations: submitted in {submitted:?}, listed in {listed:?}, on the screen of a watch in {watched:?}");
+}
