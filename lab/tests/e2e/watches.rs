@@ -45,7 +45,8 @@ impl Watching {
         let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
         command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         if let Some(uid) = uid {
-            command.uid(uid).gid(uid).current_dir("/");
+            let home = w.dir.join(format!("home-{uid}"));
+            command.uid(uid).gid(uid).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
         }
         Self { child: command.spawn().unwrap(), out, err }
     }
@@ -130,6 +131,7 @@ fn agents_watches(w: &World, node: &str) -> (usize, usize) {
 }
 
 fn each_once(w: &World) {
+    w.wait("the cluster's level", || w.run(&["node", "uncordon", "n3"]).code() == 0);
     let allocations = Watching::begin(w, "allocations", &["status", "--all", "--watch", "-o", "json"], None);
     let nodes = Watching::begin(w, "nodes", &["nodes", "-w", "-o", "json"], None);
     let leases = Watching::begin(w, "leases", &["lease", "list", "-w", "-o", "json"], None);
@@ -197,11 +199,14 @@ fn each_once(w: &World) {
 }
 
 fn one(w: &World) {
-    let id = w.submit(&["--", "/bin/sh", "-c", "sleep 1; exit 3"]);
+    let go = w.dir.join("go-on");
+    let id = w.submit(&["--", "/bin/sh", "-c", &format!("while [ ! -e {} ]; do sleep 0.05; done; exit 3", go.display())]);
     let theirs = w.run_as(NOBODY, &["status", &id, "--watch"]);
     assert!(theirs.code() == 4 && theirs.err().contains("belongs to root"), "{}", theirs.err());
     let others = Watching::begin(w, "others", &["status", "-w", "-o", "name"], Some(NOBODY));
-    let all = Watching::begin(w, "all", &["status", "--all", "--state", "failed", "-w", "-o", "name"], Some(NOBODY));
+    let all = Watching::begin(w, "all", &["status", "--all", "--state", "running,failed", "-w", "-o", "json"], Some(NOBODY));
+    w.wait("the running one among all", || all.lines().iter().any(|line| text(line, "id") == id));
+    std::fs::write(&go, "").unwrap();
     let mut own = Watching::begin(w, "own", &["status", &id[..8], "-w", "-o", "json"], None);
     assert_eq!(own.ended(), Some(0), "{}", own.err());
     let lines = own.lines();
@@ -212,7 +217,7 @@ fn one(w: &World) {
     assert_eq!(again.ended(), Some(0));
     assert!(again.out().starts_with("ID") && again.out().contains("Failed") && again.out().lines().count() == 2, "{}", again.out());
     // Everybody's are theirs to list, and to watch; without --all only their own.
-    w.wait("the failed one among all", || all.out().lines().any(|line| line == id));
+    w.wait("its end among all", || all.lines().iter().any(|line| text(line, "id") == id && text(line, "state") == "Failed"));
     let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]).out();
     w.wait("their own", || others.out() == mine);
     let none = w.run(&["status", "ffffffff", "-w"]);

@@ -122,7 +122,7 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
     // After the backup: one that waited runs on two nodes.
     let since = quorum.run(2, &[1, 2]);
 
-    assert_eq!((now.ledger.generation(), now.ledger.level()), (Generation(1_000_000), 3));
+    assert_eq!((now.ledger.generation(), now.ledger.level()), (Generation(1_000_000), LEVEL_KNOWN));
     now.lease();
     // One that waited may run somewhere, a new one must not have a node that has not said what it runs.
     assert!(matches!(now.claim(2, &[1, 2]), Err(Refusal::Conflict { conflicts }) if conflicts.len() == 3));
