@@ -3,6 +3,8 @@
 
 use crate::harness::{Group, JOB, NOBODY, World};
 use futures::StreamExt;
+use lattice_api::client::Client;
+use lattice_api::v1;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::until;
@@ -258,6 +260,25 @@ fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
     })
 }
 
+/// How many allocations each page of a list has, asked as the CLI asks.
+fn pages(w: &World, states: &[&str]) -> Vec<usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&format!("unix:{}", w.lattice.socket().display())).await.unwrap();
+        let states = states.iter().map(|state| (*state).to_owned()).collect();
+        let mut request = v1::ListAllocationsRequest { all_users: true, states, limit: 1000, ..Default::default() };
+        let mut sizes = Vec::new();
+        loop {
+            let page = client.allocations().list(request.clone()).await.unwrap().into_inner();
+            sizes.push(page.allocations.len());
+            if page.next_page_token.is_empty() {
+                return sizes;
+            }
+            request.page_token = page.next_page_token;
+        }
+    })
+}
+
 fn many(w: &World) {
     let count = std::env::var("LATTICE_TEST_ALLOCATIONS").map_or(ALLOCATIONS, |text| text.parse().unwrap());
     // What no node has room for waits; nobody needs to find that out again with each of them.
@@ -289,6 +310,10 @@ fn many(w: &World) {
     assert_eq!(list(&[]).len(), count - theirs, "one's own");
     let shown = w.run_as(NOBODY, &["status", "-o", "name", "--limit", &most]);
     assert_eq!(shown.out().lines().count(), theirs, "{}", shown.err());
+
+    // The last page says that it is the last, so that a short list is one call.
+    assert_eq!(pages(w, &["Running"]), [0]);
+    assert_eq!(pages(w, &["Pending"]), vec![1000; count / 1000]);
 
     let watching = Instant::now();
     let watch = Watching::begin(w, "watch", &["status", "--all", "-w", "-o", "name"], None);
