@@ -115,6 +115,14 @@ impl Failure {
         }
     }
 
+    /// What happened, on one line.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Told { what, .. } => what.replace('\n', " "),
+            Self::ReaderGone => String::new(),
+        }
+    }
+
     /// The lines for stderr.
     pub fn text(&self) -> String {
         match self {

@@ -36,7 +36,8 @@ impl Patience {
         let since = match self.failing_since.get() {
             Some(since) => since,
             None => {
-                session.note("the connection to the agent broke; trying again");
+                let why = if failure.is_lost_connection() { "the connection to the agent broke".to_owned() } else { failure.what() };
+                session.note(&format!("{why}; trying again"));
                 Instant::now()
             }
         };

@@ -1,7 +1,7 @@
 //! `--watch`: a line for each change, each once, whatever is killed meanwhile; and very long lists. `LATTICE_TEST_ALLOCATIONS`
 //! makes them longer: the nightly run has a hundred thousand.
 
-use crate::harness::{Group, JOB, NOBODY, World};
+use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
 use futures::StreamExt;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -223,6 +223,11 @@ fn one(w: &World) {
     w.wait("its end among all", || all.lines().iter().any(|line| text(line, "id") == id && text(line, "state") == "Failed"));
     let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]).out();
     w.wait("their own", || others.out() == mine);
+    let many: Vec<Watching> =
+        (0..16).map(|n| Watching::begin(w, &format!("many-{n}"), &["nodes", "-w", "-o", "name"], Some(DAEMON))).collect();
+    w.wait("sixteen watches", || many.iter().all(|watching| watching.out().lines().count() == 3));
+    let more = w.run_as(DAEMON, &["nodes", "-w"]);
+    assert!(more.code() == 4 && more.err().contains("16 of your 16 watches at this agent are open"), "{}", more.err());
     let none = w.run(&["status", "ffffffff", "-w"]);
     assert_eq!(none.code(), 3, "{}", none.err());
     let both = w.run(&["status", "-w", "--stale"]);

@@ -152,9 +152,10 @@ impl Watch<'_> {
     fn after(&self, place: WatchPlace) -> Result<Vec<Arc<ChangeSet>>, Ended> {
         self.core.agreed.changes.after(place, SETS_MAX).map_err(|compacted| {
             let (from, begins) = (place.revision, compacted.begins.revision);
-            Ended::StartAgain(match compacted.begins.generation == place.generation {
-                true => format!("changes after revision {from} are not kept any more; those after {begins} are"),
-                false => recovered(compacted.begins, place),
+            Ended::StartAgain(if compacted.begins.generation == place.generation {
+                format!("changes after revision {from} are not kept any more; those after {begins} are")
+            } else {
+                recovered(compacted.begins, place)
             })
         })
     }
