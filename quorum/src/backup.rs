@@ -23,6 +23,7 @@ use crate::member::Core;
 use crate::objects::ObjectsError;
 use crate::pack::with_causes;
 use crate::store::StoreError;
+use crate::store::room::Shortage;
 use crate::store::snapshot_file::{self, About};
 use crate::tls::TlsError;
 use lattice_model::AuditRecord;
@@ -72,6 +73,8 @@ pub enum BackupError {
         #[source]
         source: std::io::Error,
     },
+    #[error("a snapshot needs room first: {shortage}")]
+    NoRoom { shortage: Shortage },
     #[error("no snapshot could be made: {why}")]
     NoSnapshot { why: String },
     #[error("{} is not empty: nothing was changed. `recover` is for a member without files; `restore` moves what is there aside", path.display())]
@@ -121,6 +124,9 @@ pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
 /// Makes a backup of what this member has applied by now.
 pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let place = place(&core.config)?;
+    if let Some(shortage) = core.room.look() {
+        return Err(BackupError::NoRoom { shortage });
+    }
     let applied = core.raft.metrics().borrow().last_applied;
     let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
     core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;

@@ -73,6 +73,9 @@ pub struct QuorumConfig {
     pub backup_credentials: PathBuf,
     /// How old the newest backup is when the leader makes the next one, in seconds. 10 to 604,800.
     pub backup_seconds: u64,
+    /// Bytes of the disk of `data_dir` that this member keeps for itself, in a file of that size there. When less than as much
+    /// is free beside it, the member takes nothing new, and goes on by itself when there is room. 4 MiB to 1 TiB.
+    pub disk_reserve_bytes: u64,
     /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
     /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
     pub level_max: u32,
@@ -126,6 +129,7 @@ impl Default for QuorumConfig {
             backup_options: BTreeMap::new(),
             backup_credentials: PathBuf::new(),
             backup_seconds: 3600,
+            disk_reserve_bytes: 32 << 20,
             level_max: LEVEL_KNOWN,
         }
     }
@@ -198,6 +202,9 @@ impl QuorumConfig {
         if !(10..=604_800).contains(&self.backup_seconds) {
             return invalid("backup_seconds", "10 to 604800");
         }
+        if !(4 << 20..=1 << 40).contains(&self.disk_reserve_bytes) {
+            return invalid("disk_reserve_bytes", "4194304 (4 MiB) to 1099511627776 (1 TiB)");
+        }
         Ok(())
     }
 
@@ -241,6 +248,7 @@ mod tests {
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         refused(&|c| c.backup_seconds = 9, "backup_seconds");
+        refused(&|c| c.disk_reserve_bytes = 1 << 20, "disk_reserve_bytes");
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }

@@ -204,6 +204,7 @@ fn decoders() -> Vec<Decoder> {
                 heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
                 level: 2,
                 certificate_until: Some(Timestamp(3)),
+                shortage: None,
             }],
         ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),

@@ -47,7 +47,7 @@ mod tenant_scenarios;
 pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
-pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration};
+pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration, Urgency};
 pub use leases::{Lease, held};
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
 pub use recovery::{Recovery, beyond};

@@ -13,6 +13,7 @@
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
 //! | reads | questions that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | standing | whether there is a leader | watch out |
+//! | room | the reserve on the disk | the file system, watch out |
 //! | duties | the leader's clocks and signatures, or a follower's summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the store |
 //! | archive | what of the audit chain the object store has | reads the disk, asks the store |
@@ -47,6 +48,7 @@ pub mod pack;
 pub mod raft;
 pub mod refused;
 pub mod roster;
+pub mod shortages;
 pub mod store;
 pub mod tls;
 pub mod wire;

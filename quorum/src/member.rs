@@ -22,7 +22,7 @@ use crate::credentials::Credentials;
 use crate::hearts::Hearts;
 use crate::identity::Role;
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Outcome};
+use crate::ledger::{Action, Outcome, Urgency};
 use crate::levels::Levels;
 use crate::membership;
 use crate::network::{Network, Peers};
@@ -35,11 +35,13 @@ use crate::refused_claims::RefusedClaims;
 use crate::relief::{self, Relief};
 use crate::roster::Roster;
 use crate::service;
+use crate::shortages::{Shortages, is_majority_without};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::kept::Kept;
 use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
+use crate::store::room::{Lack, Room, Shortage};
 use crate::tls::TlsError;
 use crate::wire::{HeartbeatSummary, MemberList, Refusal};
 use lattice_model::{MemberId, Node, Revision};
@@ -163,6 +165,10 @@ pub(crate) struct Core {
     /// While this member leads: when each lease runs out.
     pub lease_clocks: Mutex<Option<LeaseClocks>>,
     pub levels: Levels,
+    /// On the disk.
+    pub room: Room,
+    /// Of the members' disks.
+    pub shortages: Shortages,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -209,9 +215,13 @@ impl Member {
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
         let archive = Archive::open(&config)?;
         let signer = Signer::open(&config.audit_signing_key_path, directory.path(), MemberId(config.id))?;
+        let stop = CancellationToken::new();
+        // Who waits for room when the start fails gives up.
+        let give_up = stop.clone().drop_guard();
+        let room = Room::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
         let kept = Kept::default();
-        let log = Log::open(&directory, config.id, kept.clone())?;
-        let machine = Machine::open(&directory, kept, log.first_index(), log.synced())?;
+        let log = Log::open(&directory, config.id, kept.clone(), room.clone())?;
+        let machine = Machine::open(&directory, kept, log.first_index(), log.synced(), room.clone())?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);
@@ -240,7 +250,7 @@ impl Member {
             }
         }
 
-        let stop = CancellationToken::new();
+        let stop = give_up.disarm();
         let gate = watch::Sender::new(true);
         let (proposer, proposing) = Proposer::start(raft.clone(), gate.subscribe(), stop.clone());
         let (reads, reading) = ReadGate::start(raft.clone(), held, gate.subscribe(), stop.clone());
@@ -267,11 +277,14 @@ impl Member {
             refused_claims: RefusedClaims::default(),
             lease_clocks: Mutex::default(),
             levels: Levels::default(),
+            room,
+            shortages: Shortages::default(),
             led,
             stop,
         });
         let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
         let duties = tokio::spawn(duties(Arc::clone(&core)));
+        let room = tokio::spawn(core.room.clone().tend());
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
         let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
@@ -283,7 +296,7 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        let mut tasks = vec![proposing, reading, standing, duties, membership, credentials, copies];
+        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies];
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })
     }
@@ -448,8 +461,31 @@ impl Core {
         self.roster().members.get(&id)?.service.parse().ok()
     }
 
+    /// What the members' disks lack, as far as this member knows.
+    pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
+        let mut all = self.shortages.all();
+        all.remove(&self.config.id);
+        all.extend(self.room.look().map(|shortage| (self.config.id, shortage)));
+        all
+    }
+
+    /// Why a leader does not propose this now: there is no room for it here, or at so many others that they are no majority.
+    pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
+        let mut short = self.shortages();
+        short.retain(|_, shortage| match urgency {
+            Urgency::New => true,
+            Urgency::Keeps => shortage.lack == Lack::All,
+            Urgency::Mends => false,
+        });
+        let here = short.contains_key(&self.config.id);
+        if short.is_empty() || !here && is_majority_without(&self.roster(), &short.keys().copied().collect()) {
+            return None;
+        }
+        Some(Refusal::DiskFull { short: short.into_iter().map(|(id, shortage)| (MemberId(id), shortage)).collect() })
+    }
+
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
-    /// None of them is proposed where one needs a higher cluster level: members of an older version could not read the entry.
+    /// None of them is proposed where there is no room for one of them. None of them is proposed where one needs a higher cluster level: members of an older version could not read the entry.
     pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.led.borrow() {
             // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
@@ -462,6 +498,11 @@ impl Core {
             if let Err(refusal) = self.agreed.ledger().admits(needed) {
                 return Ok(vec![Err(refusal); actions.len()]);
             }
+        }
+        if self.leads()
+            && let Some(refusal) = actions.iter().map(Action::urgency).min().and_then(|least| self.no_room_for(least))
+        {
+            return Ok(vec![Err(refusal); actions.len()]);
         }
         let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
         let receivers: Vec<_> = actions.into_iter().map(propose).collect();
@@ -582,6 +623,7 @@ async fn duties(core: Arc<Core>) {
             });
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
             core.levels.forget();
+            core.shortages.forget();
         }
         if let Some(leading) = &mut leading {
             if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
@@ -599,12 +641,14 @@ async fn tell_leader(core: &Core, leader: u64) {
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
     let certificate_until = Some(core.credentials.until());
-    let summary = HeartbeatSummary { from: MemberId(core.config.id), heard, level: core.config.level_max, certificate_until };
+    let (from, shortage) = (MemberId(core.config.id), core.room.look());
+    let summary = HeartbeatSummary { from, heard, level: core.config.level_max, certificate_until, shortage };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
-        None => false,
+        None => None,
     };
-    if told {
+    if let Some(shortages) = told {
+        core.shortages.are(shortages);
         core.hearts.leader_knows(until);
     } else {
         // Told with the next summary, to whoever leads then.
@@ -645,6 +689,8 @@ async fn lead(core: &Core, Leading { since, clocks, signing, .. }: &mut Leading)
     if clocks.mass_silence && !mass_silence_before {
         tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");
     }
+    // What there is no room for is proposed by a later tick.
+    actions.retain(|action| core.no_room_for(action.urgency()).is_none());
     if actions.is_empty() {
         return;
     }

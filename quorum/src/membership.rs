@@ -125,6 +125,7 @@ fn standing(core: &Core) -> Standing {
         last: metrics.last_log_index.unwrap_or(0),
         matched: replicated.into_iter().filter_map(|(id, matched)| Some((id, matched?.index))).collect(),
         answering: roster.members.keys().copied().filter(answers).collect(),
+        short: core.shortages().into_keys().collect(),
         roster,
     }
 }

@@ -5,6 +5,7 @@ use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::store::machine::Agreed;
+use crate::store::room::Shortage;
 use crate::store::synced::Synced;
 use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
@@ -66,6 +67,8 @@ impl Link {
         if self.silent.swap(false, Ordering::Relaxed) {
             tracing::info!(member, "a member answers again");
         }
+        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        self.answered.store(now + 1, Ordering::Relaxed);
     }
 }
 
@@ -154,10 +157,18 @@ impl Peers {
         }
     }
 
-    /// Tells the leader what this member heard. True when it took it.
-    pub async fn heartbeats(&self, leader: u64, peer: &Peer, summary: &HeartbeatSummary, limit: Duration) -> bool {
-        let (Ok(link), Ok(body)) = (self.link(leader, peer), pack(summary)) else { return false };
-        matches!(tokio::time::timeout(limit, raft_client(&link).heartbeats(body)).await, Ok(Ok(_)))
+    /// Tells the leader what this member heard. When it took it: which members' disks are short of room, as it knows.
+    pub async fn heartbeats(
+        &self,
+        leader: u64,
+        peer: &Peer,
+        summary: &HeartbeatSummary,
+        limit: Duration,
+    ) -> Option<BTreeMap<u64, Shortage>> {
+        let (link, body) = (self.link(leader, peer).ok()?, pack(summary).ok()?);
+        let reply = tokio::time::timeout(limit, raft_client(&link).heartbeats(body)).await.ok()?.ok()?;
+        // A leader of the version before this one took it and says nothing.
+        Some(unpack(reply.get_ref()).unwrap_or_default())
     }
 
     /// Asks whoever is at `peer` who it is and which membership it has committed; why there is no answer otherwise.
@@ -282,7 +293,11 @@ impl Wire {
             }
             Ok(Err(status)) => {
                 let why = status_text(&status);
-                link.is_silent(self.target, &why);
+                match status.code() {
+                    // It has no room on its disk for what was sent, and says so.
+                    tonic::Code::ResourceExhausted => link.answers(self.target),
+                    _ => link.is_silent(self.target, &why),
+                }
                 return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why))));
             }
             Err(_) => {
@@ -290,8 +305,6 @@ impl Wire {
                 return Err(RPCError::Network(NetworkError::new(&no_answer("no answer in time".to_owned()))));
             }
         };
-        let now = u64::try_from(link.since.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        link.answered.store(now + 1, Ordering::Relaxed);
         let answer: Result<A, RaftError<u64, E>> = unpack(reply.get_ref()).map_err(broken)?;
         answer.map_err(|error| RPCError::RemoteError(RemoteError::new(self.target, error)))
     }

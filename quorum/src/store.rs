@@ -8,6 +8,7 @@
 //!   DIR/log/FIRST.log        the log, in segments named by their first index
 //!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
 //!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
+//!   DIR/reserve              nothing: room for a full disk ([`room`])
 //! ```
 //!
 //! Every record has its length and checksum. What was being written at a crash (a torn tail) is cut off with a line in
@@ -28,6 +29,7 @@ pub mod machine;
 pub mod power;
 pub mod previous;
 pub mod record;
+pub mod room;
 pub mod segments;
 pub mod snapshot_file;
 pub mod synced;
@@ -47,6 +49,13 @@ pub enum StoreError {
     Io {
         path: PathBuf,
         what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    /// It is not done again: a later success would tell nothing of what this one lost.
+    #[error("{}: cannot be synced; what of it is on the disk is not known", path.display())]
+    Unsynced {
+        path: PathBuf,
         #[source]
         source: io::Error,
     },
@@ -74,11 +83,17 @@ pub enum StoreError {
     Encode(#[source] PackError),
     #[error("the log stopped after an earlier failure to write")]
     Stopped,
+    #[error("this member is stopping")]
+    Stopping,
 }
 
 impl StoreError {
     pub(crate) fn io(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), what, source }
+    }
+
+    pub(crate) fn unsynced(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unsynced { path: path.to_owned(), source }
     }
 
     pub(crate) fn newer(path: &Path, what: impl Into<String>) -> Self {

@@ -4,6 +4,7 @@
 use crate::audit::walk::AuditWalk;
 use crate::ledger::{Access, AuditHead, TenantChange};
 use crate::roster::Roster;
+use crate::store::room::Shortage;
 use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
@@ -311,6 +312,9 @@ pub enum Refusal {
     /// The caller should ask the one that does lead, where it is named, or again later.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
     NotLeader { leader: Option<MemberId> },
+    /// The leader has too little room on its disk, or so many others have that no majority is left.
+    #[error("{}", short.iter().map(|(id, shortage)| format!("member {id}: {shortage}")).collect::<Vec<_>>().join("; "))]
+    DiskFull { short: Vec<(MemberId, Shortage)> },
     #[error("no backup was made: {why}")]
     NoBackup { why: String },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
@@ -341,6 +345,11 @@ impl Refusal {
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
+            Self::DiskFull { .. } => {
+                "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
+                 runs goes on"
+                    .to_owned()
+            }
             Self::NoSuchAllocation { .. }
             | Self::AmbiguousAllocation { .. }
             | Self::AllocationExists { .. }
@@ -602,6 +611,9 @@ pub struct HeartbeatSummary {
     /// When its certificate ends.
     #[serde(default)]
     pub certificate_until: Option<Timestamp>,
+    /// What its disk lacks. Answered with what each member's lacks.
+    #[serde(default)]
+    pub shortage: Option<Shortage>,
 }
 
 /// From a member to another one: send the audit records behind this one.
@@ -686,6 +698,9 @@ pub struct MemberStatus {
     /// When its certificate ends; `None` where this member does not know.
     #[serde(default)]
     pub certificate_until: Option<Timestamp>,
+    /// What its disk lacks, as far as this member knows.
+    #[serde(default)]
+    pub shortage: Option<Shortage>,
     /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
     pub standing: String,
 }

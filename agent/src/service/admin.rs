@@ -152,6 +152,7 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
                 votes: m.votes,
                 level: m.level,
                 certificate_until_ms: m.certificate_until.map_or(0, |until| until.0),
+                disk: m.shortage.as_ref().map(ToString::to_string).unwrap_or_default(),
             })
             .collect(),
         audit_records: now.audit_records,

@@ -25,7 +25,7 @@ pub(super) fn status(error: &CallError) -> Status {
                     Status::permission_denied(text)
                 }
                 Refusal::AllocationExists { .. } | Refusal::TenantExists { .. } => Status::already_exists(text),
-                Refusal::Unavailable { .. } => Status::unavailable(text),
+                Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
                 _ => Status::failed_precondition(text),
             }

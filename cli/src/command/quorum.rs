@@ -47,6 +47,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         ("Nodes", counts(&status.nodes)),
         ("Allocations", counts(&status.allocations)),
         ("Refused", refused(&status.refused)),
+        ("Disk", disks(&status.members)),
     ]);
     if !status.awaited.is_empty() {
         let nodes = folded(&status.awaited);
@@ -73,6 +74,12 @@ fn table(status: &v1::QuorumStatusResponse) -> String {
     table.text(&[])
 }
 
+/// Members without room on theirs.
+fn disks(members: &[v1::quorum_status_response::Member]) -> String {
+    let short: Vec<String> = members.iter().filter(|m| !m.disk.is_empty()).map(|m| format!("member {}: {}", m.id, m.disk)).collect();
+    short.join("; ")
+}
+
 /// Callers whose certificates did not fit.
 fn refused(counts: &[Refused]) -> String {
     let counts: Vec<String> = counts.iter().map(|c| format!("{} {}", c.count, c.what)).collect();
@@ -89,7 +96,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
     let members = status
         .members
         .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "certificate_until": time(m.certificate_until_ms), "service": m.service, "raft": m.raft }));
+        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "certificate_until": time(m.certificate_until_ms), "disk": m.disk, "service": m.service, "raft": m.raft }));
     serde_json::json!({
         "cluster": status.cluster,
         "answered_by": status.answered_by,
@@ -122,6 +129,7 @@ mod tests {
             votes: true,
             level: matched.map(|_| 2),
             certificate_until_ms: matched.map_or(0, |_| 1_772_704_812_034),
+            disk: matched.map_or("the disk of /d is full: nothing new is taken".into(), |_| String::new()),
         };
         let status = v1::QuorumStatusResponse {
             cluster: "lattice".into(),
@@ -148,6 +156,7 @@ Audit:        40 records
 Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
+Disk:         member 1: the disk of /d is full: nothing new is taken
 
 MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
 1       follower  yes    —        —      —                  h1:50051  h1:9000

@@ -60,9 +60,9 @@ fn submissions(w: &World, many: u32) {
 }
 
 /// Whether all members have the same state at the same revision.
-fn agree(w: &World) -> bool {
+pub fn agree(w: &World) -> bool {
     let cluster = w.cluster();
-    let tls = certificate_once(w);
+    let tls = certificate(&cluster, "hashes", Role::Api).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let states: BTreeSet<_> = runtime.block_on(async {
         let mut states = BTreeSet::new();
@@ -76,11 +76,6 @@ fn agree(w: &World) -> bool {
         states
     });
     states.len() == 1
-}
-
-fn certificate_once(w: &World) -> lattice_quorum::tls::ClientTls {
-    static TLS: std::sync::OnceLock<lattice_quorum::tls::ClientTls> = std::sync::OnceLock::new();
-    TLS.get_or_init(|| certificate(&w.cluster(), "levels", Role::Api).unwrap()).clone()
 }
 
 fn mixed(w: &World) {

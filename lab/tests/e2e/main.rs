@@ -23,6 +23,7 @@ mod leases;
 mod levels;
 mod lifetime;
 mod logs;
+mod member_disk;
 mod members;
 mod mpi;
 mod outage;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         watches::trials(),
+        member_disk::trials(),
         members::trials(),
         tenants::trials(),
         backups::trials(),

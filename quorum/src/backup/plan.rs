@@ -130,6 +130,11 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
         }
         None => writeln!(text, "No leader with a majority was found: nothing new is agreed upon. Running work goes on."),
     };
+    for member in heard.led.iter().flat_map(|status| &status.members) {
+        if let Some(shortage) = &member.shortage {
+            let _ = writeln!(text, "Member {}: {shortage}. Do: make room there; it goes on by itself.", member.id);
+        }
+    }
     text.push('\n');
     if let Some(status) = heard.led.as_ref().filter(|status| status.level > LEVEL_KNOWN) {
         let _ = writeln!(
@@ -280,6 +285,7 @@ mod tests {
             matched,
             level: None,
             certificate_until: None,
+            shortage: None,
             standing: "silent".into(),
         };
         let status = QuorumStatus {

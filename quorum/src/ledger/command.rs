@@ -86,6 +86,17 @@ pub enum Action {
     DeleteTenant { name: String, by: String },
 }
 
+/// What a command is for. Where there is too little room on the disk, the less urgent are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// It begins something, or can wait.
+    New,
+    /// It ends work, gives something back, or keeps nodes in touch.
+    Keeps,
+    /// It may bring a member to the lead that has room.
+    Mends,
+}
+
 /// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MembersStep {
@@ -139,6 +150,34 @@ impl Action {
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. } => 2,
             Self::Adopt { .. } => 3,
+        }
+    }
+
+    /// What it is for, where the disk has little room.
+    pub fn urgency(&self) -> Urgency {
+        match self {
+            Self::Submit { .. }
+            | Self::Claim(_)
+            | Self::AcquireLease { .. }
+            | Self::GrantLease { .. }
+            | Self::RecordAccess(_)
+            | Self::SetSigningKey { .. }
+            | Self::SignHead(_)
+            | Self::SetTenant { .. }
+            | Self::RaiseLevel { .. } => Urgency::New,
+            Self::Bootstrap { .. }
+            | Self::Cancel { .. }
+            | Self::Register(_)
+            | Self::Report(_)
+            | Self::Adopt { .. }
+            | Self::NodeStates(_)
+            | Self::ReleaseLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::SetHold { .. }
+            | Self::LiftHold { .. }
+            | Self::DeleteTenant { .. } => Urgency::Keeps,
+            Self::Members { .. } => Urgency::Mends,
         }
     }
 

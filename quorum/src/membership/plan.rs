@@ -24,6 +24,8 @@ pub struct Standing {
     pub matched: BTreeMap<u64, u64>,
     /// Who answered lately, the leader itself among them.
     pub answering: BTreeSet<u64>,
+    /// Whose disk has too little room.
+    pub short: BTreeSet<u64>,
 }
 
 /// What is to be done next.
@@ -165,11 +167,11 @@ fn learning(standing: &Standing, id: u64, peer: &Peer) -> Option<Step> {
     (behind > LAG_MAX).then(|| Step::Wait(format!("member {id} catches up: it has {matched} of {} entries", standing.last)))
 }
 
-/// The one of `candidates` that has most of the log and answers.
+/// The one of `candidates` that answers and has room on its disk, where one has, and most of the log.
 fn hand_over(standing: &Standing, candidates: &BTreeSet<u64>) -> Step {
     let matched = |id: &u64| standing.matched.get(id).copied().unwrap_or(0);
     let answering = candidates.iter().filter(|id| standing.answering.contains(id) && **id != standing.leader);
-    match answering.max_by_key(|id| (matched(id), std::cmp::Reverse(**id))) {
+    match answering.max_by_key(|id| (!standing.short.contains(id), matched(id), std::cmp::Reverse(**id))) {
         None => Step::Refuse("no other member that votes answers, so none can lead".to_owned()),
         Some(to) if standing.last.saturating_sub(matched(to)) > LAG_MAX => {
             Step::Wait(format!("member {to} has {} of {} entries", matched(to), standing.last))
@@ -209,6 +211,7 @@ mod tests {
             last: 1000,
             matched: voters.iter().map(|id| (*id, 1000)).collect(),
             answering: all.collect(),
+            short: BTreeSet::new(),
         }
     }
 
@@ -290,6 +293,8 @@ mod tests {
         three.matched.insert(3, 999);
         assert_eq!(next(&three, &to(None)), Step::HandOver(2));
         assert_eq!(next(&three, &to(Some(3))), Step::HandOver(3));
+        let short = Standing { short: set(&[2]), ..three.clone() };
+        assert_eq!(next(&short, &to(None)), Step::HandOver(3), "member 2 could take nothing new either");
         assert!(matches!(next(&three, &to(Some(1))), Step::Done(_)));
         assert!(matches!(next(&three, &to(Some(4))), Step::Refuse(_)));
         three.matched.insert(3, 1);

@@ -298,6 +298,7 @@ fn status(core: &Core) -> QuorumStatus {
     let metrics = core.raft.metrics().borrow().clone();
     let leads = metrics.current_leader == Some(core.config.id);
     let roster = Roster::of(&metrics.membership_config);
+    let shortages = core.shortages();
     let members = roster.members.iter().map(|(id, peer)| {
         let is_leader = metrics.current_leader == Some(*id);
         let this = *id == core.config.id;
@@ -318,7 +319,8 @@ fn status(core: &Core) -> QuorumStatus {
         let (service, raft) = (peer.service.clone(), peer.raft.clone());
         let level = if this { Some(core.config.level_max) } else { core.levels.of(*id).filter(|_| leads) };
         let certificate_until = if this { Some(core.credentials.until()) } else { core.certificate_ends.of(*id).filter(|_| leads) };
-        MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, certificate_until, standing: standing.to_owned() }
+        let shortage = shortages.get(id).cloned();
+        MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, certificate_until, shortage, standing: standing.to_owned() }
     });
     let members = members.collect();
     let ledger = core.agreed.ledger();

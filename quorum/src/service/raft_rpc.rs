@@ -8,19 +8,62 @@ use crate::network::GENERATION_HEADER;
 use crate::pack::{pack, unpack, with_causes};
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
+use crate::store::room::Lack;
 use crate::wire::{AuditPageRequest, HeartbeatSummary, RosterQuestion};
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
+use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, VoteRequest};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
 
 pub(super) struct RaftService {
-    pub(super) core: Arc<Core>,
+    core: Arc<Core>,
+    /// Whether the next entries that there is no room for are answered with how far the logs agree.
+    says_matched: AtomicBool,
 }
 
+type Appended = Result<AppendEntriesResponse<u64>, RaftError<u64>>;
+
 impl RaftService {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self { core, says_matched: AtomicBool::new(true) }
+    }
+
+    async fn append_here(&self, rpc: AppendEntriesRequest<TypeConfig>) -> Appended {
+        let answer = self.core.raft.append_entries(rpc).await;
+        if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_) | AppendEntriesResponse::Conflict))
+        {
+            self.core.heard_leader();
+        }
+        answer
+    }
+
+    /// The leader is heard, and its entries are not taken: the others are a majority, or nothing is agreed upon.
+    ///
+    /// Every other answer is that the logs agree up to before these entries, so that this member counts as one that follows. The
+    /// ones between are none: while entries are on their way to a member, openraft keeps the leader's log for it, for ever.
+    async fn hear_alone(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
+        let before = rpc.prev_log_id;
+        rpc.entries.clear();
+        rpc.leader_commit = rpc.leader_commit.min(before);
+        let answer = self.append_here(rpc).await;
+        if !matches!(answer, Ok(AppendEntriesResponse::Success)) {
+            return Ok(answer);
+        }
+        self.pause().await;
+        if before.is_some() && self.says_matched.fetch_xor(true, Ordering::Relaxed) {
+            return Ok(Ok(AppendEntriesResponse::PartialSuccess(before)));
+        }
+        Err(no_room("its entries are"))
+    }
+
+    /// The leader sends the same again at once.
+    async fn pause(&self) {
+        tokio::time::sleep(Duration::from_millis(self.core.config.heartbeat_ms / 2)).await;
+    }
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
         let caller = Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))?;
@@ -65,18 +108,19 @@ impl RaftService {
     }
 }
 
+fn no_room(what: &str) -> Status {
+    Status::resource_exhausted(format!("there is no room on this member's disk: {what} not taken"))
+}
+
 #[tonic::async_trait]
 impl Raft for RaftService {
     async fn append(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(&request)?;
         self.same_generation(member, &request)?;
-        let entries: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
-        self.speaks_for(member, entries.vote.leader_id.node_id)?;
-        let answer = self.core.raft.append_entries(entries).await;
-        if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_) | AppendEntriesResponse::Conflict))
-        {
-            self.core.heard_leader();
-        }
+        let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
+        self.speaks_for(member, rpc.vote.leader_id.node_id)?;
+        let no_room = !rpc.entries.is_empty() && self.core.room.look().is_some_and(|s| s.lack == Lack::All);
+        let answer = if no_room { self.hear_alone(rpc).await? } else { self.append_here(rpc).await };
         Ok(Response::new(pack(&answer)?))
     }
 
@@ -95,6 +139,13 @@ impl Raft for RaftService {
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.heard_leader();
+        if self.core.room.look().is_some() {
+            // No heartbeats come while a snapshot does: without any, this member would want to lead.
+            let (vote, none) = (part.vote, None);
+            let _heard = self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
+            self.pause().await;
+            return Err(no_room("a snapshot is"));
+        }
         // Who joins knows nobody yet.
         let members = part.meta.last_membership.membership().nodes().map(|(id, peer)| (*id, peer));
         self.core.peers.introduce(self.core.config.id, members);
@@ -128,7 +179,8 @@ impl Raft for RaftService {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             self.core.hearts.heard(node, incarnation, at);
         }
-        Ok(Response::new(Packed::default()))
+        self.core.shortages.told(summary.from.0, summary.shortage);
+        Ok(Response::new(pack(&self.core.shortages())?))
     }
 
     async fn roster(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {

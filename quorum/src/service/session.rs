@@ -28,6 +28,10 @@ use tonic::{Status, Streaming};
 const DOWN_QUEUE: usize = 64;
 /// Reports that are committed together.
 const REPORTS_MAX: usize = 64;
+/// Reports that wait for room on the leader's disk, at most.
+const WAITING_MAX: usize = 4096;
+/// Between two tries to commit them.
+const WAITING_PAUSE: Duration = Duration::from_secs(1);
 /// How long an agent may take to say who it is, or to read what it is sent.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long this member may lie behind the leader at a registration.
@@ -126,6 +130,10 @@ struct Session<'a> {
     beat: Option<(u64, Instant)>,
     /// What was last sent.
     sent: Option<Vec<DesiredShare>>,
+    /// Reports that wait for room on the leader's disk.
+    waiting: Vec<NodeReport>,
+    /// When they are tried again.
+    again: Instant,
 }
 
 impl<'a> Session<'a> {
@@ -143,6 +151,8 @@ impl<'a> Session<'a> {
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
+            // It comes again.
+            Some(Err(refusal @ Refusal::DiskFull { .. })) => return Err(Ended::Close(refusal.to_string())),
             Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         };
@@ -155,7 +165,19 @@ impl<'a> Session<'a> {
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
         core.hearts.heard(node.clone(), incarnation, Instant::now());
-        let mut session = Self { core, down, node, incarnation, changed, rosters, known: core.hearts.known(), beat: None, sent: None };
+        let mut session = Self {
+            core,
+            down,
+            node,
+            incarnation,
+            changed,
+            rosters,
+            known: core.hearts.known(),
+            beat: None,
+            sent: None,
+            waiting: Vec::new(),
+            again: Instant::now(),
+        };
         let registered = Down::Registered {
             incarnation,
             generation: core.agreed.ledger().generation(),
@@ -195,6 +217,7 @@ impl<'a> Session<'a> {
                     },
                     () = self.changed.notified() => self.send_desired(Revision(0)).await?,
                     Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
+                    () = tokio::time::sleep_until(self.again.into()), if !self.waiting.is_empty() => self.commit(Vec::new()).await?,
                     known = self.known.changed(), if self.beat.is_some() => {
                         if known.is_ok() {
                             self.acknowledge_beat().await?;
@@ -267,8 +290,9 @@ impl<'a> Session<'a> {
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
         self.core.hearts.heard(self.node.clone(), self.incarnation, Instant::now());
+        let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
-        let actions = reports.into_iter().map(Action::Report).collect();
+        let actions = reports.iter().cloned().map(Action::Report).collect();
         let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let mut acked = None;
         let mut superseded = Vec::new();
@@ -290,6 +314,14 @@ impl<'a> Session<'a> {
             self.down.send(&Down::Acked { incarnation: self.incarnation, seq, superseded }).await?;
         }
         match refused {
+            // The session stays, so that the node counts as one that lives. The agent has them until they are acknowledged: what is
+            // more than this comes again in another session.
+            Some(Refusal::DiskFull { .. }) if reports.len() <= WAITING_MAX => {
+                reports.retain(|r| acked.is_none_or(|acked| r.seq > acked));
+                self.waiting = reports;
+                self.again = Instant::now() + WAITING_PAUSE;
+                Ok(())
+            }
             Some(refusal) => Err(Ended::Close(refusal.to_string())),
             None => Ok(()),
         }

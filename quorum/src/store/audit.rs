@@ -232,7 +232,7 @@ impl Checkpoint {
         let sealed = self.full.iter().map(|full| full.seal()).collect::<Result<_, _>>()?;
         let active = match self.active {
             Some((path, file, upto)) => {
-                file.sync_data().map_err(StoreError::io(&path, "cannot be synced"))?;
+                file.sync_data().map_err(StoreError::unsynced(&path))?;
                 Some((path, upto))
             }
             None => None,

@@ -5,6 +5,7 @@ use super::directory::Directory;
 use super::kept::Kept;
 use super::log::Log;
 use super::machine::Machine;
+use super::room::Room;
 use super::segments::{SEGMENT_HEADER, Segments};
 use super::{StoreError, snapshot_file};
 use crate::ledger::{Action, Command};
@@ -14,6 +15,7 @@ use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use tokio_util::sync::CancellationToken;
 
 /// A folder that goes away with the test.
 struct Scratch(PathBuf);
@@ -118,12 +120,16 @@ fn entry(index: u64) -> Entry {
     Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(&[command]).unwrap()) }
 }
 
+fn no_reserve(dir: &Path) -> Room {
+    Room::open(dir, 0, CancellationToken::new()).unwrap()
+}
+
 async fn reopen(scratch: &Scratch) -> (Log, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     // As if every entry up to there were in the newest snapshot and in the one before it.
     let kept = Kept::default();
     kept.are(vec![100, 99]);
-    (Log::open(&directory, 1, kept).unwrap(), directory)
+    (Log::open(&directory, 1, kept, no_reserve(&scratch.0)).unwrap(), directory)
 }
 
 /// Closes the log and waits until its folder is free.
@@ -212,7 +218,7 @@ async fn nothing_is_applied_that_is_not_on_disk() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     let mark = super::synced::SyncedMark::new(Some(id(1)));
-    let mut machine = Machine::open(&directory, Kept::default(), 0, mark.reader()).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), 0, mark.reader(), no_reserve(&scratch.0)).unwrap();
     machine.apply([entry(1)]).await.unwrap();
     {
         let mut applying = std::pin::pin!(machine.apply([entry(2)]));
@@ -391,7 +397,7 @@ fn on_disk(index: u64) -> super::synced::Synced {
 
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory, Kept::default(), 0, on_disk(30)).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), 0, on_disk(30), no_reserve(&scratch.0)).unwrap();
     let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
     assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
     (machine, directory)
@@ -406,7 +412,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     drop((machine, directory, snapshot));
     let open = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        Machine::open(&directory, Kept::default(), 1, on_disk(30)).map(|machine| (machine, directory))
+        Machine::open(&directory, Kept::default(), 1, on_disk(30), no_reserve(&scratch.0)).map(|machine| (machine, directory))
     };
     {
         let (mut machine, _directory) = open().unwrap();

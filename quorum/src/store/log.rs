@@ -4,7 +4,8 @@
 //!   openraft ──append──▶ index (entries are readable at once) ──job──▶ writer thread: write … write, one sync, callbacks
 //! ```
 //!
-//! One thread owns the files. Appends that wait while it syncs are written together and share the next sync. Recent
+//! One thread owns the files. Appends that wait while it syncs are written together and share the next sync. What finds no
+//! room on the disk takes of the reserve, and waits where that is gone ([`super::room`]). Recent
 //! entries stay in memory, bounded by bytes; older ones are read from their segment.
 //!
 //! A follower's append is told when it is on disk. A leader's is told at once, so that the others write it at the same
@@ -14,6 +15,7 @@
 use super::directory::{Directory, replace};
 use super::kept::Kept;
 use super::power::Power;
+use super::room::Room;
 use super::segments::{self, Files, Place, Segments};
 use super::synced::{Synced, SyncedMark};
 use super::{StoreError, segments::Stored};
@@ -89,7 +91,7 @@ impl Log {
     ///
     /// Where this member led when it stopped, its vote is read as not yet granted: others may have entries of that term
     /// that never reached this disk, and no second entry may get the place of one of them.
-    pub fn open(directory: &Directory, member: u64, kept: Kept) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, member: u64, kept: Kept, room: Room) -> Result<Self, StoreError> {
         let path = directory.path();
         let vote = read_small::<Vote>(&path.join("vote"))?
             .map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
@@ -109,6 +111,7 @@ impl Log {
             segments,
             mark,
             power: Power::from_environment(),
+            room,
             failed: false,
         };
         std::thread::Builder::new()
@@ -272,6 +275,7 @@ struct Writer {
     segments: Segments,
     mark: SyncedMark,
     power: Power,
+    room: Room,
     failed: bool,
 }
 
@@ -283,7 +287,8 @@ impl Writer {
                 Job::Append(append) => next = self.append(queue, append),
                 // Whoever asked may have been stopped meanwhile; the work is done all the same.
                 Job::Vote { vote, done } => {
-                    let _gone = done.send(write_small(&self.path("vote"), &vote));
+                    let path = self.path("vote");
+                    let _gone = done.send(self.room.waiting("a vote", || write_small(&path, &vote)));
                 }
                 Job::Truncate { since, done } => {
                     let _gone = done.send(self.truncate(since));
@@ -344,7 +349,7 @@ impl Writer {
         if self.failed {
             return Err(StoreError::Stopped);
         }
-        let places = self.segments.append(first, payloads)?;
+        let places = self.room.waiting("the log", || self.segments.append(first, payloads))?;
         let mut index = lock(&self.index);
         for (at, place) in (first..).zip(places) {
             if let Some(at) = index.at(at) {
@@ -377,7 +382,8 @@ impl Writer {
 
     fn purge(&mut self, upto: LogId, clear: bool) -> Result<(), StoreError> {
         // First the mark: entries up to it are ignored from now on, whether their files are gone or not.
-        write_small(&self.path("purged"), &upto)?;
+        let path = self.path("purged");
+        self.room.waiting("the log's beginning", || write_small(&path, &upto))?;
         if clear {
             self.segments.clear()?;
             let index = lock(&self.index);

@@ -8,6 +8,7 @@
 use super::audit::{AuditChain, Checkpoint, Records, Sealed, Search};
 use super::directory::Directory;
 use super::kept::Kept;
+use super::room::Room;
 use super::snapshot_file::{About, Loaded};
 use super::synced::Synced;
 use super::{StoreError, previous, snapshot_file};
@@ -160,6 +161,7 @@ pub struct Machine {
     snapshots: Arc<Snapshots>,
     /// Nothing is applied that is not on this disk.
     synced: Synced,
+    room: Room,
 }
 
 #[derive(Debug)]
@@ -176,11 +178,11 @@ impl Machine {
     /// snapshot from elsewhere relies on: see [`Agreed::lacks_audit`].
     ///
     /// `log_first`: the first entry that the log still has. What came before it must be in a snapshot.
-    pub fn open(directory: &Directory, kept: Kept, log_first: u64, synced: Synced) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, kept: Kept, log_first: u64, synced: Synced, room: Room) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, log_first)?;
-        let mut audit = AuditChain::open(&dir.join("audit"))?;
+        let mut audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
         previous::take_over_file(dir, &mut audit)?;
         if let Some(loaded) = &loaded {
             if let Some(section) = loaded.audit.filter(|_| audit.head().seq < loaded.ledger.audit_head().seq) {
@@ -209,6 +211,7 @@ impl Machine {
             membership,
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
             synced,
+            room,
         })
     }
 
@@ -222,21 +225,35 @@ impl Machine {
         Arc::clone(&self.agreed)
     }
 
-    fn apply_proposal(&self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
+    async fn apply_proposal(&self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
         // Another member wrote what this version does not understand: going on would make the replicas differ.
         let commands = proposal.commands().map_err(|e| apply_failed(log_id, &e))?;
-        let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
         let mut replies = Vec::with_capacity(commands.len());
         let mut records = Vec::new();
         let mut changed = Changed::default();
-        for command in &commands {
-            let applied = ledger.apply(Revision(log_id.index), command);
-            replies.push(applied.result);
-            records.extend(applied.audit);
-            changed.merge(applied.changed);
+        let mut missing = {
+            let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+            for command in &commands {
+                let applied = ledger.apply(Revision(log_id.index), command);
+                replies.push(applied.result);
+                records.extend(applied.audit);
+                changed.merge(applied.changed);
+            }
+            match self.agreed.audit().append(&records) {
+                Ok(()) => {
+                    self.agreed.changes.tell(&ledger, changed);
+                    return Ok(Replies(replies));
+                }
+                Err(error) => Err(error),
+            }
+        };
+        // Without room for its records an entry does not count as applied: nobody is answered, and no snapshot is made. Who
+        // reads what there is goes on meanwhile.
+        while let Err(error) = missing {
+            self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?;
+            missing = self.agreed.audit().append(&records);
         }
-        self.agreed.audit().append(&records).map_err(|e| apply_failed(log_id, &e))?;
-        self.agreed.changes.tell(&ledger, changed);
+        self.agreed.changes.tell(&self.agreed.ledger(), changed);
         Ok(Replies(replies))
     }
 }
@@ -310,7 +327,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             self.synced.reached(entry.log_id.index).await.map_err(|e| apply_failed(entry.log_id, &e))?;
             replies.push(match &entry.payload {
                 EntryPayload::Blank => Replies::default(),
-                EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal)?,
+                EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal).await?,
                 EntryPayload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
                     self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
@@ -331,29 +348,41 @@ impl RaftStateMachine<TypeConfig> for Machine {
             checkpoint: self.agreed.audit().checkpoint(),
             applied: self.applied,
             membership: self.membership.clone(),
+            room: self.room.clone(),
         }
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<tokio::fs::File>, StorageError> {
         let number = self.snapshots.received.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.path().join(format!("{number}.received"));
-        let file = tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
-        let file = file.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
+        let file = loop {
+            let made = tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
+            match made.map_err(StoreError::io(&path, "cannot be made")) {
+                Ok(file) => break file,
+                Err(error) => self.room.again(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?,
+            }
+        };
         // Without a name it goes away with whoever receives it.
         std::fs::remove_file(&path).map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
         Ok(Box::new(file))
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<tokio::fs::File>) -> Result<(), StorageError> {
-        let file = snapshot.into_std().await;
-        let (directory, agreed, meta) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone());
-        let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta).map(|kept| (meta, kept))).await;
+        let file = Arc::new(snapshot.into_std().await);
         let fail = |e: &dyn std::error::Error| {
             self.snapshots.kept.failed();
             tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be installed");
             StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
         };
-        let (meta, kept) = installed.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        let kept = loop {
+            let (directory, agreed, meta, file) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone(), Arc::clone(&file));
+            let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta)).await.map_err(|e| fail(&e))?;
+            match installed {
+                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Ok(kept) => break kept,
+            }
+        };
+        let meta = meta.clone();
         self.snapshots.kept.are(kept);
         tracing::info!(
             upto = meta.last_log_id.map(|id| id.index),
@@ -400,6 +429,15 @@ fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, met
     on_disk(dir)
 }
 
+/// Returns when it is time to try a snapshot again that found no room; gives any other error back.
+async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreError> {
+    if !error.is_full() {
+        return Err(error);
+    }
+    tracing::warn!(error = %pack::with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
+    room.later().await
+}
+
 /// Writes a snapshot of the moment at which it was made.
 #[derive(Debug)]
 pub struct Builder {
@@ -410,6 +448,7 @@ pub struct Builder {
     checkpoint: Result<Checkpoint, StoreError>,
     applied: Option<LogId>,
     membership: StoredMembership,
+    room: Room,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -419,24 +458,31 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let of = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
         let id = format!("{of}-{}", Uuid::new_v4().simple());
         let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
-        let checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
-        let ledger = std::mem::take(&mut self.ledger);
-        let (directory, agreed, of) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
-            let checked = checkpoint?.run()?;
-            agreed.audit().checked(checked);
-            let dir = directory.path();
-            snapshot_file::write(dir, &About::of(of, &ledger, now()), &ledger)?;
-            snapshot_file::remove_older(dir)?;
-            on_disk(dir)
-        })
-        .await;
+        let mut checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
+        let ledger = Arc::new(std::mem::take(&mut self.ledger));
         let fail = |e: &dyn std::error::Error| {
             tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be written");
             StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
         };
-        let kept = written.map_err(|e| fail(&e))?.map_err(|e| fail(&e))?;
+        let kept = loop {
+            // The log behind it stays meanwhile, and grows by no more than the reserve.
+            self.room.enough().await.map_err(|e| fail(&e))?;
+            let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
+            let written = tokio::task::spawn_blocking(move || {
+                // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
+                let checked = checkpoint?.run()?;
+                agreed.audit().checked(checked);
+                let dir = directory.path();
+                snapshot_file::write(dir, &About::of(of, &ledger, now()), &ledger)?;
+                snapshot_file::remove_older(dir)?;
+                on_disk(dir)
+            });
+            match written.await.map_err(|e| fail(&e))? {
+                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Ok(kept) => break kept,
+            }
+            checkpoint = self.agreed.audit().checkpoint();
+        };
         self.snapshots.kept.are(kept);
         let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {

@@ -126,7 +126,8 @@ impl Segments {
         &self.files
     }
 
-    /// Writes entries, the first of which has index `first`, and says where they lie. Not on disk before [`Self::sync`].
+    /// Writes entries, the first of which has index `first`, and says where they lie. Not on disk before [`Self::sync`]. Where
+    /// there was no room, the same may be done again.
     pub fn append(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<Vec<Place>, StoreError> {
         if self.files.is_empty() || self.end >= SEGMENT_BYTES {
             self.begin_segment(first)?;
@@ -143,20 +144,30 @@ impl Segments {
         let path = self.path(segment);
         let end = self.end + bytes.len() as u64;
         if end > self.allocated {
-            let zeros = vec![0; usize::try_from(end - self.allocated + AHEAD_BYTES).unwrap_or(usize::MAX)];
-            file.write_all_at(&zeros, self.allocated).map_err(StoreError::io(&path, "cannot be extended"))?;
-            self.allocated += zeros.len() as u64;
+            match self.extend(&file, &path, end + AHEAD_BYTES) {
+                // On a disk that is nearly full: what is needed.
+                Err(error) if error.is_full() => self.extend(&file, &path, end)?,
+                extended => extended?,
+            }
         }
         file.write_all_at(&bytes, self.end).map_err(StoreError::io(&path, "cannot be written"))?;
         self.end = end;
         Ok(places)
     }
 
+    /// Writes zeros up to `end`.
+    fn extend(&mut self, file: &File, path: &Path, end: u64) -> Result<(), StoreError> {
+        let zeros = vec![0; usize::try_from(end - self.allocated).unwrap_or(usize::MAX)];
+        file.write_all_at(&zeros, self.allocated).map_err(StoreError::io(path, "cannot be extended"))?;
+        self.allocated = end;
+        Ok(())
+    }
+
     /// Waits until everything appended is on disk.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         if self.synced < self.end {
             let (segment, file) = self.last()?;
-            file.sync_data().map_err(StoreError::io(&self.path(segment), "cannot be synced"))?;
+            file.sync_data().map_err(StoreError::unsynced(&self.path(segment)))?;
             self.synced = self.end;
         }
         Ok(())

@@ -102,17 +102,33 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     Ok(found)
 }
 
-/// Writes a snapshot, durably.
+/// Writes a snapshot, durably. Of one that cannot be written nothing is left.
 pub fn write(dir: &Path, about: &About, ledger: &Ledger) -> Result<PathBuf, StoreError> {
     let path = path_of(dir, about.index());
-    let temporary = path.with_extension("snapshot-new");
+    let temporary = Temporary::of(&path);
     let fail = |what| StoreError::io(&path, what);
-    let file = File::create(&temporary).map_err(fail("cannot be made"))?;
+    let file = File::create(&temporary.0).map_err(fail("cannot be made"))?;
     write_to(&file, about, ledger).map_err(fail("cannot be written"))?;
     file.sync_all().map_err(fail("cannot be synced"))?;
-    std::fs::rename(&temporary, &path).map_err(fail("cannot be put in place"))?;
+    std::fs::rename(&temporary.0, &path).map_err(fail("cannot be put in place"))?;
     sync_parent(&path)?;
     Ok(path)
+}
+
+/// A snapshot that is being written. It is gone with this, unless it was put in place.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn of(path: &Path) -> Self {
+        Self(path.with_extension("snapshot-new"))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // One that stays is removed by the next start.
+        let _in_place = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Writes a snapshot into `out`, a piece at a time.
@@ -165,15 +181,15 @@ pub fn take_over(
     check: impl FnOnce(&Loaded) -> Result<(), StoreError>,
 ) -> Result<Loaded, StoreError> {
     let path = path_of(dir, index);
-    let temporary = path.with_extension("snapshot-new");
+    let temporary = Temporary::of(&path);
     let fail = |what| StoreError::io(&path, what);
     let mut from = received;
-    let mut file = File::create(&temporary).map_err(fail("cannot be made"))?;
+    let mut file = File::create(&temporary.0).map_err(fail("cannot be made"))?;
     from.seek(SeekFrom::Start(0)).map_err(fail("what was received cannot be read"))?;
     io::copy(&mut from, &mut file).and_then(|_| file.sync_all()).map_err(fail("cannot be written"))?;
-    let loaded = load(&temporary)?;
+    let loaded = load(&temporary.0)?;
     check(&loaded)?;
-    std::fs::rename(&temporary, &path).map_err(fail("cannot be put in place"))?;
+    std::fs::rename(&temporary.0, &path).map_err(fail("cannot be put in place"))?;
     sync_parent(&path)?;
     Ok(Loaded { path, ..loaded })
 }

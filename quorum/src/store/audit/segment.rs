@@ -178,7 +178,8 @@ impl Active {
         record::write(&mut tail, KIND_AUDIT_SEAL, self.synced, &pack::to_bytes(&seal).map_err(StoreError::Encode)?);
         tail.extend_from_slice(&self.end.to_le_bytes());
         tail.extend_from_slice(SEALED);
-        self.file.write_all_at(&tail, self.end).and_then(|()| self.file.sync_all()).map_err(fail("cannot be written"))?;
+        self.file.write_all_at(&tail, self.end).map_err(fail("cannot be written"))?;
+        self.file.sync_all().map_err(StoreError::unsynced(&self.path))?;
         fs::set_permissions(&self.path, fs::Permissions::from_mode(0o440)).map_err(fail("cannot be made read-only"))?;
         if let Err(error) = self.postings.write(&self.path, &seal.last.hash) {
             tracing::warn!(segment = %self.path.display(), %error, "its index cannot be written: the first search makes it");

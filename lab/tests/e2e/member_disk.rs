@@ -1,0 +1,284 @@
+//! The disk of a quorum's member is full: nothing that was acknowledged is lost, what runs ends well, and with room all goes on.
+
+use crate::harness::{Group, JOB, World};
+use crate::levels::agree;
+use lattice_lab::lattice::text;
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// More than the log of a member reaches back.
+const MANY: u32 = 120;
+
+static MEMBERS: Group = Group {
+    theme: "member_disk",
+    name: "member-disk",
+    nodes: 2,
+    quorum: 3,
+    tweak: |o| "disk_reserve_bytes: 4194304\nsnapshot_entries: 50\n".clone_into(&mut o.member_lines),
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        MEMBERS.test("a_follower_without_room_is_noticed_by_nobody_and_takes_what_it_missed", &[], follower),
+        MEMBERS.test("a_leader_without_room_takes_nothing_new_ends_what_there_is_and_goes_on", &[], leading),
+        MEMBERS.test("without_room_at_a_majority_nothing_new_is_taken", &[], majority),
+    ]
+}
+
+/// A small file system with a member's files, which goes with this.
+struct SmallDisk<'a> {
+    w: &'a World,
+    id: u64,
+    at: PathBuf,
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = process::run(Command::new("cp").arg("-a").arg(from).arg(to), JOB).unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+}
+
+impl<'a> SmallDisk<'a> {
+    fn under(w: &'a World, id: u64) -> Self {
+        let at = w.dir.join(&w.cluster().member(id).unwrap().daemon.name).join("data");
+        faults::kill_member(&w.dir, id).unwrap();
+        let aside = at.with_extension("aside");
+        copy(&at, &aside);
+        mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some("size=64m")).unwrap();
+        let disk = Self { w, id, at };
+        for file in fs::read_dir(&aside).unwrap() {
+            copy(&file.unwrap().path(), &disk.at);
+        }
+        fs::remove_dir_all(&aside).unwrap();
+        faults::start_member(&w.dir, id).unwrap();
+        w.wait("the member to have all of it", || no_lag(w, id));
+        disk
+    }
+
+    /// To the last byte.
+    fn fill(&self) {
+        let mut file = File::options().create(true).append(true).open(self.at.join("fill")).unwrap();
+        for piece in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+    }
+
+    /// What the member keeps for itself as well.
+    fn fill_all(&self) {
+        File::options().write(true).open(self.at.join("reserve")).unwrap().set_len(0).unwrap();
+        self.fill();
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.at.join("fill")).unwrap();
+    }
+
+    fn said(&self) -> String {
+        format!("member {}: the disk of {} is full", self.id, self.at.display())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.w.cluster().member(self.id).unwrap().daemon.log).unwrap()
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = faults::kill_member(&self.w.dir, self.id);
+        // What it wrote meanwhile must not be forgotten.
+        let kept = self.at.with_extension("kept");
+        let _ = fs::remove_file(self.at.join("fill"));
+        let _ = process::run(Command::new("cp").arg("-a").arg(&self.at).arg(&kept), JOB);
+        process::until(JOB, || umount2(&self.at, MntFlags::MNT_DETACH).is_ok());
+        let _ = fs::remove_dir_all(&self.at);
+        let _ = fs::rename(&kept, &self.at);
+        let _ = faults::start_member(&self.w.dir, self.id);
+    }
+}
+
+fn leader(w: &World) -> u64 {
+    let mut leader = None;
+    w.wait("a leader", || {
+        leader = w.lattice.leader().ok().flatten();
+        leader.is_some()
+    });
+    leader.unwrap()
+}
+
+/// The member as the leader sees it.
+fn seen(w: &World, id: u64) -> Value {
+    let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
+    members.as_array().into_iter().flatten().find(|m| m["id"].as_u64() == Some(id)).cloned().unwrap_or_default()
+}
+
+fn matched(w: &World, id: u64) -> u64 {
+    seen(w, id)["matched"].as_u64().unwrap_or(0)
+}
+
+fn no_lag(w: &World, id: u64) -> bool {
+    let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
+    let matched = |id: &u64| members.as_array().into_iter().flatten().find(|m| m["id"].as_u64() == Some(*id))?["matched"].as_u64();
+    let leads = members.as_array().into_iter().flatten().find(|m| m["standing"] == "leader").and_then(|m| m["id"].as_u64());
+    leads.and_then(|leads| matched(&leads)).is_some_and(|all| matched(&id) == Some(all))
+}
+
+fn term(w: &World) -> (u64, Value) {
+    (leader(w), w.lattice.json(&["quorum", "status"]).unwrap()["term"].clone())
+}
+
+fn is_short(w: &World) -> bool {
+    w.ok(&["quorum", "status"]).contains("Disk:")
+}
+
+/// What stays Pending: more nodes than there are.
+fn submissions(w: &World, many: u32) {
+    for _ in 0..many {
+        w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    }
+}
+
+fn is_refused(w: &World, args: &[&str], words: &[&str]) {
+    let refused = w.run(args);
+    assert_eq!(refused.code(), 5, "{args:?}: {}{}", refused.out(), refused.err());
+    for word in words {
+        assert!(refused.err().contains(word), "{args:?}, {word:?}: {}", refused.err());
+    }
+}
+
+/// Until it is not refused any more, with nothing restarted.
+fn taken_again(w: &World) {
+    w.wait("submissions to be taken again", || w.run(&["submit", "--", "/bin/true"]).code() == 0);
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+}
+
+fn comes_right(w: &World) {
+    w.wait("all members to have room", || !is_short(w));
+    w.wait("all members to agree", || agree(w));
+    assert_eq!(w.run(&["audit", "verify"]).code(), 0);
+}
+
+fn follower(w: &World) {
+    let id = (1..=3).find(|id| *id != leader(w)).unwrap();
+    let disk = SmallDisk::under(w, id);
+    let before = term(w);
+    disk.fill();
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disk.said()));
+    // For a while its reserve has room for what the others agree on.
+    submissions(w, 5);
+    w.wait("the follower to write it down", || no_lag(w, id));
+    for number in 0..20 {
+        let script = w.script("large", &format!("#!/bin/sh\n# {number} {}\n", "x".repeat(500_000)));
+        w.submit(&["--nodes", "9", &script]);
+    }
+    let nothing = || text(&seen(w, id), "disk").contains("nothing is taken");
+    w.wait("half of its reserve to be gone", nothing);
+    let taken = matched(w, id);
+    submissions(w, MANY);
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert_eq!(matched(w, id), taken, "it says that it has what it has not");
+    assert!(text(&seen(w, id), "standing") == "follower" && nothing(), "{}", seen(w, id));
+    assert_eq!(term(w), before, "it disturbs nobody");
+
+    // It ends when it is told to, and starts on the full disk.
+    let process = w.cluster().member(id).unwrap().daemon.process.clone().unwrap();
+    process.signal(Signal::SIGTERM).unwrap();
+    assert!(process.gone_within(Duration::from_secs(10)), "it does not end; its log:\n{}", disk.log());
+    faults::start_member(&w.dir, id).unwrap();
+    w.wait("the follower to be back", || text(&seen(w, id), "standing") == "follower");
+    submissions(w, 1);
+    assert_eq!(term(w), before, "it disturbs nobody");
+
+    disk.make_room();
+    w.wait("the follower to be brought up to date", || no_lag(w, id));
+    assert!(disk.log().contains("the leader's snapshot is taken"), "the leader kept its whole log, and that grows without end");
+    comes_right(w);
+}
+
+fn leading(w: &World) {
+    let leads = leader(w);
+    let disk = SmallDisk::under(w, leads);
+    w.wait("it to lead again", || {
+        let _ = w.run(&["quorum", "transfer-leader", &leads.to_string()]);
+        w.lattice.leader().ok().flatten() == Some(leads)
+    });
+    let go = |name: &str| w.dir.join(format!("go-{name}"));
+    let until = |name: &str| format!("echo up; until [ -e {} ]; do sleep 0.02; done; echo over", go(name).display());
+    let begin = |script: &str| {
+        let id = w.submit(&["--nodes", "1", "--", "/bin/sh", "-c", script]);
+        w.wait_log(&id, "up");
+        id
+    };
+    let (first, cancelled) = (begin(&until("first")), begin("echo up; sleep 300"));
+    let token = w.ok(&["lease", "grant", "a", "--ttl", "60s", "-o", "name"]);
+    let before = term(w);
+    disk.fill();
+    let said = disk.said();
+    is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing new is taken", "make room", "transfer-leader"]);
+    is_refused(w, &["lease", "grant", "b"], &[&said]);
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&said));
+    // What there is is served, and what ends is taken.
+    assert_eq!(text(&w.status(&first), "state"), "Running");
+    assert_eq!(w.lattice.nodes().unwrap().len(), 2);
+    w.ok(&["lease", "release", "a", "--token", token.trim()]);
+    w.ok(&["cancel", &cancelled]);
+    assert_eq!(text(&w.ended(&cancelled), "state"), "Cancelled");
+    fs::write(go("first"), "").unwrap();
+    w.completed(&first);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    assert_eq!(term(w), before);
+    disk.make_room();
+    taken_again(w);
+    assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
+
+    // Somebody took the reserve as well: now even an end waits.
+    let second = begin(&until("second"));
+    disk.fill();
+    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    disk.fill_all();
+    is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing is taken"]);
+    is_refused(w, &["cancel", &second], &[&said]);
+    fs::write(go("second"), "").unwrap();
+    w.wait_log(&second, "over");
+    assert_eq!(text(&w.status(&second), "state"), "Running");
+    let node = w.run(&["node", "status"]);
+    assert!(node.code() == 0 && !node.out().contains("lost"), "{}", node.out());
+    disk.make_room();
+    w.completed(&second);
+    taken_again(w);
+    assert_eq!(term(w), before);
+
+    // The remedy where no room can be made at once.
+    disk.fill();
+    is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
+    w.ok(&["quorum", "transfer-leader"]);
+    w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|id| id != leads));
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    disk.make_room();
+    comes_right(w);
+}
+
+fn majority(w: &World) {
+    let leads = leader(w);
+    let disks: Vec<SmallDisk<'_>> = (1..=3).filter(|id| *id != leads).map(|id| SmallDisk::under(w, id)).collect();
+    let before = term(w);
+    disks[0].fill();
+    w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&disks[0].said()));
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    disks[1].fill();
+    w.wait("both to be said", || w.ok(&["quorum", "status"]).contains(&disks[1].said()));
+    let short = disks.iter().filter(|disk| disk.id != leader(w)).map(SmallDisk::said).collect::<Vec<_>>();
+    is_refused(w, &["submit", "--", "/bin/true"], &short.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(term(w), before);
+    disks[0].make_room();
+    taken_again(w);
+    disks[1].make_room();
+    comes_right(w);
+    assert_eq!(term(w), before);
+}

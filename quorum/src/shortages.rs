@@ -1,0 +1,61 @@
+//! Which members have too little room on their disks, as they said it last. In memory: the leader hears it with their heartbeats
+//! and tells it to all.
+
+use crate::roster::Roster;
+use crate::store::room::Shortage;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What members said.
+#[derive(Debug, Default)]
+pub struct Shortages(Mutex<BTreeMap<u64, Shortage>>);
+
+impl Shortages {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Shortage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A member says how it stands with it.
+    pub fn told(&self, member: u64, shortage: Option<Shortage>) {
+        match shortage {
+            Some(shortage) => self.known().insert(member, shortage),
+            None => self.known().remove(&member),
+        };
+    }
+
+    /// The leader says how all stand with it.
+    pub fn are(&self, shortages: BTreeMap<u64, Shortage>) {
+        *self.known() = shortages;
+    }
+
+    /// Everybody is to say it again.
+    pub fn forget(&self) {
+        self.known().clear();
+    }
+
+    /// All that are known.
+    pub fn all(&self) -> BTreeMap<u64, Shortage> {
+        self.known().clone()
+    }
+}
+
+/// Whether the members that vote decide without these.
+pub fn is_majority_without(roster: &Roster, short: &BTreeSet<u64>) -> bool {
+    roster.votes.iter().all(|votes| votes.difference(short).count() > votes.len() / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_of_each_set_is_needed() {
+        let of = |votes: &[&[u64]], short: &[u64]| {
+            let votes = votes.iter().map(|set| set.iter().copied().collect()).collect();
+            is_majority_without(&Roster { votes, ..Roster::default() }, &short.iter().copied().collect())
+        };
+        assert!(of(&[&[1, 2, 3]], &[]) && of(&[&[1, 2, 3]], &[2]) && of(&[&[1, 2, 3]], &[2, 4]));
+        assert!(!of(&[&[1, 2, 3]], &[2, 3]) && !of(&[&[1]], &[1]));
+        assert!(!of(&[&[1, 2, 3], &[1, 2, 3, 4]], &[3, 4]));
+    }
+}

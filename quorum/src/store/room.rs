@@ -1,0 +1,359 @@
+//! Room on the disk that has a member's files.
+//!
+//! ```text
+//!   the reserve is whole, and as much again is free    everything is taken
+//!   less than that                                     nothing new is taken; what ends work and keeps nodes in touch is
+//!   half of the reserve is gone                        nothing is taken: the rest is for what was agreed on already
+//!   all of it is gone                                  what is being written waits, and is written when there is room
+//! ```
+//!
+//! The reserve is a file of blocks that are allocated and hold nothing. A write that finds no room gets a piece of it and is
+//! tried again. Once there is room beside it, it is filled up again, and everything is taken as before: openraft stops for ever
+//! at the first failure of the disk, so none for want of room ever reaches it.
+
+use super::StoreError;
+use crate::pack::with_causes;
+use lattice_model::resources::bytes_text;
+use nix::fcntl::posix_fallocate;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// The reserve's name in the folder.
+pub const FILE: &str = "reserve";
+/// What one write that found no room gets of it.
+const PIECE_BYTES: u64 = 1024 * 1024;
+/// Between two tries to write on a full disk.
+const PAUSE: Duration = Duration::from_millis(200);
+/// When a snapshot that found no room is tried again.
+const LATER: Duration = Duration::from_secs(5);
+/// How often it is looked whether there is room again.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What there is no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Lack {
+    /// Nothing new is taken; what ends work, gives something back or keeps nodes in touch is.
+    New,
+    /// Nothing is taken.
+    All,
+}
+
+/// A disk with too little room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shortage {
+    /// The member's folder there.
+    pub dir: String,
+    /// Bytes that are free, the reserve not counted.
+    pub free_bytes: u64,
+    /// As many must be free before everything is taken again.
+    pub wanted_bytes: u64,
+    /// What is therefore not taken.
+    pub lack: Lack,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (free, wanted) = (bytes_text(self.free_bytes), bytes_text(self.wanted_bytes));
+        let taken = match self.lack {
+            Lack::New => "nothing new is taken",
+            Lack::All => "nothing is taken",
+        };
+        write!(f, "the disk of {} is full ({free} are free, {wanted} are needed): {taken}", self.dir)
+    }
+}
+
+/// Whether there is room, and the reserve. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Room(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    /// What the reserve is to have.
+    whole: u64,
+    reserve: Mutex<Option<File>>,
+    shortage: watch::Sender<Option<Shortage>>,
+    stop: CancellationToken,
+}
+
+impl Room {
+    /// On the disk of `dir`, with a reserve of so many bytes; with 0 there is none, and always room. Whoever waits for room
+    /// gives up with `stop`.
+    pub fn open(dir: &Path, whole: u64, stop: CancellationToken) -> Result<Self, StoreError> {
+        let this =
+            Self(Arc::new(Inner { dir: dir.to_owned(), whole, reserve: Mutex::new(None), shortage: watch::Sender::new(None), stop }));
+        if let Err(error) = this.fill()
+            && !error.is_full()
+        {
+            return Err(error);
+        }
+        this.look();
+        Ok(this)
+    }
+
+    fn reserve(&self) -> MutexGuard<'_, Option<File>> {
+        self.0.reserve.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are free. A file system that does not say has enough.
+    fn free(&self) -> u64 {
+        nix::sys::statvfs::statvfs(&self.0.dir).map_or(u64::MAX, |s| s.blocks_available().saturating_mul(s.fragment_size()))
+    }
+
+    /// What is missing now, if anything.
+    pub fn look(&self) -> Option<Shortage> {
+        let reserve = allocated(&mut self.reserve());
+        let free_bytes = self.free();
+        let mut now = None;
+        self.0.shortage.send_if_modified(|was| {
+            let (lack, wanted_bytes) = judge(free_bytes, reserve, self.0.whole, was.is_some());
+            now = lack.map(|lack| Shortage { dir: self.0.dir.display().to_string(), free_bytes, wanted_bytes, lack });
+            let lacked = was.as_ref().map(|was| was.lack);
+            match &now {
+                Some(now) if lacked != Some(now.lack) => tracing::error!(reserve, "{now}. Work that runs goes on; make room there"),
+                None if lacked.is_some() => tracing::info!(free_bytes, "there is room on the disk again"),
+                Some(_) | None => {}
+            }
+            std::mem::replace(was, now.clone()) != *was
+        });
+        now
+    }
+
+    /// Fills the reserve up where there is room for it beside what is to stay free.
+    fn fill(&self) -> Result<(), StoreError> {
+        let (path, whole) = (self.0.dir.join(FILE), self.0.whole);
+        let mut reserve = self.reserve();
+        if whole == 0 {
+            return Ok(());
+        }
+        let file = match &mut *reserve {
+            Some(file) => file,
+            none => {
+                let options = File::options().create(true).truncate(false).read(true).write(true).open(&path);
+                none.insert(options.map_err(StoreError::io(&path, "cannot be made"))?)
+            }
+        };
+        let length = file.metadata().map_err(StoreError::io(&path, "cannot be read"))?.len();
+        if length > whole {
+            file.set_len(whole).map_err(StoreError::io(&path, "cannot be cut"))?;
+        }
+        let there = allocated(&mut reserve);
+        let (Some(file), Ok(length)) = (&*reserve, i64::try_from(whole)) else { return Ok(()) };
+        if there >= whole || self.free() < wanted(there, whole, true) {
+            return Ok(());
+        }
+        posix_fallocate(file, 0, length).map_err(|e| StoreError::io(&path, "no room can be set aside in it")(e.into()))
+    }
+
+    /// Gives a piece of the reserve back to the disk. False where nothing is left of it.
+    fn give(&self) -> bool {
+        let given = {
+            let mut reserve = self.reserve();
+            let left = allocated(&mut reserve);
+            let cut = |file: &File| file.set_len(left.saturating_sub(PIECE_BYTES));
+            left > 0
+                && reserve.as_ref().is_some_and(|file| {
+                    cut(file).inspect_err(|error| tracing::error!(%error, "the reserve on the disk cannot be given back")).is_ok()
+                })
+        };
+        self.look();
+        given
+    }
+
+    /// Does it, and again with pieces of the reserve while there is no room for it. Touches the disk.
+    pub fn within<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        loop {
+            match work() {
+                Err(error) if error.is_full() && self.give() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The same, and then with pauses until there is room. Blocks: for a thread that has nothing else to do.
+    pub fn waiting<T>(&self, what: &str, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut waits = false;
+        loop {
+            match self.within(&mut work) {
+                Err(error) if error.is_full() && !self.0.stop.is_cancelled() => {
+                    if !std::mem::replace(&mut waits, true) {
+                        tracing::error!(error = %with_causes(&error), "{what} waits for room on the disk");
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                done => {
+                    if waits && done.is_ok() {
+                        tracing::info!("{what} goes on");
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Returns when what failed may be tried again; gives the error back where it was not for want of room, or the member stops.
+    pub async fn again(&self, error: StoreError) -> Result<(), StoreError> {
+        if !error.is_full() {
+            return Err(error);
+        }
+        if self.give() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = self.0.stop.cancelled() => Err(error),
+            () = tokio::time::sleep(PAUSE) => Ok(()),
+        }
+    }
+
+    /// Returns when nothing is missing.
+    pub async fn enough(&self) -> Result<(), StoreError> {
+        let mut shortage = self.0.shortage.subscribe();
+        tokio::select! {
+            () = self.0.stop.cancelled() => Err(StoreError::Stopping),
+            enough = shortage.wait_for(Option::is_none) => enough.map(drop).map_err(|_| StoreError::Stopping),
+        }
+    }
+
+    /// Returns after a while, and when nothing is missing then: what found no room may be larger than what is free.
+    pub async fn later(&self) -> Result<(), StoreError> {
+        tokio::select! {
+            () = self.0.stop.cancelled() => return Err(StoreError::Stopping),
+            () = tokio::time::sleep(LATER) => {}
+        }
+        self.enough().await
+    }
+
+    /// Looks after it until the member stops.
+    pub async fn tend(self) {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = false;
+        loop {
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            let this = self.clone();
+            let filled = tokio::task::spawn_blocking(move || {
+                let filled = this.fill();
+                this.look();
+                filled
+            });
+            match filled.await {
+                // That is looked at, and told, by itself.
+                Ok(Err(error)) if error.is_full() => {}
+                Ok(Err(error)) if !failed => {
+                    failed = true;
+                    tracing::error!(error = %with_causes(&error), "the reserve on the disk cannot be filled");
+                }
+                Ok(Ok(())) => failed = false,
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// The bytes of the reserve that are allocated. One that somebody removed is let go: its blocks are free then.
+fn allocated(reserve: &mut Option<File>) -> u64 {
+    let metadata = reserve.as_ref().and_then(|file| file.metadata().ok());
+    match metadata {
+        Some(metadata) if metadata.nlink() > 0 => metadata.len().min(metadata.blocks().saturating_mul(512)),
+        Some(_) | None => {
+            *reserve = None;
+            0
+        }
+    }
+}
+
+/// As many bytes must be free: the reserve can be filled up, and as much stays. A quarter more where there was too little:
+/// so that it does not come and go.
+fn wanted(reserve: u64, whole: u64, was_short: bool) -> u64 {
+    let more = if was_short { whole / 4 } else { 0 };
+    whole.saturating_sub(reserve).saturating_add(whole).saturating_add(more)
+}
+
+/// What there is no room for, and how much must be free.
+fn judge(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>, u64) {
+    let wanted = wanted(reserve, whole, was_short);
+    let lack = if reserve < whole / 2 {
+        Some(Lack::All)
+    } else if reserve < whole || free < wanted {
+        Some(Lack::New)
+    } else {
+        None
+    };
+    (lack, wanted)
+}
+
+impl StoreError {
+    /// Whether there was no room on the disk, and the same may be done again.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_follows_from_what_is_free_and_from_the_reserve() {
+        let lack = |free, reserve, was_short| judge(free, reserve, 100, was_short).0;
+        assert_eq!(lack(100, 100, false), None);
+        assert_eq!(lack(99, 100, false), Some(Lack::New));
+        assert_eq!(lack(124, 100, true), Some(Lack::New), "not at the first byte");
+        assert_eq!(lack(125, 100, true), None);
+        assert_eq!(lack(u64::MAX, 99, false), Some(Lack::New), "the reserve is filled first");
+        assert_eq!(lack(0, 50, false), Some(Lack::New));
+        assert_eq!(lack(u64::MAX, 49, false), Some(Lack::All), "a quota ends before the disk does");
+        assert_eq!(judge(0, 40, 100, true).1, 60 + 100 + 25);
+        assert_eq!(judge(0, 0, 0, false).0, None, "none is wanted");
+    }
+
+    #[test]
+    fn a_piece_is_given_for_each_try_and_the_reserve_is_filled_again() {
+        let dir = std::env::temp_dir().join(format!("lattice-room-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let stop = CancellationToken::new();
+        let room = Room::open(&dir, 3 * PIECE_BYTES, stop.clone()).unwrap();
+        assert_eq!((room.look(), allocated(&mut room.reserve())), (None, 3 * PIECE_BYTES));
+        let full = || StoreError::io(Path::new("f"), "cannot be written")(io::ErrorKind::StorageFull.into());
+        let mut tries = 0;
+        let done = room.within(|| {
+            tries += 1;
+            if tries < 3 { Err(full()) } else { Ok(allocated(&mut room.reserve())) }
+        });
+        assert_eq!((done.unwrap(), tries), (PIECE_BYTES, 3));
+        assert_eq!(room.look().map(|s| s.lack), Some(Lack::All));
+        // More than there is: an error to who cannot wait, and to who can once the member stops.
+        assert!(room.within(|| Err::<(), _>(full())).unwrap_err().is_full());
+        stop.cancel();
+        assert!(room.waiting("it", || Err::<(), _>(full())).unwrap_err().is_full());
+        // Only what may be done again is.
+        let mut tries = 0;
+        let unsynced = |source| StoreError::Unsynced { path: "f".into(), source };
+        let once = room.within(|| {
+            tries += 1;
+            Err::<(), _>(unsynced(io::ErrorKind::StorageFull.into()))
+        });
+        assert!(once.is_err() && tries == 1);
+
+        std::fs::remove_file(dir.join(FILE)).unwrap();
+        assert_eq!(room.look().map(|s| s.lack), Some(Lack::All));
+        room.fill().unwrap();
+        assert_eq!((room.look(), allocated(&mut room.reserve())), (None, 3 * PIECE_BYTES));
+        drop(room);
+        let smaller = Room::open(&dir, PIECE_BYTES, stop).unwrap();
+        assert_eq!(allocated(&mut smaller.reserve()), PIECE_BYTES);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
