@@ -168,7 +168,7 @@ pub(crate) struct Core {
     /// On the disk.
     pub room: Room,
     /// Of the members' disks.
-    pub shortages: Shortages,
+    pub shortages: Arc<Shortages>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -238,7 +238,9 @@ impl Member {
             peers.introduce(config.id, known.iter().map(|(id, peer)| (*id, peer)));
         }
         chain::complete(&agreed, &peers).await?;
-        let network = Network { peers: peers.clone(), agreed: Arc::clone(&agreed), synced: log.synced() };
+        let shortages = Arc::new(Shortages::default());
+        let network =
+            Network { peers: peers.clone(), agreed: Arc::clone(&agreed), synced: log.synced(), shortages: Arc::clone(&shortages) };
         let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), network, log, machine).await?;
         if bootstrap {
             initialise(&raft, &config).await?;
@@ -278,7 +280,7 @@ impl Member {
             lease_clocks: Mutex::default(),
             levels: Levels::default(),
             room,
-            shortages: Shortages::default(),
+            shortages,
             led,
             stop,
         });

@@ -4,8 +4,9 @@
 use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
+use crate::shortages::Shortages;
 use crate::store::machine::Agreed;
-use crate::store::room::Shortage;
+use crate::store::room::{Lack, Shortage};
 use crate::store::synced::Synced;
 use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
@@ -13,7 +14,7 @@ use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
 use openraft::AnyError;
-use openraft::error::{InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
+use openraft::error::{Infallible, InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
@@ -217,6 +218,8 @@ pub struct Network {
     pub agreed: Arc<Agreed>,
     /// Nobody is told of a commit that is not on this member's disk.
     pub synced: Synced,
+    /// Nobody is sent what there is no room for.
+    pub shortages: Arc<Shortages>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -228,6 +231,8 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             link: self.peers.link(target, peer).map_err(|e| with_causes(&e)),
             agreed: Arc::clone(&self.agreed),
             synced: self.synced.clone(),
+            shortages: Arc::clone(&self.shortages),
+            says_matched: false,
         }
     }
 }
@@ -240,6 +245,9 @@ pub struct Wire {
     link: Result<Link, String>,
     agreed: Arc<Agreed>,
     synced: Synced,
+    shortages: Arc<Shortages>,
+    /// Whether openraft was told last how far the logs agree, where entries are held back.
+    says_matched: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -310,6 +318,13 @@ impl Wire {
     }
 }
 
+impl Wire {
+    fn no_room<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
+        let why = "there is no room on its disk".to_owned();
+        RPCError::Unreachable(Unreachable::new(&NoAnswer { target: self.target, why }))
+    }
+}
+
 impl RaftNetwork<TypeConfig> for Wire {
     async fn append_entries(
         &mut self,
@@ -317,7 +332,22 @@ impl RaftNetwork<TypeConfig> for Wire {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Peer, RaftError<u64>>> {
         rpc.leader_commit = rpc.leader_commit.min(self.synced.upto());
-        self.ask(Rpc::Append, &rpc, option).await
+        let held_back = !rpc.entries.is_empty() && self.shortages.of(self.target) == Some(Lack::All);
+        if held_back {
+            rpc.entries.clear();
+            rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);
+        }
+        let pause = option.hard_ttl() / 2;
+        let answer = self.ask(Rpc::Append, &rpc, option).await?;
+        if !held_back || !matches!(answer, AppendEntriesResponse::Success) {
+            return Ok(answer);
+        }
+        // openraft sends the same again at once. Every other time it hears that the logs agree up to before these entries: the
+        // member counts as one that follows. The times between it hears of a failure: while entries are on their way to a
+        // member, it keeps the whole log for it.
+        tokio::time::sleep(pause).await;
+        self.says_matched = !self.says_matched && rpc.prev_log_id.is_some();
+        if self.says_matched { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
     }
 
     async fn install_snapshot(
@@ -325,6 +355,13 @@ impl RaftNetwork<TypeConfig> for Wire {
         rpc: InstallSnapshotRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<InstallSnapshotResponse<u64>, RPCError<u64, Peer, RaftError<u64, InstallSnapshotError>>> {
+        if self.shortages.of(self.target).is_some() {
+            // No heartbeats go to a member that a snapshot is sent to: without any, it would want to lead.
+            let heartbeat =
+                AppendEntriesRequest::<TypeConfig> { vote: rpc.vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
+            let _heard: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;
+            return Err(self.no_room());
+        }
         self.ask(Rpc::InstallSnapshot, &rpc, option).await
     }
 

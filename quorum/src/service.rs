@@ -63,7 +63,7 @@ pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
     let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let raft = RaftServer::new(raft_rpc::RaftService::new(Arc::clone(core)))
+    let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let incoming = |listener| accepting::incoming(listener, core.credentials.clone(), core.stop.clone());

@@ -2,7 +2,7 @@
 //! and tells it to all.
 
 use crate::roster::Roster;
-use crate::store::room::Shortage;
+use crate::store::room::{Lack, Shortage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +31,11 @@ impl Shortages {
     /// Everybody is to say it again.
     pub fn forget(&self) {
         self.known().clear();
+    }
+
+    /// What there is no room for at this member, if anything.
+    pub fn of(&self, member: u64) -> Option<Lack> {
+        self.known().get(&member).map(|shortage| shortage.lack)
     }
 
     /// All that are known.

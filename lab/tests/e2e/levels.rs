@@ -7,6 +7,7 @@ use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
+use lattice_quorum::tls::ClientTls;
 use lattice_quorum::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
@@ -60,9 +61,8 @@ fn submissions(w: &World, many: u32) {
 }
 
 /// Whether all members have the same state at the same revision.
-pub fn agree(w: &World) -> bool {
+pub fn agree(w: &World, tls: &ClientTls) -> bool {
     let cluster = w.cluster();
-    let tls = certificate(&cluster, "hashes", Role::Api).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let states: BTreeSet<_> = runtime.block_on(async {
         let mut states = BTreeSet::new();
@@ -79,6 +79,7 @@ pub fn agree(w: &World) -> bool {
 }
 
 fn mixed(w: &World) {
+    let tls = certificate(&w.cluster(), "levels", Role::Api).unwrap();
     assert_eq!(level(w), u64::from(LEVEL_FIRST));
     upgrade(w, 1);
     upgrade(w, 2);
@@ -90,7 +91,7 @@ fn mixed(w: &World) {
     faults::kill_member(&w.dir, 3).unwrap();
     submissions(w, 4 * SNAPSHOT_ENTRIES);
     faults::start_member(&w.dir, 3).unwrap();
-    w.wait("all members to agree", || agree(w));
+    w.wait("all members to agree", || agree(w, &tls));
     let log = std::fs::read_to_string(&w.cluster().member(3).unwrap().daemon.log).unwrap();
     assert!(log.contains("the leader's snapshot is taken"), "the log reached back far enough, and nothing was proven");
 
@@ -101,7 +102,7 @@ fn mixed(w: &World) {
         w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
         submissions(w, SNAPSHOT_ENTRIES);
         assert_eq!(w.run(&["audit", "verify"]).code(), 0);
-        w.wait("all members to agree", || agree(w));
+        w.wait("all members to agree", || agree(w, &tls));
     }
     assert_eq!(level(w), u64::from(LEVEL_FIRST));
     let early = w.run(&["lease", "grant", "a"]);
@@ -111,5 +112,5 @@ fn mixed(w: &World) {
     w.wait("the level", || level(w) == u64::from(LEVEL_KNOWN));
     wait_for_levels(w, &[LEVEL_KNOWN; 3]);
     w.ok(&["lease", "grant", "a"]);
-    w.wait("all members to agree", || agree(w));
+    w.wait("all members to agree", || agree(w, &tls));
 }

@@ -3,7 +3,9 @@
 use crate::harness::{Group, JOB, World};
 use crate::levels::agree;
 use lattice_lab::lattice::text;
+use lattice_lab::quorum::members::certificate;
 use lattice_lab::{faults, process};
+use lattice_quorum::identity::Role;
 use libtest_mimic::Trial;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
@@ -158,9 +160,11 @@ fn taken_again(w: &World) {
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
 }
 
-fn comes_right(w: &World) {
+/// `who` asks the members: each needs a certificate of its own.
+fn comes_right(w: &World, who: &str) {
     w.wait("all members to have room", || !is_short(w));
-    w.wait("all members to agree", || agree(w));
+    let tls = certificate(&w.cluster(), who, Role::Api).unwrap();
+    w.wait("all members to agree", || agree(w, &tls));
     assert_eq!(w.run(&["audit", "verify"]).code(), 0);
 }
 
@@ -173,12 +177,14 @@ fn follower(w: &World) {
     // For a while its reserve has room for what the others agree on.
     submissions(w, 5);
     w.wait("the follower to write it down", || no_lag(w, id));
-    for number in 0..20 {
-        let script = w.script("large", &format!("#!/bin/sh\n# {number} {}\n", "x".repeat(500_000)));
-        w.submit(&["--nodes", "9", &script]);
-    }
     let nothing = || text(&seen(w, id), "disk").contains("nothing is taken");
-    w.wait("half of its reserve to be gone", nothing);
+    let mut number = 0;
+    w.wait("half of its reserve to be gone", || {
+        number += 1;
+        let script = w.script("large", &format!("#!/bin/sh\n# {number} {}\n", "x".repeat(200_000)));
+        w.submit(&["--nodes", "9", &script]);
+        nothing()
+    });
     let taken = matched(w, id);
     submissions(w, MANY);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
@@ -198,7 +204,7 @@ fn follower(w: &World) {
     disk.make_room();
     w.wait("the follower to be brought up to date", || no_lag(w, id));
     assert!(disk.log().contains("the leader's snapshot is taken"), "the leader kept its whole log, and that grows without end");
-    comes_right(w);
+    comes_right(w, "follower");
 }
 
 fn leading(w: &World) {
@@ -261,7 +267,7 @@ fn leading(w: &World) {
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|id| id != leads));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();
-    comes_right(w);
+    comes_right(w, "leading");
 }
 
 fn majority(w: &World) {
@@ -279,6 +285,6 @@ fn majority(w: &World) {
     disks[0].make_room();
     taken_again(w);
     disks[1].make_room();
-    comes_right(w);
+    comes_right(w, "majority");
     assert_eq!(term(w), before);
 }

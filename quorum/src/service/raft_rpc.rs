@@ -15,23 +15,16 @@ use lattice_api::v1::raft_server::Raft;
 use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, VoteRequest};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
 
 pub(super) struct RaftService {
-    core: Arc<Core>,
-    /// Whether the next entries that there is no room for are answered with how far the logs agree.
-    says_matched: AtomicBool,
+    pub(super) core: Arc<Core>,
 }
 
 type Appended = Result<AppendEntriesResponse<u64>, RaftError<u64>>;
 
 impl RaftService {
-    pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, says_matched: AtomicBool::new(true) }
-    }
-
     async fn append_here(&self, rpc: AppendEntriesRequest<TypeConfig>) -> Appended {
         let answer = self.core.raft.append_entries(rpc).await;
         if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_) | AppendEntriesResponse::Conflict))
@@ -41,28 +34,15 @@ impl RaftService {
         answer
     }
 
-    /// The leader is heard, and its entries are not taken: the others are a majority, or nothing is agreed upon.
-    ///
-    /// Every other answer is that the logs agree up to before these entries, so that this member counts as one that follows. The
-    /// ones between are none: while entries are on their way to a member, openraft keeps the leader's log for it, for ever.
+    /// The leader is heard, and its entries are not taken: the others are a majority, or nothing is agreed upon. It sends
+    /// none as soon as it knows.
     async fn hear_alone(&self, mut rpc: AppendEntriesRequest<TypeConfig>) -> Result<Appended, Status> {
-        let before = rpc.prev_log_id;
         rpc.entries.clear();
-        rpc.leader_commit = rpc.leader_commit.min(before);
-        let answer = self.append_here(rpc).await;
-        if !matches!(answer, Ok(AppendEntriesResponse::Success)) {
-            return Ok(answer);
+        rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);
+        match self.append_here(rpc).await {
+            Ok(AppendEntriesResponse::Success) => Err(no_room("its entries are")),
+            answer => Ok(answer),
         }
-        self.pause().await;
-        if before.is_some() && self.says_matched.fetch_xor(true, Ordering::Relaxed) {
-            return Ok(Ok(AppendEntriesResponse::PartialSuccess(before)));
-        }
-        Err(no_room("its entries are"))
-    }
-
-    /// The leader sends the same again at once.
-    async fn pause(&self) {
-        tokio::time::sleep(Duration::from_millis(self.core.config.heartbeat_ms / 2)).await;
     }
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
@@ -143,7 +123,6 @@ impl Raft for RaftService {
             // No heartbeats come while a snapshot does: without any, this member would want to lead.
             let (vote, none) = (part.vote, None);
             let _heard = self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
-            self.pause().await;
             return Err(no_room("a snapshot is"));
         }
         // Who joins knows nobody yet.
