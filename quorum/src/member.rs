@@ -487,7 +487,8 @@ impl Core {
     }
 
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
-    /// None of them is proposed where there is no room for one of them. None of them is proposed where one needs a higher cluster level: members of an older version could not read the entry.
+    /// None of them is proposed where there is no room for one of them, or where one needs a higher cluster level: members of an
+    /// older version could not read the entry.
     pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.led.borrow() {
             // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
@@ -630,7 +631,8 @@ async fn duties(core: Arc<Core>) {
         if let Some(leading) = &mut leading {
             if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
                 leading.relieved = Instant::now();
-                core.relief.allow(relief::AT_ONCE);
+                // Elsewhere each registers anew: none goes where there is no room for that.
+                core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
             }
             lead(&core, leading).await;
         }
