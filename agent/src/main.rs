@@ -14,10 +14,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// A job that does nothing takes an eighth less time than with the C library's (docs/benchmarks.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The agent of one node of Lattice: owns everything that happens on it.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
