@@ -286,6 +286,16 @@ impl World {
         self.lattice.ended_within(id, JOB).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
+    /// The member that leads, once there is one.
+    pub fn leader(&self) -> u64 {
+        let mut leader = None;
+        self.wait("a leader", || {
+            leader = self.lattice.leader().ok().flatten();
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+
     /// Waits until it has ended, and well.
     pub fn completed(&self, id: &str) -> Value {
         let now = self.ended(id);

@@ -105,15 +105,6 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-fn leader(w: &World) -> u64 {
-    let mut leader = None;
-    w.wait("a leader", || {
-        leader = w.lattice.leader().ok().flatten();
-        leader.is_some()
-    });
-    leader.unwrap()
-}
-
 /// The member as the leader sees it.
 fn seen(w: &World, id: u64) -> Value {
     let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
@@ -132,7 +123,7 @@ fn no_lag(w: &World, id: u64) -> bool {
 }
 
 fn term(w: &World) -> (u64, Value) {
-    (leader(w), w.lattice.json(&["quorum", "status"]).unwrap()["term"].clone())
+    (w.leader(), w.lattice.json(&["quorum", "status"]).unwrap()["term"].clone())
 }
 
 fn is_short(w: &World) -> bool {
@@ -169,7 +160,7 @@ fn comes_right(w: &World, who: &str) {
 }
 
 fn follower(w: &World) {
-    let id = (1..=3).find(|id| *id != leader(w)).unwrap();
+    let id = (1..=3).find(|id| *id != w.leader()).unwrap();
     let disk = SmallDisk::under(w, id);
     let before = term(w);
     disk.fill();
@@ -208,7 +199,7 @@ fn follower(w: &World) {
 }
 
 fn leading(w: &World) {
-    let leads = leader(w);
+    let leads = w.leader();
     let disk = SmallDisk::under(w, leads);
     w.wait("it to lead again", || {
         let _ = w.run(&["quorum", "transfer-leader", &leads.to_string()]);
@@ -271,7 +262,7 @@ fn leading(w: &World) {
 }
 
 fn majority(w: &World) {
-    let leads = leader(w);
+    let leads = w.leader();
     let disks: Vec<SmallDisk<'_>> = (1..=3).filter(|id| *id != leads).map(|id| SmallDisk::under(w, id)).collect();
     let before = term(w);
     disks[0].fill();
@@ -279,7 +270,7 @@ fn majority(w: &World) {
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disks[1].fill();
     w.wait("both to be said", || w.ok(&["quorum", "status"]).contains(&disks[1].said()));
-    let short = disks.iter().filter(|disk| disk.id != leader(w)).map(SmallDisk::said).collect::<Vec<_>>();
+    let short = disks.iter().filter(|disk| disk.id != w.leader()).map(SmallDisk::said).collect::<Vec<_>>();
     is_refused(w, &["submit", "--", "/bin/true"], &short.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(term(w), before);
     disks[0].make_room();

@@ -81,15 +81,6 @@ fn votes(w: &World) -> BTreeSet<u64> {
     voting.map(|m| m["id"].as_u64().unwrap()).collect()
 }
 
-fn leader(w: &World) -> u64 {
-    let mut leader = None;
-    w.wait("a leader", || {
-        leader = w.lattice.leader().ok().flatten();
-        leader.is_some()
-    });
-    leader.unwrap()
-}
-
 fn grow_and_shrink(w: &World) {
     let load = Load::begin(&w.lattice);
     let mut joined = Vec::new();
@@ -98,9 +89,9 @@ fn grow_and_shrink(w: &World) {
     }
     assert_eq!(votes(w).len(), 5);
     // The leader first: it hands the leadership on, then goes.
-    let first = leader(w);
+    let first = w.leader();
     faults::leave_member(&w.dir, first).unwrap();
-    let second = votes(w).into_iter().find(|id| *id != leader(w)).unwrap();
+    let second = votes(w).into_iter().find(|id| *id != w.leader()).unwrap();
     faults::leave_member(&w.dir, second).unwrap();
     assert_eq!(votes(w).len(), 3);
     let log = std::fs::read_to_string(w.dir.join(format!("member-{first}/log"))).unwrap();
@@ -115,20 +106,20 @@ fn grow_and_shrink(w: &World) {
 
 fn transfer(w: &World) {
     let load = Load::begin(&w.lattice);
-    let old = leader(w);
+    let old = w.leader();
     let new = votes(w).into_iter().find(|id| *id != old).unwrap();
     let said = w.ok(&["quorum", "transfer-leader", &new.to_string()]);
     assert!(said.contains(&format!("member {new} leads")), "{said}");
-    assert_eq!(leader(w), new);
+    assert_eq!(w.leader(), new);
     w.ok(&["quorum", "transfer-leader"]);
-    assert_ne!(leader(w), new);
+    assert_ne!(w.leader(), new);
     std::thread::sleep(Duration::from_millis(500));
     all_there(w, &load.end());
 }
 
 fn replace(w: &World) {
     let load = Load::begin(&w.lattice);
-    let old = leader(w);
+    let old = w.leader();
     faults::kill_member(&w.dir, old).unwrap();
     let new = faults::begin_member(&w.dir).unwrap();
     let cluster = w.cluster();

@@ -45,15 +45,6 @@ fn whole(w: &World, id: &str, lines: u32) {
     got.complete(4, lines).unwrap_or_else(|e| panic!("{e}"));
 }
 
-fn leader_of(w: &World) -> u64 {
-    let mut leader = None;
-    w.wait("a leader", || {
-        leader = w.lattice.leader().ok().flatten();
-        leader.is_some()
-    });
-    leader.unwrap()
-}
-
 fn kill_all_members(w: &World) {
     for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
         faults::kill_member(&w.dir, member.id).unwrap();
@@ -75,11 +66,11 @@ fn member_of_n1(w: &World) -> Option<Member> {
 fn relieved(w: &World) {
     let at_n1 = w.cluster().node("n1").unwrap().daemon.log.clone();
     let lost = || fs::read_to_string(&at_n1).unwrap().matches("the session with the quorum is lost").count();
-    w.wait("n1's session to be with another than the leader", || member_of_n1(w).is_some_and(|m| m.id != leader_of(w)));
+    w.wait("n1's session to be with another than the leader", || member_of_n1(w).is_some_and(|m| m.id != w.leader()));
     let (member, before) = (member_of_n1(w).unwrap(), lost());
     w.ok(&["quorum", "transfer-leader", &member.id.to_string()]);
     w.wait("it to go to another member", || member_of_n1(w).is_some_and(|m| m.id != member.id));
-    assert_eq!(leader_of(w), member.id);
+    assert_eq!(w.leader(), member.id);
     assert_eq!(lost(), before, "it is moved, not lost");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
@@ -98,7 +89,7 @@ fn hangs(w: &World) {
 
 fn leader(w: &World) {
     let running = sleeper(w, 100);
-    let gone = leader_of(w);
+    let gone = w.leader();
     faults::kill_member(&w.dir, gone).unwrap();
     let killed = Instant::now();
     let id = loop {
@@ -111,12 +102,12 @@ fn leader(w: &World) {
     };
     assert!(killed.elapsed() < Duration::from_secs(3), "it took {:?}", killed.elapsed());
     w.completed(&id);
-    assert_ne!(leader_of(w), gone);
+    assert_ne!(w.leader(), gone);
     whole(w, &running, 100);
 }
 
 fn follower(w: &World) {
-    let leader = leader_of(w);
+    let leader = w.leader();
     let follower = (1..=3).find(|id| *id != leader).unwrap();
     faults::kill_member(&w.dir, follower).unwrap();
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
@@ -124,7 +115,7 @@ fn follower(w: &World) {
 }
 
 fn nobody_leads(w: &World) {
-    let leader = leader_of(w);
+    let leader = w.leader();
     let follower = (1..=3).find(|id| *id != leader).unwrap();
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leader).unwrap();
@@ -142,7 +133,7 @@ fn nobody_leads(w: &World) {
 fn all_members(w: &World) {
     let id = sleeper(w, 100);
     // One member alone agrees on nothing with anybody, and says what it has and how old that is.
-    let leader = leader_of(w);
+    let leader = w.leader();
     for member in w.cluster().members.iter().filter(|m| m.id == leader || m.id == leader % 3 + 1) {
         faults::kill_member(&w.dir, member.id).unwrap();
     }
