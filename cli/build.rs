@@ -1,8 +1,18 @@
-//! `lattice` is started for every launch, and half of its start was the loader's relocations: it is linked to its address, and what
-//! it calls of libc is looked up when it is first called. It runs with its user's own rights alone.
+//! `lattice` is started for every launch, and half of its start was the loader's: it is linked to its address, with its libc in it.
+//! It runs with its user's own rights alone. The one name service that it asks is for the host of an `http://` endpoint, and files and
+//! DNS are in such a libc too.
 
-fn main() {
+#[path = "../shim/static_libc.rs"]
+mod static_libc;
+
+fn main() -> std::io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../shim/static_libc.rs");
     println!("cargo::rustc-link-arg-bins=-no-pie");
-    println!("cargo::rustc-link-arg-bins=-Wl,-z,lazy");
+    if static_libc::link("crt1.o")? {
+        println!("cargo::rustc-link-arg-bins=-static");
+    } else {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,lazy");
+    }
+    Ok(())
 }

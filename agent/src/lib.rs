@@ -263,6 +263,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
+        submitted: service::Submitted::default(),
         heads: service::Heads::default(),
         watches: Places::default(),
         log_streams: Places::default(),

@@ -16,6 +16,7 @@ mod refusal;
 mod watches;
 mod watching;
 
+pub use allocations::Submitted;
 pub use watching::Heads;
 
 use crate::cluster::Cluster;
@@ -60,6 +61,8 @@ pub struct Api {
     pub started_at: Timestamp,
     /// How many images may be read at once for their digests: reading takes as long as the image is large.
     pub digests: Arc<Semaphore>,
+    /// What was submitted here a moment ago.
+    pub submitted: Submitted,
     /// Heads of allocations that are followed here.
     pub heads: Heads,
     /// Who watches how much here.

@@ -6,10 +6,13 @@ use super::{Api, attaching, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, SharePhase, Timestamp, hostlist};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, Revision, SharePhase, Timestamp, hostlist,
+};
 use lattice_quorum::wire::{Answer, ListPlace, Request as Ask};
+use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -20,8 +23,12 @@ use tonic::{Request, Response, Status};
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
+/// How long the agent's watch may take to tell of what was just submitted here before the quorum is asked for it.
+const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
+/// Submissions that a watch which lags leaves noted, at most.
+const SUBMITTED_MAX: usize = 1024;
 
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -59,7 +66,10 @@ impl AllocationService for Api {
         let claim = self.placing.newcomer(id, &spec, &owner);
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim };
         match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Done { .. } => Ok(Response::new(v1::SubmitResponse { id: id.to_string() })),
+            Answer::Done { revision } => {
+                self.submitted.note(id, revision, self.cluster.borrow().revision);
+                Ok(Response::new(v1::SubmitResponse { id: id.to_string() }))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -200,7 +210,6 @@ impl AllocationService for Api {
 }
 
 impl Api {
-    /// One allocation, by id or prefix, as the quorum has it.
     /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };
@@ -210,6 +219,7 @@ impl Api {
         }
     }
 
+    /// One allocation, by id or prefix, as the quorum has it.
     pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
         match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Allocation(allocation) => Ok(*allocation),
@@ -218,11 +228,19 @@ impl Api {
     }
 
     /// One that is to be followed: as the agent's own watch has it, which is what it is then followed on; else as the quorum has it.
+    /// Of what was just submitted here the watch is about to tell, and that costs the quorum nothing.
     pub(super) async fn followed(&self, key: &str) -> Result<Allocation, Status> {
-        let known = key.parse().ok().and_then(|id: AllocationId| {
+        let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
+        if let Some(revision) = self.submitted.at(id) {
+            let mut cluster = self.cluster.clone();
+            let told = cluster.wait_for(|cluster| cluster.revision >= revision);
+            // A watch that lags or is broken is not waited for.
+            let _ = tokio::time::timeout(ABOUT_TO_TELL, told).await;
+        }
+        let known = {
             let cluster = self.cluster.borrow();
             cluster.allocations.get(&id).filter(|_| cluster.fresh).cloned()
-        });
+        };
         match known {
             Some(allocation) => Ok(allocation),
             None => self.allocation(key).await,
@@ -239,6 +257,25 @@ impl Api {
             why: c.why,
         });
         Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() })
+    }
+}
+
+/// What was submitted here and the agent's watch has not told of yet. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Submitted(Arc<Mutex<HashMap<AllocationId, Revision>>>);
+
+impl Submitted {
+    /// `id` was committed at `revision`; what is as old as `told` needs no note any more.
+    fn note(&self, id: AllocationId, revision: Revision, told: Revision) {
+        let mut submitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        submitted.retain(|_, at| *at > told);
+        if revision > told && submitted.len() < SUBMITTED_MAX {
+            submitted.insert(id, revision);
+        }
+    }
+
+    fn at(&self, id: AllocationId) -> Option<Revision> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
     }
 }
 
