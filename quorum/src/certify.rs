@@ -40,8 +40,8 @@ impl CertificateEnds {
     }
 }
 
-/// The caller's next certificate. `chain`: the present one, as TLS has verified it.
-pub(crate) fn renew(core: &Core, caller: &Caller, chain: Option<&Vec<CertificateDer<'_>>>, request: &[u8]) -> Result<Answer, Refusal> {
+/// The caller's next certificate. `present`: the one that it has, as TLS has verified it.
+pub(crate) fn renew(core: &Core, caller: &Caller, present: Option<&CertificateDer<'_>>, request: &[u8]) -> Result<Answer, Refusal> {
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
         let why = format!("{} is no member of this cluster", caller.name);
@@ -52,7 +52,6 @@ pub(crate) fn renew(core: &Core, caller: &Caller, chain: Option<&Vec<Certificate
         let what = "the request for a certificate".to_owned();
         return Err(Refusal::TooLarge { what, bytes: request.len() as u64, most: REQUEST_BYTES_MAX as u64 });
     }
-    let present = chain.and_then(|chain| chain.first());
     let present = present.ok_or_else(|| Refusal::Malformed { why: "the connection carries no client certificate".to_owned() })?;
     let pem = sign(core, request, present)?;
     tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");

@@ -106,7 +106,7 @@ fn entries() -> Vec<Entry> {
     vec![
         Entry { log_id: log_id(1), payload: EntryPayload::Membership(Membership::new(vec![members.keys().copied().collect()], members)) },
         Entry { log_id: log_id(2), payload: EntryPayload::Blank },
-        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(&[command()]).unwrap()) },
+        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(vec![command()]).unwrap()) },
     ]
 }
 

@@ -5,6 +5,7 @@ use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -98,9 +99,25 @@ impl Caller {
     }
 
     /// Who sent this gRPC request.
-    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Self, tonic::Status> {
-        let chain = request.peer_certs();
-        Self::from_certificates(chain.as_deref().map_or(&[][..], Vec::as_slice))
-            .map_err(|error| tonic::Status::unauthenticated(error.to_string()))
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Arc<Self>, tonic::Status> {
+        let peer = request.extensions().get::<Connected>();
+        let caller = peer.map_or(Err(CallerError::NoCertificate), |peer| peer.caller.clone());
+        caller.map_err(|error| tonic::Status::unauthenticated(error.to_string()))
+    }
+}
+
+/// Who is at the other end of a connection: read once, when TLS has verified it.
+#[derive(Clone, Debug)]
+pub(crate) struct Connected {
+    caller: Result<Arc<Caller>, CallerError>,
+    /// Its certificate.
+    pub certificate: Option<Arc<CertificateDer<'static>>>,
+}
+
+impl Connected {
+    /// What the verified chain of a connection says.
+    pub fn by(chain: &[CertificateDer<'_>]) -> Self {
+        let certificate = chain.first().map(|der| Arc::new(der.clone().into_owned()));
+        Self { caller: Caller::from_certificates(chain).map(Arc::new), certificate }
     }
 }

@@ -117,7 +117,7 @@ impl ProposerTask {
                 commands.push(Command { at, action: next.action });
                 replies.push(next.reply);
             }
-            let proposal = match Proposal::new(&commands) {
+            let proposal = match Proposal::new(commands) {
                 Ok(proposal) => proposal,
                 Err(error) => {
                     fail_all(replies, &Unserved::Unavailable(crate::pack::with_causes(&error)));

@@ -4,7 +4,8 @@ use crate::ledger::{Command, Outcome};
 use crate::wire::Refusal;
 use bytes::Bytes;
 use openraft::TokioRuntime;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::sync::{Arc, Mutex, PoisonError};
 
 openraft::declare_raft_types!(
     /// Lattice's Raft.
@@ -35,25 +36,56 @@ pub type SnapshotMeta = openraft::SnapshotMeta<u64, Peer>;
 
 /// Commands that are committed together: one entry, one sync. Encoded once, by whoever proposes; the log and the
 /// network carry the same bytes.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Proposal(pub Bytes);
+#[derive(Clone)]
+pub struct Proposal {
+    /// The commands, encoded.
+    bytes: Bytes,
+    /// The same, where this process encoded them and they are not applied yet: who proposed need not decode them.
+    known: Arc<Mutex<Option<Vec<Command>>>>,
+}
 
 impl Proposal {
     /// Encodes commands.
-    pub fn new(commands: &[Command]) -> Result<Self, crate::pack::PackError> {
-        crate::pack::to_bytes(&commands).map(|bytes| Self(bytes.into()))
+    pub fn new(commands: Vec<Command>) -> Result<Self, crate::pack::PackError> {
+        let bytes = crate::pack::to_bytes(&commands)?.into();
+        Ok(Self { bytes, known: Arc::new(Mutex::new(Some(commands))) })
     }
 
-    /// Decodes them again.
+    /// Of bytes that were encoded elsewhere.
+    pub fn encoded(bytes: Bytes) -> Self {
+        Self { bytes, known: Arc::default() }
+    }
+
+    /// The commands, to be applied.
     pub fn commands(&self) -> Result<Vec<Command>, crate::pack::PackError> {
-        crate::pack::from_bytes(&self.0)
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
+        known.map_or_else(|| crate::pack::from_bytes(&self.bytes), Ok)
+    }
+}
+
+impl PartialEq for Proposal {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Proposal {}
+
+impl Serialize for Proposal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.bytes.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Proposal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Bytes::deserialize(deserializer).map(Self::encoded)
     }
 }
 
 impl std::fmt::Debug for Proposal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Proposal({} bytes)", self.0.len())
+        write!(f, "Proposal({} bytes)", self.bytes.len())
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) use answer::{Forward, Forwarded};
 use crate::accepting;
 use crate::certify;
 use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
-use crate::identity::{Caller, Role};
+use crate::identity::{Caller, Connected, Role};
 use crate::member::{Core, Listeners};
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
@@ -91,7 +91,7 @@ struct Service {
 }
 
 impl Service {
-    fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, Status> {
+    fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Arc<Caller>, Status> {
         Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))
     }
 
@@ -119,10 +119,10 @@ impl Quorum for Service {
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
-        let chain = request.peer_certs();
+        let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let question: Request = unpack(request.get_ref())?;
         let answer = match (answer::may(&caller, &question), question) {
-            (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, chain.as_deref(), &request),
+            (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
             (Ok(()), question) => answer::answer(&self.core, question).await,
             (Err(refusal), _) => {
                 self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));

@@ -177,12 +177,15 @@ impl Place<'_> {
 fn lines(agreed: &Agreed, after: u64, upto: u64) -> Result<Vec<u8>, ArchiveError> {
     let mut out = zstd::Encoder::new(Vec::new(), LEVEL).map_err(ArchiveError::Encode)?;
     let mut head: Option<AuditHead> = None;
+    let mut line = Vec::new();
     for record in agreed.audit_records(after, upto) {
         let record = record?;
         let head = head.get_or_insert_with(|| AuditHead { seq: after, hash: record.previous.clone() });
         head.follow(&record).map_err(AuditError::from)?;
-        serde_json::to_writer(&mut out, &record).map_err(|e| ArchiveError::Encode(e.into()))?;
-        io::Write::write_all(&mut out, b"\n").map_err(ArchiveError::Encode)?;
+        line.clear();
+        serde_json::to_writer(&mut line, &record).map_err(|e| ArchiveError::Encode(e.into()))?;
+        line.push(b'\n');
+        io::Write::write_all(&mut out, &line).map_err(ArchiveError::Encode)?;
     }
     let last = head.map_or(after, |head| head.seq);
     if last != upto {

@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// Begins a session. One that may move is sent on when this member comes to lead.
-pub(super) fn open(core: Arc<Core>, caller: Caller, may_move: MayMove, up: Streaming<Packed>) -> Packets {
+pub(super) fn open(core: Arc<Core>, caller: Arc<Caller>, may_move: MayMove, up: Streaming<Packed>) -> Packets {
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
         let down = DownLink { tx };
