@@ -221,7 +221,7 @@ impl Member {
         let room = Room::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
         let kept = Kept::default();
         let log = Log::open(&directory, config.id, kept.clone(), room.clone())?;
-        let machine = Machine::open(&directory, kept, log.first_index(), log.synced(), room.clone())?;
+        let machine = Machine::open(&directory, kept, &(log.first_index()..=log.last_index()), log.synced(), room.clone())?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);
@@ -386,13 +386,14 @@ impl Member {
 }
 
 /// openraft elects after a lease of the longest election timeout and a random one on top; both are derived from
-/// `election_ms`, so that the whole lies between it and one and a half times it.
+/// `election_ms`, so that the whole lies between it and 1.2 times it. Ticks (one and a half heartbeats) spread it further: two members
+/// that miss a leader seldom stand up together.
 fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
     let raft = openraft::Config {
         cluster_name: config.cluster.clone(),
         heartbeat_interval: config.heartbeat_ms,
         election_timeout_min: config.election_ms * 4 / 10,
-        election_timeout_max: config.election_ms * 7 / 10,
+        election_timeout_max: config.election_ms * 6 / 10,
         install_snapshot_timeout: 30_000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_entries),
         max_in_snapshot_log_to_keep: config.snapshot_entries.min(1000),

@@ -117,7 +117,7 @@ fn entry(index: u64) -> Entry {
         at: Timestamp(index),
         action: Action::AcquireLease { name: format!("l{index}"), holder: "n1".parse().unwrap(), ttl_ms: 1000 },
     };
-    Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(&[command]).unwrap()) }
+    Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(vec![command]).unwrap()) }
 }
 
 fn no_reserve(dir: &Path) -> Room {
@@ -218,7 +218,7 @@ async fn nothing_is_applied_that_is_not_on_disk() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     let mark = super::synced::SyncedMark::new(Some(id(1)));
-    let mut machine = Machine::open(&directory, Kept::default(), 0, mark.reader(), no_reserve(&scratch.0)).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), mark.reader(), no_reserve(&scratch.0)).unwrap();
     machine.apply([entry(1)]).await.unwrap();
     {
         let mut applying = std::pin::pin!(machine.apply([entry(2)]));
@@ -247,7 +247,7 @@ fn a_loss_of_power_takes_what_was_not_synced() {
 async fn entries_that_left_the_memory_are_read_from_disk() {
     let scratch = Scratch::new();
     let (mut log, directory) = reopen(&scratch).await;
-    let large = |index| Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal(vec![7; 3 << 20].into())) };
+    let large = |index| Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::encoded(vec![7; 3 << 20].into())) };
     for index in 1..=20 {
         log.blocking_append([large(index)]).await.unwrap();
     }
@@ -397,7 +397,7 @@ fn on_disk(index: u64) -> super::synced::Synced {
 
 async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-    let mut machine = Machine::open(&directory, Kept::default(), 0, on_disk(30), no_reserve(&scratch.0)).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(30), no_reserve(&scratch.0)).unwrap();
     let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
     assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
     (machine, directory)
@@ -412,7 +412,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     drop((machine, directory, snapshot));
     let open = || {
         let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
-        Machine::open(&directory, Kept::default(), 1, on_disk(30), no_reserve(&scratch.0)).map(|machine| (machine, directory))
+        Machine::open(&directory, Kept::default(), &(1..=1), on_disk(30), no_reserve(&scratch.0)).map(|machine| (machine, directory))
     };
     {
         let (mut machine, _directory) = open().unwrap();

@@ -22,6 +22,7 @@ use crate::roster::Roster;
 use lattice_model::{AuditFilter, AuditRecord, Generation, MemberId, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -32,6 +33,8 @@ use uuid::Uuid;
 /// The agreed state of this member, for readers.
 #[derive(Debug)]
 pub struct Agreed {
+    /// Whether there were log entries at the start.
+    begun: bool,
     ledger: RwLock<Ledger>,
     audit: Mutex<AuditChain>,
     /// The committed membership.
@@ -61,10 +64,11 @@ impl Agreed {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The generation of what is here; `None` where nothing is here yet.
+    /// The generation of what is here; `None` where nothing is here yet. A log without a snapshot, of which nothing is applied
+    /// before a leader says how far, is of the first one: a recovery begins with a snapshot.
     pub fn generation(&self) -> Option<Generation> {
         let ledger = self.ledger();
-        (!ledger.cluster().is_empty()).then(|| ledger.generation())
+        (self.begun || !ledger.cluster().is_empty()).then(|| ledger.generation())
     }
 
     /// The committed membership, as of the last applied entry.
@@ -177,11 +181,11 @@ impl Machine {
     /// Opens the newest snapshot that is whole, or begins with nothing, and the audit chain. The chain may lack what a
     /// snapshot from elsewhere relies on: see [`Agreed::lacks_audit`].
     ///
-    /// `log_first`: the first entry that the log still has. What came before it must be in a snapshot.
-    pub fn open(directory: &Directory, kept: Kept, log_first: u64, synced: Synced, room: Room) -> Result<Self, StoreError> {
+    /// `log`: from the first entry that the log still has to its last. What came before it must be in a snapshot.
+    pub fn open(directory: &Directory, kept: Kept, log: &RangeInclusive<u64>, synced: Synced, room: Room) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
-        let loaded = newest_whole(dir, log_first)?;
+        let loaded = newest_whole(dir, *log.start())?;
         let mut audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
         previous::take_over_file(dir, &mut audit)?;
         if let Some(loaded) = &loaded {
@@ -199,6 +203,7 @@ impl Machine {
         };
         let membership = meta.as_ref().map(|m| m.last_membership.clone()).unwrap_or_default();
         let agreed = Agreed {
+            begun: *log.end() > 0,
             changes: Changes::since(&ledger),
             ledger: RwLock::new(ledger),
             audit: Mutex::new(audit),
