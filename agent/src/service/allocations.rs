@@ -9,7 +9,8 @@ use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, Revision, SharePhase, Timestamp, hostlist,
 };
-use lattice_quorum::wire::{Answer, ListPlace, Request as Ask};
+use lattice_quorum::client::CallError;
+use lattice_quorum::wire::{Answer, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -155,12 +156,13 @@ impl AllocationService for Api {
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let waits = allocation.state == AllocationState::Pending;
-        let refused_claim = if waits { self.refused_claim(allocation.id).await } else { None };
+        let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, nodes) = if waits {
             let view = self.cluster.borrow().view(&self.membership);
             let why = lattice_scheduler::explain(&view, &allocation);
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
-            (why.summary + &before, why.nodes)
+            let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
+            (why.summary + &before + &stopped, why.nodes)
         } else {
             (situation(&allocation, &self.cluster.borrow()), Vec::new())
         };
@@ -247,16 +249,20 @@ impl Api {
         }
     }
 
-    /// The last claim for an allocation that waits, where the quorum refused it. Nothing where it cannot be asked, or is of a
-    /// version that does not know: what else there is to explain is said all the same.
-    async fn refused_claim(&self, id: AllocationId) -> Option<v1::RefusedClaim> {
-        let Ok(Answer::RefusedClaim(Some(refused))) = self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await else { return None };
+    /// The last claim for an allocation that waits, where the quorum refused it, or why it takes none at all. Nothing where it cannot
+    /// be asked, or is of a version that does not know: what else there is to explain is said all the same.
+    async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
+        let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
+            Ok(Answer::RefusedClaim(Some(refused))) => refused,
+            Err(CallError::Refused(refusal @ Refusal::DiskFull { .. })) => return (None, Some(refusal)),
+            Ok(_) | Err(_) => return (None, None),
+        };
         let conflicts = refused.conflicts.into_iter().map(|c| v1::refused_claim::Conflict {
             node: c.node.to_string(),
             holder: c.holder.map(|h| h.to_string()).unwrap_or_default(),
             why: c.why,
         });
-        Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() })
+        (Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() }), None)
     }
 }
 

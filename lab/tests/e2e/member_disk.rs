@@ -213,6 +213,7 @@ fn leading(w: &World) {
         id
     };
     let (first, cancelled) = (begin(&until("first")), begin("echo up; sleep 300"));
+    let waits = w.submit(&["--nodes", "2", "--", "/bin/true"]);
     let token = w.ok(&["lease", "grant", "a", "--ttl", "60s", "-o", "name"]);
     let before = term(w);
     disk.fill();
@@ -220,6 +221,8 @@ fn leading(w: &World) {
     is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing new is taken", "make room", "transfer-leader"]);
     is_refused(w, &["lease", "grant", "b"], &[&said]);
     w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&said));
+    let why = w.ok(&["explain", &waits]);
+    assert!(why.contains("nothing new is placed now") && why.contains(&said), "{why}");
     // What there is is served, and what ends is taken.
     assert_eq!(text(&w.status(&first), "state"), "Running");
     assert_eq!(w.lattice.nodes().unwrap().len(), 2);
@@ -230,7 +233,9 @@ fn leading(w: &World) {
     w.completed(&first);
     is_refused(w, &["submit", "--", "/bin/true"], &[&said]);
     assert_eq!(term(w), before);
+    assert_eq!(text(&w.status(&waits), "state"), "Pending");
     disk.make_room();
+    w.completed(&waits);
     taken_again(w);
     assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
 

@@ -4,7 +4,7 @@ use super::{auditing, leasing, unserved};
 use crate::backup;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role};
-use crate::ledger::{Action, Outcome};
+use crate::ledger::{Action, Outcome, Urgency};
 use crate::member::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::network::status_text;
@@ -205,7 +205,11 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
-        Request::RefusedClaim { id } => Ok(Answer::RefusedClaim(core.refused_claims.of(id))),
+        // What stands against every claim is more than what stood against the last one.
+        Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
+            Some(refusal) => Err(refusal),
+            None => Ok(Answer::RefusedClaim(core.refused_claims.of(id))),
+        },
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
