@@ -7,6 +7,7 @@ use crate::ports::Ports;
 use crate::process::{run, spawn_detached, tail, until};
 use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
+use lattice_quorum::config::QuorumConfig;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,6 +39,10 @@ pub struct Options {
     pub down_after_ms: u64,
     /// Between a leader's signs of life, in milliseconds.
     pub raft_heartbeat_ms: u64,
+    /// How often the audit chain's head is signed, and how often the records behind the archive's last whole segment are put
+    /// there again. Each second in the lab, so that a test sees it; what is measured has the defaults ([`Options::with_audit_as_documented`]).
+    pub audit_sign_seconds: u64,
+    pub audit_archive_seconds: u64,
     /// How long a leader is missed before another is elected, in milliseconds.
     pub raft_election_ms: u64,
     /// Further lines of every member's configuration; `{dir}` is the cluster's folder.
@@ -86,6 +91,8 @@ impl Options {
             heartbeat_ms: 500,
             degraded_after_ms: 3_000,
             down_after_ms: 60_000,
+            audit_sign_seconds: 1,
+            audit_archive_seconds: 1,
             raft_heartbeat_ms: 50,
             raft_election_ms: 300,
             simulated_gpus: 0,
@@ -97,6 +104,13 @@ impl Options {
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
         }
+    }
+
+    /// The same, signing and archiving as often as members do by themselves: a bench's thousands of records a second would be
+    /// archived again each second.
+    pub fn with_audit_as_documented(self) -> Self {
+        let QuorumConfig { audit_sign_seconds, audit_archive_seconds, .. } = QuorumConfig::default();
+        Self { audit_sign_seconds, audit_archive_seconds, ..self }
     }
 
     fn validate(&self) -> Result<()> {

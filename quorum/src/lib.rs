@@ -54,6 +54,7 @@ pub mod tls;
 pub mod wire;
 
 mod accepting;
+mod background;
 mod certify;
 mod chain;
 mod handover;

@@ -33,7 +33,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(2, 3, dir) };
+    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(2, 3, dir) }.with_audit_as_documented();
     let guard = Guard::new(dir);
     eprintln!("bench: starting three members and two agents");
     let cluster = up::up(&up_options)?;

@@ -87,7 +87,7 @@ pub fn run(dir: Option<&Path>, options: &super::Options) -> Result<Report> {
 
 async fn measure(dir: &Path, rounds: usize, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     eprintln!("bench: starting three members");
-    let mut members = Members::start(dir, EQUAL, "").await?;
+    let mut members = Members::start_as(Members::options(dir, EQUAL, "").with_audit_as_documented()).await?;
     let mut figures = vec![heartbeats(&members).await?];
     let etcd = match machine::find("etcd") {
         Some(program) => {

@@ -58,7 +58,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     interrupt::watch();
     let before = machine::cpu_pressure();
     let rest = at_rest()?;
-    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(3, 1, dir) };
+    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(3, 1, dir) }.with_audit_as_documented();
     let guard = Guard::new(dir);
     let cluster = up::up(&up_options)?;
     let mut notes = Vec::new();
@@ -199,7 +199,7 @@ fn at_rest() -> Result<Figure> {
     let dir = std::env::temp_dir().join(format!("lattice-bench-rest-{}", std::process::id()));
     let clocks = UpOptions { heartbeat_ms: HEARTBEAT_MS, degraded_after_ms: DEGRADED_AFTER_MS, ..UpOptions::new(3, 1, &dir) };
     let guard = Guard::new(&dir);
-    let cluster = up::up(&UpOptions { build: false, ..clocks })?;
+    let cluster = up::up(&UpOptions { build: false, ..clocks }.with_audit_as_documented())?;
     let measured = rest_of(&cluster);
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;
     let samples = Samples::of(vec![measured?], 0).context("one value")?;

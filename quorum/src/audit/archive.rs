@@ -9,6 +9,7 @@
 //! Each line is a record as `docs/audit.md` has it, so that nothing of ours is needed to read or verify it. The leader
 //! does it: a new one looks at what is there and goes on. Records that do not follow from each other are not archived.
 
+use crate::background;
 use crate::config::QuorumConfig;
 use crate::ledger::{AuditFault, AuditHead};
 use crate::member::Core;
@@ -39,7 +40,7 @@ enum ArchiveError {
     #[error("records cannot be written as text")]
     Encode(#[source] io::Error),
     #[error("the archiving task failed")]
-    Task(#[from] tokio::task::JoinError),
+    Task(#[source] io::Error),
 }
 
 /// Where the chain is archived.
@@ -167,7 +168,7 @@ impl Place<'_> {
 
     async fn put(&self, agreed: &Arc<Agreed>, after: u64, upto: u64, end: &str) -> Result<(), ArchiveError> {
         let agreed = Arc::clone(agreed);
-        let text = tokio::task::spawn_blocking(move || lines(&agreed, after, upto)).await??;
+        let text = background::run("archive", move || lines(&agreed, after, upto)).await.map_err(ArchiveError::Task)??;
         self.objects.store.put(&self.key(after + 1, end), PutPayload::from(text)).await?;
         Ok(())
     }

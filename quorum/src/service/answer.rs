@@ -1,6 +1,7 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
 use super::{auditing, leasing, unserved};
+use crate::background;
 use crate::backup;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role};
@@ -289,7 +290,7 @@ async fn make_backup(core: &Arc<Core>) -> Result<Answer, Refusal> {
 /// Hashed away from the tasks that serve: a large state takes a while. Its copy shares all entries.
 async fn state_hash(core: &Arc<Core>) -> Result<Answer, Refusal> {
     let ledger = core.agreed.ledger().clone();
-    let hashed = tokio::task::spawn_blocking(move || ledger.hash().map(|hash| Answer::StateHash { revision: ledger.revision(), hash }));
+    let hashed = background::run("state-hash", move || ledger.hash().map(|hash| Answer::StateHash { revision: ledger.revision(), hash }));
     let why = match hashed.await {
         Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(error)) => with_causes(&error),

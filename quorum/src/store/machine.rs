@@ -13,6 +13,7 @@ use super::snapshot_file::{About, Loaded};
 use super::synced::Synced;
 use super::{StoreError, previous, snapshot_file};
 use crate::audit::walk::AuditWalk;
+use crate::background;
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
 use crate::pack;
@@ -473,7 +474,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             // The log behind it stays meanwhile, and grows by no more than the reserve.
             self.room.enough().await.map_err(|e| fail(&e))?;
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
-            let written = tokio::task::spawn_blocking(move || {
+            let written = background::run("snapshot", move || {
                 // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
                 let checked = checkpoint?.run()?;
                 agreed.audit().checked(checked);

@@ -1,0 +1,47 @@
+//! Long work that nobody waits for: each on a thread of its own, which gives way to those who serve.
+
+use std::io;
+use tokio::sync::oneshot;
+
+/// By how much it gives way; see nice(2).
+const NICE: i32 = 10;
+
+/// Does `work` on a thread of this name, of at most 15 bytes.
+///
+/// # Errors
+/// The thread cannot be started, or ended before the work was done.
+pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (done, ended) = oneshot::channel();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        give_way();
+        // Who asked may be stopping.
+        let _gone = done.send(work());
+    })?;
+    ended.await.map_err(|_| io::Error::other("the thread ended before it was done"))
+}
+
+fn give_way() {
+    use nix::libc::{PRIO_PROCESS, setpriority};
+    // SAFETY: it takes no pointers. On Linux, 0 is the calling thread.
+    let done = unsafe { setpriority(PRIO_PROCESS, 0, NICE) };
+    if done != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "a background thread keeps its priority");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_gives_way_and_others_do_not() {
+        let nice = || {
+            // SAFETY: it takes no pointers.
+            unsafe { nix::libc::getpriority(nix::libc::PRIO_PROCESS, 0) }
+        };
+        let before = nice();
+        assert_eq!(run("test", nice).await.unwrap(), NICE);
+        assert_eq!(nice(), before);
+        assert!(run("test", || panic!("as a test")).await.map(|()| ()).is_err());
+    }
+}
