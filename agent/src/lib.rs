@@ -75,7 +75,7 @@ use crate::session::{Registration, SessionState};
 use crate::spool::Spools;
 use crate::troubles::Troubles;
 use anyhow::{Context as _, anyhow, bail};
-use lattice_gossip::{Core, Fact, Identity, Key};
+use lattice_gossip::{Core, Fact, Identity, Key, Keyring};
 use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
@@ -345,7 +345,7 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
 async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
     let socket = UdpSocket::bind(&config.gossip_listen).await.with_context(|| format!("gossip_listen {}", config.gossip_listen))?;
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
-    let core = Core::new(identity, config.gossip.clone(), key, &config.cluster, rand::random());
+    let core = Core::new(identity, config.gossip.clone(), &Keyring::configured(key.clone()), &config.cluster, rand::random());
     let membership = Membership::start(core, socket, stop);
     membership.ask(Ask::Say(Fact { state: NodeState::Ready, held: false, schedulable: config.schedulable, digest: 0 })).await;
     for seed in &config.gossip_seeds {

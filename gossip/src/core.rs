@@ -9,8 +9,9 @@
 use crate::config::Config;
 use crate::counters::{Counters, Refusal};
 use crate::fact::{Fact, FactVersion, Facts, encode_item};
+use crate::keyring::Keyring;
 use crate::peer::{Identity, Peer};
-use crate::seal::{Key, Opener, SEAL_BYTES, Sealer};
+use crate::seal::{Opener, SEAL_BYTES, Sealer};
 use crate::sync::{Pull, Records};
 use crate::view::{Liveness, Member, News, View};
 use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire, announce_to_anyone};
@@ -54,6 +55,8 @@ pub enum Event<'a> {
     Join(SocketAddr),
     /// What we tell everybody about ourselves from now on. Saying the same again costs nothing.
     SetFact(Fact),
+    /// These are the keys from now on: what the others seal is opened with any of them, what we send is sealed with the one.
+    SetKeys(&'a Keyring),
     /// We go: a few others are told and tell the rest. Every later event is ignored.
     Leave,
 }
@@ -170,7 +173,7 @@ impl Core {
     ///
     /// # Panics
     /// If `config` is not valid: see [`Config::validate`].
-    pub fn new(me: Identity, config: Config, key: &Key, cluster: &str, seed: u64) -> Self {
+    pub fn new(me: Identity, config: Config, keys: &Keyring, cluster: &str, seed: u64) -> Self {
         if let Err(error) = config.validate() {
             panic!("a core is made from a validated configuration: {error}");
         }
@@ -193,8 +196,8 @@ impl Core {
             wishes: Wishes::default(),
             saw_suspicion,
             suspects: false,
-            sealer: Sealer::new(key, cluster, &me, seed),
-            opener: Opener::new(key, cluster, &me, config.nodes_max),
+            sealer: Sealer::new(keys, cluster, &me, seed),
+            opener: Opener::new(keys, cluster, &me, config.nodes_max),
             rng,
             view: View::new(&me),
             facts,
@@ -252,6 +255,10 @@ impl Core {
             },
             Event::Join(addr) => self.join(addr),
             Event::SetFact(fact) => self.set_fact(fact),
+            Event::SetKeys(keys) => {
+                self.sealer.rekey(keys);
+                self.opener.rekey(keys);
+            }
             Event::Leave => {
                 // Only encoding could fail, and our own encoding of ourselves fits.
                 let _ = self.foca.leave_cluster(&mut self.wishes);
@@ -493,13 +500,14 @@ fn others(foca: &OurFoca, me: u128) -> impl Iterator<Item = &foca::Member<Peer>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyring::Key;
 
     /// foca answers word of an earlier identity of ours by listing that identity as Down.
     #[test]
     fn word_of_our_earlier_life_is_not_taken_for_our_death() {
         let addr: SocketAddr = "10.0.0.1:7".parse().unwrap();
         let me = Identity { node: "a".parse().unwrap(), addr, incarnation: 2 };
-        let mut core = Core::new(me.clone(), Config::default(), &Key::from_bytes([7; 32]), "lab", 1);
+        let mut core = Core::new(me.clone(), Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", 1);
         let mut out = Vec::new();
         core.handle(0, Event::Join(addr), &mut out);
         out.clear();

@@ -32,7 +32,9 @@ pub struct Refusals {
     pub version: u64,
     /// Of another cluster.
     pub foreign_cluster: u64,
-    /// Sealed with another key, or altered on the way.
+    /// Sealed with a key that is not in the ring: one that was taken out of it, or one that we do not have yet.
+    pub unknown_key: u64,
+    /// Sealed with another secret than its key's, or altered on the way.
     pub not_sealed: u64,
     /// Seen before, or too old to tell.
     pub replayed: u64,
@@ -47,8 +49,20 @@ pub struct Refusals {
 impl Refusals {
     /// All together.
     pub fn total(&self) -> u64 {
-        let Self { truncated, too_long, version, foreign_cluster, not_sealed, replayed, stale_life, from_ourselves, undecodable } = *self;
-        truncated + too_long + version + foreign_cluster + not_sealed + replayed + stale_life + from_ourselves + undecodable
+        let Self {
+            truncated,
+            too_long,
+            version,
+            foreign_cluster,
+            unknown_key,
+            not_sealed,
+            replayed,
+            stale_life,
+            from_ourselves,
+            undecodable,
+        } = *self;
+        let of_seals = foreign_cluster + unknown_key + not_sealed + replayed + stale_life + from_ourselves;
+        truncated + too_long + version + of_seals + undecodable
     }
 
     pub(crate) fn count(&mut self, refusal: Refusal) {
@@ -57,6 +71,7 @@ impl Refusals {
             Refusal::TooLong => self.too_long += 1,
             Refusal::Version => self.version += 1,
             Refusal::ForeignCluster => self.foreign_cluster += 1,
+            Refusal::UnknownKey => self.unknown_key += 1,
             Refusal::NotSealed => self.not_sealed += 1,
             Refusal::Replayed => self.replayed += 1,
             Refusal::StaleLife => self.stale_life += 1,
@@ -73,6 +88,7 @@ pub(crate) enum Refusal {
     TooLong,
     Version,
     ForeignCluster,
+    UnknownKey,
     NotSealed,
     Replayed,
     StaleLife,

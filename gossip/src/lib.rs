@@ -4,7 +4,7 @@
 //!                    ┌──────────────────────── Core ────────────────────────┐
 //!   Datagram ──▶ seal::Opener ──▶ wire ──▶ foca ──▶ view ──▶ News ──▶ agent
 //!   Timer    ──▶                             │  ▲
-//!   Join, SetFact, Leave ──▶                 │  └── sync: records pulled from a random peer
+//!   Join, SetFact, SetKeys, Leave ──▶        │  └── sync: records pulled from a random peer
 //!                                            ▼
 //!            Datagram ◀── seal::Sealer ◀── wire        Timer ◀── armed by the caller
 //! ```
@@ -26,6 +26,7 @@ mod config;
 mod core;
 mod counters;
 mod fact;
+mod keyring;
 mod peer;
 mod replay;
 mod seal;
@@ -37,6 +38,7 @@ pub use crate::core::{Core, Event, Output, Token};
 pub use config::{Config, ConfigError, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 pub use counters::{Counters, Refusals};
 pub use fact::{FACT_BYTES_MAX, Fact, FactError};
+pub use keyring::{KEYS_MAX, Key, KeyError, Keyring, KeyringError};
 pub use peer::Identity;
-pub use seal::{Key, KeyError, SEAL_BYTES};
+pub use seal::SEAL_BYTES;
 pub use view::{Liveness, Member, News};

@@ -1,79 +1,41 @@
-//! Sealing: what leaves a node can be read and made only by those who hold the cluster's key.
+//! Sealing: what leaves a node can be read and made only by those who hold the cluster's keys.
 //!
 //! ```text
-//!   version 1 │ cluster 8 │ sender: node 8, incarnation 8, salt 8 │ counter 8 ║ sealed body │ tag 16
-//!   └──────────────── in clear, authenticated ─────────────────────────────┘
+//!   key 0:        1 │ cluster 8          │ sender: node 8, incarnation 8, salt 8 │ counter 8 ║ sealed body │ tag 16
+//!   another key:  2 │ key 4 │ cluster 4  │ sender: node 8, incarnation 8, salt 8 │ counter 8 ║ sealed body │ tag 16
+//!                 └──────────────────────── in clear, authenticated ────────────────────────┘
 //! ```
 //!
-//! Each life of each sender seals with a key of its own, HKDF-SHA256(cluster key; version, cluster name, sender), so that a
+//! Each life of each sender seals with keys of its own, HKDF-SHA256(key of the ring; layout, cluster name, sender), so that a
 //! counter is enough for a nonce: it rises with each datagram of a life and no two lives share a key (the salt comes from
 //! the seed, which is drawn anew at each start). ChaCha20-Poly1305, nonce = 4 zero bytes and the counter. The receiver
 //! keeps, per node, the latest life and a replay window; both change only when a datagram has opened.
 //!
-//! Rotation has its seam here: the version byte tells the layout, and a second key is a second [`Subkeys`].
+//! **Another key** changes neither life nor counter: one window goes over all keys, so that what was taken under one is
+//! refused under it for ever, and a nonce is never used twice. The configured key keeps the layout of the version before, which knows
+//! no other; the second layout is as long, so that both versions take each other's longest bodies. It has room for the key's
+//! id because the cluster's name is part of every sender's key anyway: what stands of it in clear is there for the counters.
 
 use crate::counters::Refusal;
+use crate::keyring::{CONFIGURED, Key, Keyring};
 use crate::peer::Peer;
 use crate::replay::Window;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf;
 use std::collections::BTreeMap;
-use std::fmt;
-use thiserror::Error;
 
-const VERSION: u8 = 1;
-const LABEL: &[u8] = b"lattice gossip 1";
+/// How a datagram begins that is sealed with the configured key.
+const LAYOUT_CONFIGURED: u8 = 1;
+/// How one begins that names its key.
+const LAYOUT_NAMED: u8 = 2;
 const SENDER_BYTES: usize = 24;
-const HEADER_BYTES: usize = 1 + 8 + SENDER_BYTES + 8;
+const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
+const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
 
 /// By how many bytes a sealed datagram is longer than its body.
 pub const SEAL_BYTES: usize = HEADER_BYTES + TAG_BYTES;
-
-/// The cluster's gossip key. Shown by nobody: its `Debug` hides it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; 32]);
-
-/// Why a text is not a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a gossip key is 64 hexadecimal digits (32 bytes)")]
-pub struct KeyError;
-
-impl Key {
-    /// From 32 bytes, drawn from the machine's randomness once per cluster.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// From 64 hexadecimal digits; white space around them is ignored.
-    ///
-    /// # Errors
-    /// Anything else. The error does not repeat the text.
-    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        let digits = text.trim().as_bytes();
-        let mut bytes = [0; 32];
-        if digits.len() != 64 {
-            return Err(KeyError);
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or(KeyError);
-            *byte = (nibble(pair[0])? << 4 | nibble(pair[1])?) as u8;
-        }
-        Ok(Self(bytes))
-    }
-
-    /// As 64 hexadecimal digits, to be written where only the agent reads.
-    pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(hidden)")
-    }
-}
 
 /// One life of one sender, as it stands in the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,15 +55,18 @@ impl Sender {
     }
 }
 
-/// Makes each sender's key from the cluster's.
+/// Makes each sender's key from one of the cluster's.
 struct Subkeys {
     root: hkdf::Prk,
+    label: &'static [u8],
     cluster: String,
 }
 
 impl Subkeys {
-    fn new(key: &Key, cluster: &str) -> Self {
-        Self { root: hkdf::Salt::new(hkdf::HKDF_SHA256, LABEL).extract(&key.0), cluster: cluster.to_owned() }
+    fn new(id: u32, key: &Key, cluster: &str) -> Self {
+        // As long as each other, for what is made of them below.
+        let label: &[u8] = if id == CONFIGURED { b"lattice gossip 1" } else { b"lattice gossip 2" };
+        Self { root: hkdf::Salt::new(hkdf::HKDF_SHA256, label).extract(key.bytes()), label, cluster: cluster.to_owned() }
     }
 
     fn of(&self, sender: &Sender) -> [u8; 32] {
@@ -113,7 +78,7 @@ impl Subkeys {
         }
         let sender = sender.bytes();
         // The label and the sender have fixed lengths, so the name between them cannot be shifted into either.
-        let info = [LABEL, self.cluster.as_bytes(), &sender];
+        let info = [self.label, self.cluster.as_bytes(), &sender];
         let mut subkey = [0; 32];
         self.root.expand(&info, KeyBytes).and_then(|okm| okm.fill(&mut subkey)).expect("32 bytes are within HKDF-SHA256's reach");
         subkey
@@ -122,19 +87,23 @@ impl Subkeys {
 
 /// Seals what this life sends.
 pub(crate) struct Sealer {
-    prefix: [u8; 1 + 8 + SENDER_BYTES],
+    cluster: String,
+    sender: Sender,
+    prefix: [u8; PREFIX_BYTES],
     key: LessSafeKey,
     counter: u64,
 }
 
 impl Sealer {
-    pub fn new(key: &Key, cluster: &str, me: &Peer, seed: u64) -> Self {
+    pub fn new(ring: &Keyring, cluster: &str, me: &Peer, seed: u64) -> Self {
         let sender = Sender { node: node_tag(me.key), incarnation: me.incarnation, salt: salt(seed) };
-        let mut prefix = [0; 1 + 8 + SENDER_BYTES];
-        prefix[0] = VERSION;
-        prefix[1..9].copy_from_slice(&cluster_tag(cluster));
-        prefix[9..].copy_from_slice(&sender.bytes());
-        Self { prefix, key: aead(&Subkeys::new(key, cluster).of(&sender)), counter: 0 }
+        let (prefix, key) = sealing(ring, cluster, &sender);
+        Self { cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
+    }
+
+    /// Seals with another key from now on. The counter goes on.
+    pub fn rekey(&mut self, ring: &Keyring) {
+        (self.prefix, self.key) = sealing(ring, &self.cluster, &self.sender);
     }
 
     /// One datagram around `kind` and `body`.
@@ -155,10 +124,29 @@ impl Sealer {
     }
 }
 
+/// How each datagram begins, and what seals it.
+fn sealing(ring: &Keyring, cluster: &str, sender: &Sender) -> ([u8; PREFIX_BYTES], LessSafeKey) {
+    let (id, key) = ring.sealing();
+    let tag = cluster_tag(cluster);
+    let mut prefix = [0; PREFIX_BYTES];
+    if id == CONFIGURED {
+        prefix[0] = LAYOUT_CONFIGURED;
+        prefix[1..9].copy_from_slice(&tag);
+    } else {
+        prefix[0] = LAYOUT_NAMED;
+        prefix[1..5].copy_from_slice(&id.to_be_bytes());
+        prefix[5..9].copy_from_slice(&tag[..4]);
+    }
+    prefix[9..].copy_from_slice(&sender.bytes());
+    (prefix, aead(&Subkeys::new(id, key, cluster).of(sender)))
+}
+
 /// Opens what others sent.
 pub(crate) struct Opener {
-    subkeys: Subkeys,
+    name: String,
     cluster: [u8; 8],
+    /// By the ids of their keys.
+    subkeys: BTreeMap<u32, Subkeys>,
     me: u64,
     lives: BTreeMap<u64, Life>,
     lives_max: usize,
@@ -168,21 +156,31 @@ pub(crate) struct Opener {
 /// The latest life of one node that we have heard.
 struct Life {
     sender: Sender,
-    subkey: [u8; 32],
+    /// The id of the key that it sealed with last, and its own of that; `None` since the ring changed.
+    subkey: Option<(u32, [u8; 32])>,
     window: Window,
     heard_ms: u64,
 }
 
 impl Opener {
-    pub fn new(key: &Key, cluster: &str, me: &Peer, lives_max: usize) -> Self {
-        Self {
-            subkeys: Subkeys::new(key, cluster),
+    pub fn new(ring: &Keyring, cluster: &str, me: &Peer, lives_max: usize) -> Self {
+        let mut opener = Self {
+            name: cluster.to_owned(),
             cluster: cluster_tag(cluster),
+            subkeys: BTreeMap::new(),
             me: node_tag(me.key),
             lives: BTreeMap::new(),
             lives_max,
             evicted: 0,
-        }
+        };
+        opener.rekey(ring);
+        opener
+    }
+
+    /// Opens with these keys and no others from now on. What was seen stays seen.
+    pub fn rekey(&mut self, ring: &Keyring) {
+        self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();
+        self.lives.values_mut().for_each(|life| life.subkey = None);
     }
 
     /// Opens one datagram: its kind and body. Nothing changes when it is refused.
@@ -192,12 +190,17 @@ impl Opener {
             return Err(Refusal::Truncated);
         }
         let (header, sealed) = bytes.split_at(HEADER_BYTES);
-        if header[0] != VERSION {
-            return Err(Refusal::Version);
-        }
-        if header[1..9] != self.cluster {
+        let (key, ours) = match header[0] {
+            LAYOUT_CONFIGURED => (CONFIGURED, header[1..9] == self.cluster),
+            LAYOUT_NAMED => (header[1..5].iter().fold(0, |n, byte| n << 8 | u32::from(*byte)), header[5..9] == self.cluster[..4]),
+            _ => return Err(Refusal::Version),
+        };
+        if !ours {
             return Err(Refusal::ForeignCluster);
         }
+        // The configured key has a layout of its own: nobody names it.
+        let named = header[0] == LAYOUT_NAMED;
+        let subkeys = self.subkeys.get(&key).filter(|_| !named || key != CONFIGURED).ok_or(Refusal::UnknownKey)?;
         let number = |at: usize| header[at..at + 8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
         let salt = number(25).to_be_bytes();
         let (sender, counter) = (Sender { node: number(9), incarnation: number(17), salt }, number(33));
@@ -207,9 +210,12 @@ impl Opener {
 
         let known = self.lives.get(&sender.node);
         let (subkey, fresh) = match known {
-            Some(life) if life.sender == sender => (life.subkey, life.window.is_fresh(counter)),
+            Some(life) if life.sender == sender => {
+                let known = life.subkey.filter(|(of, _)| *of == key).map(|(_, subkey)| subkey);
+                (known.unwrap_or_else(|| subkeys.of(&sender)), life.window.is_fresh(counter))
+            }
             Some(life) if life.sender.incarnation >= sender.incarnation => return Err(Refusal::StaleLife),
-            Some(_) | None => (self.subkeys.of(&sender), counter > 0),
+            Some(_) | None => (subkeys.of(&sender), counter > 0),
         };
         if !fresh {
             return Err(Refusal::Replayed);
@@ -218,7 +224,9 @@ impl Opener {
         let plain_bytes = aead(&subkey).open_in_place(nonce(counter), Aad::from(header), &mut body).map_err(|_| Refusal::NotSealed)?.len();
         body.truncate(plain_bytes);
 
-        self.remember(now_ms, sender, subkey).mark(counter);
+        let life = self.remember(now_ms, sender);
+        life.subkey = Some((key, subkey));
+        life.window.mark(counter);
         let kind = body.remove(0);
         Ok((kind, body))
     }
@@ -233,7 +241,7 @@ impl Opener {
         self.lives.remove(&node_tag(peer.key));
     }
 
-    fn remember(&mut self, now_ms: u64, sender: Sender, subkey: [u8; 32]) -> &mut Window {
+    fn remember(&mut self, now_ms: u64, sender: Sender) -> &mut Life {
         if !self.lives.contains_key(&sender.node)
             && self.lives.len() >= self.lives_max
             && let Some(oldest) = self.lives.iter().min_by_key(|(_, life)| life.heard_ms).map(|(node, _)| *node)
@@ -241,13 +249,13 @@ impl Opener {
             self.lives.remove(&oldest);
             self.evicted += 1;
         }
-        let fresh = || Life { sender, subkey, window: Window::default(), heard_ms: now_ms };
+        let fresh = || Life { sender, subkey: None, window: Window::default(), heard_ms: now_ms };
         let life = self.lives.entry(sender.node).or_insert_with(fresh);
         if life.sender != sender {
             *life = fresh();
         }
         life.heard_ms = now_ms;
-        &mut life.window
+        life
     }
 }
 
@@ -289,27 +297,23 @@ mod tests {
         Peer::new(node.parse().unwrap(), "10.0.0.1:7".parse().unwrap(), incarnation, 0)
     }
 
-    fn key(byte: u8) -> Key {
-        Key::from_bytes([byte; 32])
+    fn configured(byte: u8) -> Keyring {
+        Keyring::configured(Key::from_bytes([byte; 32]))
+    }
+
+    /// Each key is 32 times its id, and 9 for the configured one.
+    fn ring(ids: &[u32], seals: u32) -> Keyring {
+        let key = |id: u32| Key::from_bytes([if id == CONFIGURED { 9 } else { id as u8 }; 32]);
+        Keyring::new(ids.iter().map(|id| (*id, key(*id))).collect(), seals).unwrap()
     }
 
     fn opener(lives_max: usize) -> Opener {
-        Opener::new(&key(1), "c", &peer("me", 1), lives_max)
-    }
-
-    #[test]
-    fn a_key_is_read_written_and_hidden() {
-        let key = Key::from_hex(&format!(" {}\n", "0aF9".repeat(16))).unwrap();
-        assert_eq!(key.to_hex(), "0af9".repeat(16));
-        assert_eq!(format!("{key:?}"), "Key(hidden)");
-        for bad in ["", "00", &"g".repeat(64), &"é".repeat(32), &"0".repeat(65)] {
-            assert_eq!(Key::from_hex(bad), Err(KeyError));
-        }
+        Opener::new(&configured(1), "c", &peer("me", 1), lives_max)
     }
 
     #[test]
     fn what_is_sealed_opens_once() {
-        let mut sealer = Sealer::new(&key(1), "c", &peer("a", 1), 9);
+        let mut sealer = Sealer::new(&configured(1), "c", &peer("a", 1), 9);
         let mut opener = opener(10);
         let (one, two) = (sealer.seal(3, b"one"), sealer.seal(4, b""));
         assert_eq!(two.len(), SEAL_BYTES + 1);
@@ -321,7 +325,7 @@ mod tests {
 
     #[test]
     fn any_changed_or_missing_byte_is_refused_and_leaves_no_state() {
-        let datagram = Sealer::new(&key(1), "c", &peer("a", 1), 9).seal(0, b"body");
+        let datagram = Sealer::new(&configured(1), "c", &peer("a", 1), 9).seal(0, b"body");
         let mut opener = opener(10);
         for at in 0..datagram.len() {
             assert!(opener.open(0, &datagram[..at]).is_err());
@@ -336,10 +340,11 @@ mod tests {
     #[test]
     fn refusals_say_why() {
         let mut opener = opener(10);
-        let mut open = |key: Key, cluster: &str, node: &str| opener.open(0, &Sealer::new(&key, cluster, &peer(node, 1), 9).seal(0, b"x"));
-        assert_eq!(open(key(2), "c", "a"), Err(Refusal::NotSealed));
-        assert_eq!(open(key(1), "d", "a"), Err(Refusal::ForeignCluster));
-        assert_eq!(open(key(1), "c", "me"), Err(Refusal::FromOurselves));
+        let mut open =
+            |key: Keyring, cluster: &str, node: &str| opener.open(0, &Sealer::new(&key, cluster, &peer(node, 1), 9).seal(0, b"x"));
+        assert_eq!(open(configured(2), "c", "a"), Err(Refusal::NotSealed));
+        assert_eq!(open(configured(1), "d", "a"), Err(Refusal::ForeignCluster));
+        assert_eq!(open(configured(1), "c", "me"), Err(Refusal::FromOurselves));
         assert_eq!(opener.open(0, &[9; 100]), Err(Refusal::Version));
         assert_eq!(opener.open(0, &[]), Err(Refusal::Truncated));
     }
@@ -347,15 +352,15 @@ mod tests {
     #[test]
     fn a_new_life_ends_the_old_one_and_shares_no_key_with_it() {
         let mut opener = opener(10);
-        let mut old = Sealer::new(&key(1), "c", &peer("a", 1), 9);
-        let mut new = Sealer::new(&key(1), "c", &peer("a", 2), 9);
+        let mut old = Sealer::new(&configured(1), "c", &peer("a", 1), 9);
+        let mut new = Sealer::new(&configured(1), "c", &peer("a", 2), 9);
         let (first, second) = (old.seal(0, b"same"), old.seal(0, b"same"));
         assert!(opener.open(0, &first).is_ok());
         let renewed = new.seal(0, b"same");
         assert_ne!(first[HEADER_BYTES..], renewed[HEADER_BYTES..]);
         assert!(opener.open(0, &renewed).is_ok());
         assert_eq!(opener.open(0, &second), Err(Refusal::StaleLife));
-        let same_incarnation = Sealer::new(&key(1), "c", &peer("a", 2), 10).seal(0, b"x");
+        let same_incarnation = Sealer::new(&configured(1), "c", &peer("a", 2), 10).seal(0, b"x");
         assert_eq!(opener.open(0, &same_incarnation), Err(Refusal::StaleLife));
         opener.forget(&peer("a", 2));
         assert!(opener.open(0, &same_incarnation).is_ok());
@@ -365,9 +370,52 @@ mod tests {
     fn senders_are_bounded_and_the_longest_silent_goes() {
         let mut opener = opener(2);
         for (now, node) in [(1, "a"), (2, "b"), (3, "a2"), (4, "b")] {
-            let _ = opener.open(now, &Sealer::new(&key(1), "c", &peer(node, now), 9).seal(0, b"x"));
+            let _ = opener.open(now, &Sealer::new(&configured(1), "c", &peer(node, now), 9).seal(0, b"x"));
         }
         assert_eq!((opener.lives.len(), opener.evicted()), (2, 1));
         assert!(!opener.lives.contains_key(&node_tag(peer("a", 1).key)));
+    }
+
+    #[test]
+    fn one_key_follows_another_without_a_refusal_and_what_was_taken_stays_taken() {
+        let mut sealer = Sealer::new(&ring(&[0], 0), "c", &peer("a", 1), 9);
+        let mut opener = Opener::new(&ring(&[0], 0), "c", &peer("me", 1), 10);
+        let [first, late] = [(); 2].map(|()| sealer.seal(0, b"x"));
+        assert!(opener.open(0, &first).is_ok());
+        opener.rekey(&ring(&[0, 1], 0));
+        sealer.rekey(&ring(&[0, 1], 1));
+        let second = sealer.seal(0, b"x");
+        assert_eq!((first[0], second[0], first.len()), (LAYOUT_CONFIGURED, LAYOUT_NAMED, second.len()));
+        assert!(opener.open(0, &second).is_ok());
+        assert!(opener.open(0, &late).is_ok(), "it was under way");
+        assert_eq!(opener.open(0, &first), Err(Refusal::Replayed), "the window goes over both keys");
+        assert_eq!(opener.open(0, &late), Err(Refusal::Replayed));
+        opener.rekey(&ring(&[1], 1));
+        assert_eq!(opener.open(0, &first), Err(Refusal::UnknownKey));
+        assert_eq!(opener.open(0, &second), Err(Refusal::Replayed));
+        sealer.rekey(&ring(&[1, 2], 2));
+        opener.rekey(&ring(&[1, 2], 1));
+        let third = sealer.seal(0, b"x");
+        assert!(opener.open(0, &third).is_ok());
+        opener.rekey(&ring(&[2], 2));
+        assert_eq!((opener.open(0, &second), opener.open(0, &third)), (Err(Refusal::UnknownKey), Err(Refusal::Replayed)));
+        assert_eq!(opener.lives.len(), 1);
+    }
+
+    #[test]
+    fn a_key_that_is_not_in_the_ring_is_named_so_and_leaves_no_state() {
+        let mut opener = Opener::new(&ring(&[1, 2], 2), "c", &peer("me", 1), 10);
+        let mut open = |ring: Keyring, cluster: &str| opener.open(0, &Sealer::new(&ring, cluster, &peer("a", 1), 9).seal(0, b"x"));
+        assert_eq!(open(ring(&[0], 0), "c"), Err(Refusal::UnknownKey));
+        assert_eq!(open(ring(&[3], 3), "c"), Err(Refusal::UnknownKey));
+        assert_eq!(open(ring(&[1], 1), "d"), Err(Refusal::ForeignCluster));
+        let another = Keyring::new([(1, Key::from_bytes([7; 32]))].into(), 1).unwrap();
+        assert_eq!(open(another, "c"), Err(Refusal::NotSealed), "another secret under the same id");
+        assert!(opener.lives.is_empty());
+        // What is named is authenticated: nothing passes under another id, not even the configured one's.
+        let mut opener = Opener::new(&ring(&[0, 1], 1), "c", &peer("me", 1), 10);
+        let mut datagram = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9).seal(0, b"x");
+        datagram[4] = 0;
+        assert_eq!(opener.open(0, &datagram), Err(Refusal::UnknownKey));
     }
 }

@@ -3,7 +3,7 @@
 mod sim;
 
 use lattice_gossip::{Config, Event, Liveness, News};
-use sim::{Sim, fact};
+use sim::{Sim, fact, keys};
 
 #[test]
 fn a_hundred_find_each_other_lose_one_and_get_it_back() {
@@ -171,6 +171,53 @@ fn two_machines_with_one_name_do_not_storm() {
     sim.run(120_000);
     assert!(sim.sent < 120 * 4 * 60, "{} datagrams", sim.sent);
     assert!(sim.core(0).is_alive(&sim.nodes[1].id) && sim.core(1).is_alive(&sim.nodes[0].id));
+}
+
+/// Gives one node after the other, so many milliseconds apart, these keys.
+fn one_by_one(sim: &mut Sim, apart_ms: u64, ids: &[u8], seals: u32) {
+    for n in 0..sim.nodes.len() {
+        sim.rekey(n, &keys(ids, seals));
+        sim.run(apart_ms);
+    }
+}
+
+fn refused_keys(sim: &Sim) -> u64 {
+    sim.living().map(|(_, core)| core.counters().refused.unknown_key + core.counters().refused.not_sealed).sum()
+}
+
+#[test]
+fn keys_that_follow_each_other_cost_no_datagram_and_make_nobody_suspect() {
+    for seed in [14, 114, 214] {
+        let mut sim = Sim::up(seed, 20, Config::default());
+        sim.loss_per_mille = 20;
+        sim.run_until("twenty see twenty", 20_000, Sim::all_agree);
+        sim.nodes.iter_mut().for_each(|node| node.news.clear());
+        for (old, new) in [(0, 1), (1, 2), (2, 3)] {
+            one_by_one(&mut sim, 700, &[old, new], u32::from(old));
+            one_by_one(&mut sim, 700, &[old, new], u32::from(new));
+            // One is started anew in the middle, with the keys that it had.
+            sim.kill(7);
+            sim.start(7);
+            sim.run(1_000);
+            one_by_one(&mut sim, 700, &[new], u32::from(new));
+            assert_eq!(refused_keys(&sim), 0, "seed {seed}: whoever seals with a key is opened by all");
+        }
+        let gone: Vec<_> =
+            sim.nodes.iter().flat_map(|node| &node.news).filter(|(_, news)| matches!(news, News::Suspect(_) | News::Down(_))).collect();
+        assert_eq!(gone, Vec::<&(u64, News)>::new(), "seed {seed}");
+        assert!(sim.all_agree());
+    }
+}
+
+#[test]
+fn a_key_that_seals_before_all_have_it_is_what_the_order_prevents() {
+    let mut sim = Sim::up(15, 5, Config::lab());
+    sim.run_until("five see five", 5_000, Sim::all_agree);
+    sim.rekey(0, &keys(&[0, 1], 1));
+    sim.run(5_000);
+    assert!(refused_keys(&sim) > 0 && sim.downs() > 0, "else the test above proves nothing");
+    one_by_one(&mut sim, 0, &[0, 1], 1);
+    sim.run_until("five see five again", 10_000, Sim::all_agree);
 }
 
 #[test]

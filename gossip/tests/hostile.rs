@@ -1,6 +1,6 @@
 //! What a core does with datagrams that nobody of its cluster has just sent to it.
 
-use lattice_gossip::{Config, Core, Counters, Event, Identity, Key, Output, Refusals};
+use lattice_gossip::{Config, Core, Counters, Event, Identity, Key, Keyring, Output, Refusals};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -9,8 +9,17 @@ fn addr(last: u8) -> SocketAddr {
 }
 
 fn core(node: &str, last: u8, key: u8, cluster: &str) -> Core {
+    with_keys(node, last, &Keyring::configured(Key::from_bytes([key; 32])), cluster)
+}
+
+fn with_keys(node: &str, last: u8, keys: &Keyring, cluster: &str) -> Core {
     let me = Identity { node: node.parse().unwrap(), addr: addr(last), incarnation: 1 };
-    Core::new(me, Config::default(), &Key::from_bytes([key; 32]), cluster, u64::from(last))
+    Core::new(me, Config::default(), keys, cluster, u64::from(last))
+}
+
+/// Keys of a ring: each is 32 times its id.
+fn ring(ids: &[u8], seals: u32) -> Keyring {
+    Keyring::new(ids.iter().map(|id| (u32::from(*id), Key::from_bytes([*id; 32]))).collect(), seals).unwrap()
 }
 
 /// The datagrams among what `core` answers to one event.
@@ -68,6 +77,27 @@ fn each_refusal_is_counted_by_its_reason_and_costs_no_state() {
     check(&from_b, |r| r.from_ourselves += 1);
     assert_eq!(b.members().count(), 1, "only itself");
     assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &good }).is_empty(), "the good one still passes");
+}
+
+#[test]
+fn a_retired_keys_datagram_and_a_foreign_clusters_are_refused_and_counted() {
+    let mut b = core("b", 2, 7, "lab");
+    told(&mut b, Event::Join(addr(1)));
+    let before = announce(7, "lab");
+    assert!(!told(&mut b, Event::Datagram { from: addr(1), bytes: &before }).is_empty());
+    told(&mut b, Event::SetKeys(&ring(&[1, 2], 2)));
+    let mut expected = Refusals { unknown_key: 1, ..Refusals::default() };
+    assert_eq!(refused_by(&mut b, &before), expected, "sealed with the configured key, and replayed");
+    let said = |keys: &Keyring, cluster: &str| told(&mut with_keys("c", 3, keys, cluster), Event::Join(addr(2))).remove(0);
+    expected.unknown_key += 1;
+    assert_eq!(refused_by(&mut b, &said(&ring(&[3], 3), "lab")), expected);
+    expected.foreign_cluster += 1;
+    assert_eq!(refused_by(&mut b, &said(&ring(&[2], 2), "other")), expected);
+    let old = said(&ring(&[1], 1), "lab");
+    assert!(!told(&mut b, Event::Datagram { from: addr(3), bytes: &old }).is_empty(), "an old key opens while it is in the ring");
+    told(&mut b, Event::SetKeys(&ring(&[2], 2)));
+    expected.unknown_key += 1;
+    assert_eq!(refused_by(&mut b, &old), expected);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A cluster in virtual time: cores, a network with seeded latency and loss, and a heap of what happens next.
 
-use lattice_gossip::{Config, Core, Event, Fact, Identity, Key, Liveness, News, Output, Token};
+use lattice_gossip::{Config, Core, Event, Fact, Identity, Key, Keyring, Liveness, News, Output, Token};
 use lattice_model::{NodeId, NodeState};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -12,6 +12,8 @@ pub struct Node {
     pub addr: SocketAddr,
     pub incarnation: u64,
     pub core: Option<Core>,
+    /// What it has of the cluster's keys, at this start and the next.
+    pub keys: Keyring,
     pub news: Vec<(u64, News)>,
 }
 
@@ -47,8 +49,9 @@ pub struct Sim {
     by_addr: BTreeMap<SocketAddr, usize>,
 }
 
-pub fn key() -> Key {
-    Key::from_bytes([7; 32])
+/// Each key is 32 times its id.
+pub fn keys(ids: &[u8], seals: u32) -> Keyring {
+    Keyring::new(ids.iter().map(|id| (u32::from(*id), Key::from_bytes([*id; 32]))).collect(), seals).unwrap()
 }
 
 pub fn fact(digest: u64) -> Fact {
@@ -63,6 +66,7 @@ impl Sim {
                 addr: SocketAddr::from(([10, 0, (n / 250) as u8, (n % 250) as u8 + 1], 7946)),
                 incarnation: 0,
                 core: None,
+                keys: keys(&[0], 0),
                 news: Vec::new(),
             })
             .collect();
@@ -105,7 +109,7 @@ impl Sim {
         let node = &mut self.nodes[n];
         node.incarnation += 1;
         let me = Identity { node: node.id.clone(), addr: node.addr, incarnation: node.incarnation };
-        node.core = Some(Core::new(me, self.config.clone(), &key(), "lab", seed));
+        node.core = Some(Core::new(me, self.config.clone(), &node.keys, "lab", seed));
         self.tell(n, Event::SetFact(fact(n as u64)));
         for seed_node in 0..self.nodes.len().min(3) {
             self.tell(n, Event::Join(self.nodes[seed_node].addr));
@@ -114,6 +118,12 @@ impl Sim {
 
     pub fn kill(&mut self, n: usize) {
         self.nodes[n].core = None;
+    }
+
+    /// Gives a node these keys.
+    pub fn rekey(&mut self, n: usize, keys: &Keyring) {
+        self.nodes[n].keys = keys.clone();
+        self.tell(n, Event::SetKeys(keys));
     }
 
     pub fn core(&self, n: usize) -> &Core {

@@ -1,0 +1,131 @@
+//! The keys that datagrams are sealed with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
+
+/// Keys of a ring at most: two while one follows the other, and one more for a node that has sealed with another until now.
+pub const KEYS_MAX: usize = 3;
+/// The key of the configuration: the one that there is before any other.
+pub(crate) const CONFIGURED: u32 = 0;
+
+/// One of the cluster's gossip keys. Shown by nobody: its `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+/// Why a text is not a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a gossip key is 64 hexadecimal digits (32 bytes)")]
+pub struct KeyError;
+
+impl Key {
+    /// From 32 bytes, drawn from the machine's randomness once per key.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// From 64 hexadecimal digits; white space around them is ignored.
+    ///
+    /// # Errors
+    /// Anything else. The error does not repeat the text.
+    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
+        let digits = text.trim().as_bytes();
+        let mut bytes = [0; 32];
+        if digits.len() != 64 {
+            return Err(KeyError);
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or(KeyError);
+            *byte = (nibble(pair[0])? << 4 | nibble(pair[1])?) as u8;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// As 64 hexadecimal digits, to be written where only the agent reads.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(hidden)")
+    }
+}
+
+/// Keys by their ids: all of them open, one of them seals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyring {
+    keys: BTreeMap<u32, Key>,
+    seals: u32,
+}
+
+/// Why keys make no ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum KeyringError {
+    /// The one that is to seal is not among them.
+    #[error("gossip key {0} is to seal, and is not in the ring")]
+    Missing(u32),
+    /// There are more than [`KEYS_MAX`].
+    #[error("a gossip ring has at most {KEYS_MAX} keys, not {0}")]
+    TooMany(usize),
+}
+
+impl Keyring {
+    /// The configured key alone: id 0.
+    pub fn configured(key: Key) -> Self {
+        Self { keys: BTreeMap::from([(CONFIGURED, key)]), seals: CONFIGURED }
+    }
+
+    /// These keys; `seals` is the id of the one that seals.
+    ///
+    /// # Errors
+    /// See [`KeyringError`].
+    pub fn new(keys: BTreeMap<u32, Key>, seals: u32) -> Result<Self, KeyringError> {
+        if keys.len() > KEYS_MAX {
+            return Err(KeyringError::TooMany(keys.len()));
+        }
+        if !keys.contains_key(&seals) {
+            return Err(KeyringError::Missing(seals));
+        }
+        Ok(Self { keys, seals })
+    }
+
+    /// All keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (u32, &Key)> {
+        self.keys.iter().map(|(id, key)| (*id, key))
+    }
+
+    /// The key that seals.
+    pub(crate) fn sealing(&self) -> (u32, &Key) {
+        (self.seals, &self.keys[&self.seals])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_written_and_hidden() {
+        let key = Key::from_hex(&format!(" {}\n", "0aF9".repeat(16))).unwrap();
+        assert_eq!(key.to_hex(), "0af9".repeat(16));
+        assert_eq!(format!("{key:?}"), "Key(hidden)");
+        for bad in ["", "00", &"g".repeat(64), &"é".repeat(32), &"0".repeat(65)] {
+            assert_eq!(Key::from_hex(bad), Err(KeyError));
+        }
+    }
+
+    #[test]
+    fn a_ring_has_the_key_that_seals_and_not_too_many() {
+        let keys = |ids: &[u32]| ids.iter().map(|id| (*id, Key::from_bytes([1; 32]))).collect();
+        assert_eq!(Keyring::new(keys(&[1, 2]), 3), Err(KeyringError::Missing(3)));
+        assert_eq!(Keyring::new(keys(&[]), 0), Err(KeyringError::Missing(0)));
+        assert_eq!(Keyring::new(keys(&[1, 2, 3, 4]), 1), Err(KeyringError::TooMany(4)));
+        assert!(Keyring::new(keys(&[1, 2, 3]), 1).is_ok());
+    }
+}
