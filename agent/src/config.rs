@@ -42,7 +42,8 @@ pub struct AgentConfig {
     pub gossip_listen: String,
     /// Where other agents reach gossip; empty: `gossip_listen`. An IP address and port.
     pub gossip_advertise: String,
-    /// The cluster's gossip key, 64 hexadecimal digits in a file of mode 0600.
+    /// The cluster's gossip key, 64 hexadecimal digits in a file of mode 0600: in use until the quorum has others, and by new nodes
+    /// until they have registered.
     pub gossip_key_file: PathBuf,
     /// Agents to join through, `host:port`, besides those that the quorum names.
     pub gossip_seeds: Vec<String>,

@@ -22,7 +22,7 @@
 
 mod aside;
 
-pub use aside::Salvaged;
+pub use aside::{Salvaged, set_file_aside};
 
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
@@ -387,6 +387,14 @@ fn no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Replaces a small file that only the agent reads: after a crash there is the old one or the new one, whole.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = path.with_extension("json.part");
+    write_whole(&part, bytes)?;
+    fs::rename(&part, path)?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir).and_then(|d| d.sync_all()))
+}
+
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
@@ -426,7 +434,7 @@ fn whole(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 }
 
 /// Of a value as compact JSON, its keys sorted: the same whatever fields a version knows.
-fn checksum(value: &serde_json::Value) -> u32 {
+pub fn checksum(value: &serde_json::Value) -> u32 {
     crc32fast::hash(value.to_string().as_bytes())
 }
 

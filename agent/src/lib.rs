@@ -29,6 +29,7 @@ mod driver;
 mod entry;
 mod environment;
 mod features;
+mod gossip_keys;
 mod growth;
 mod hooks;
 mod journal;
@@ -62,6 +63,7 @@ use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
+use crate::gossip_keys::GossipKeys;
 use crate::growth::Growth;
 use crate::hooks::Hooks;
 use crate::journal::{Opened, StateDir};
@@ -150,7 +152,9 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
 
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
     let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &credentials, stop.child_token())?;
-    let membership = gossip(&config, &key, journal.life(), stop.child_token()).await?;
+    let troubles = Troubles::default();
+    let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
+    let membership = gossip(&config, keys.keyring(), journal.life(), stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
     let tasks = TaskTracker::new();
@@ -181,7 +185,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
         data,
-        troubles: Troubles::default(),
+        troubles,
         mesh: mesh.clone(),
         workers: Workers::default(),
         adoption: Adoption::default(),
@@ -239,6 +243,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         Arc::clone(&context),
         quorum.clone(),
         registration,
+        (keys, membership.clone()),
         (reports_view, node_view.clone()),
         session_state,
         session_stop,
@@ -342,10 +347,10 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
     }
 }
 
-async fn gossip(config: &AgentConfig, key: &Key, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
+async fn gossip(config: &AgentConfig, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
     let socket = UdpSocket::bind(&config.gossip_listen).await.with_context(|| format!("gossip_listen {}", config.gossip_listen))?;
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
-    let core = Core::new(identity, config.gossip.clone(), &Keyring::configured(key.clone()), &config.cluster, rand::random());
+    let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
     let membership = Membership::start(core, socket, stop);
     membership.ask(Ask::Say(Fact { state: NodeState::Ready, held: false, schedulable: config.schedulable, digest: 0 })).await;
     for seed in &config.gossip_seeds {

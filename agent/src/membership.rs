@@ -1,6 +1,6 @@
 //! The shell around gossip's core: a UDP socket, timers, and a view that others read.
 
-use lattice_gossip::{Core, Event, Fact, Liveness, Member, Output, Token};
+use lattice_gossip::{Core, Event, Fact, Keyring, Liveness, Member, Output, Refusals, Token};
 use lattice_model::NodeId;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What is asked of gossip from outside.
@@ -18,6 +18,8 @@ pub enum Ask {
     Join(SocketAddr),
     /// Say this about ourselves.
     Say(Fact),
+    /// Use these keys, and say when they are in use.
+    Rekey(Box<Keyring>, oneshot::Sender<()>),
 }
 
 /// A cloneable handle.
@@ -25,7 +27,7 @@ pub enum Ask {
 pub struct Membership {
     asks: mpsc::Sender<Ask>,
     members: watch::Receiver<Arc<Vec<Member>>>,
-    refused: watch::Receiver<u64>,
+    refused: watch::Receiver<Refusals>,
 }
 
 impl Membership {
@@ -33,7 +35,7 @@ impl Membership {
     pub fn start(core: Core, socket: UdpSocket, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
-        let (refusals, refused) = watch::channel(0);
+        let (refusals, refused) = watch::channel(Refusals::default());
         let task = Task { core, socket, timers: BinaryHeap::new(), began: Instant::now(), order: 0, view, refusals };
         tokio::spawn(task.run(queue, stop));
         Self { asks, members, refused }
@@ -49,8 +51,16 @@ impl Membership {
         Arc::clone(&self.members.borrow())
     }
 
-    /// Datagrams that were not taken: not sealed with the cluster's key, replayed, cut, of another cluster.
-    pub fn refused(&self) -> u64 {
+    /// Uses these keys from now on; returns when it does.
+    pub async fn rekey(&self, keys: Keyring) {
+        let (done, in_use) = oneshot::channel();
+        self.ask(Ask::Rekey(Box::new(keys), done)).await;
+        // An error: gossip has ended, with the agent.
+        let _ended = in_use.await;
+    }
+
+    /// Datagrams that were not taken, by reason.
+    pub fn refused(&self) -> Refusals {
         *self.refused.borrow()
     }
 
@@ -73,7 +83,7 @@ struct Task {
     began: Instant,
     order: u64,
     view: watch::Sender<Arc<Vec<Member>>>,
-    refusals: watch::Sender<u64>,
+    refusals: watch::Sender<Refusals>,
 }
 
 /// A token that never decides the order of timers.
@@ -116,6 +126,10 @@ impl Task {
                 ask = asks.recv() => match ask {
                     Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
                     Some(Ask::Say(fact)) => self.handle(Event::SetFact(fact)),
+                    Some(Ask::Rekey(keys, done)) => {
+                        self.handle(Event::SetKeys(&keys));
+                        let _nobody_waits = done.send(());
+                    }
                     None => return,
                 },
                 () = sleep_until(next) => {
@@ -137,7 +151,7 @@ impl Task {
         if self.carry_out(out) {
             self.publish();
         }
-        let refused = self.core.counters().refused.total();
+        let refused = self.core.counters().refused;
         self.refusals.send_if_modified(|known| std::mem::replace(known, refused) != refused);
     }
 

@@ -4,15 +4,17 @@
 
 use crate::context::Shared;
 use crate::driver::NodeView;
+use crate::gossip_keys::GossipKeys;
+use crate::membership::Membership;
 use crate::quorum_list::QuorumList;
 use lattice_model::{AllocationId, Boot, Epoch, Generation, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources, SharePhase};
 use lattice_node::{Event, Phase};
 use lattice_quorum::client::QuorumClient;
-use lattice_quorum::wire::{Down, HeldShare, Up};
+use lattice_quorum::wire::{Down, HeldKeys, HeldShare, Up};
 use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -56,12 +58,13 @@ pub async fn run(
     context: Shared,
     quorum: QuorumClient,
     registration: Registration,
+    (keys, membership): (GossipKeys, Membership),
     (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
     state: watch::Sender<SessionState>,
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
-    let mut session = Session { context, quorum, members, registration, reports, view, state, registered: None };
+    let mut session = Session { context, quorum, members, registration, keys, membership, reports, view, state, registered: None };
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -94,6 +97,9 @@ struct Session {
     quorum: QuorumClient,
     members: QuorumList,
     registration: Registration,
+    /// What gossip is sealed with.
+    keys: GossipKeys,
+    membership: Membership,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
     /// What is on the node.
     view: watch::Receiver<Arc<NodeView>>,
@@ -130,6 +136,7 @@ impl Session {
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
+            keys: Some(self.keys.held()),
         };
         let (up, mut down) = match self.quorum.session(register).await {
             Ok(session) => session,
@@ -137,10 +144,8 @@ impl Session {
         };
         let mut incarnation = None;
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
-        let mut seq = 0;
+        let mut beats = Beats { seq: 0, unanswered: None };
         let mut sent = 0;
-        // Since when the oldest heartbeat without an acknowledgement is under way.
-        let mut unanswered: Option<Instant> = None;
         // Until when reports that may wait do wait.
         let mut linger: Option<Instant> = None;
         loop {
@@ -155,8 +160,17 @@ impl Session {
                         self.quorum.leave(down.member());
                         return Ended::Moved;
                     }
-                    Ok(Down::HeartbeatAck { .. }) => unanswered = None,
+                    Ok(Down::HeartbeatAck { .. }) => beats.unanswered = None,
                     Ok(Down::Members(list)) => self.members.learn(&list),
+                    Ok(Down::Keyring { generation, ring }) => {
+                        self.keys.take(generation, &ring, &self.membership).await;
+                        // Not with the next heartbeat: a rotation waits for the last node to say this.
+                        if let Some(incarnation) = incarnation
+                            && !beats.send(&up, incarnation, self.keys.held()).await
+                        {
+                            return Ended::Lost("the session's line broke".to_owned());
+                        }
+                    }
                     Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, generation, members, .. }) => {
                         self.members.learn(&members);
                         incarnation = Some(issued);
@@ -186,12 +200,11 @@ impl Session {
                     }
                 },
                 _ = heartbeat.tick() => {
-                    if let Some(incarnation) = incarnation {
-                        seq += 1;
-                        unanswered.get_or_insert_with(Instant::now);
-                        if up.send(Up::Heartbeat { incarnation, seq }).await.is_err() {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
+                    self.keys.keep();
+                    if let Some(incarnation) = incarnation
+                        && !beats.send(&up, incarnation, self.keys.held()).await
+                    {
+                        return Ended::Lost("the session's line broke".to_owned());
                     }
                 }
                 changed = self.reports.changed() => {
@@ -220,7 +233,7 @@ impl Session {
                     sent = unsent().next_back().map_or(sent, |r| r.seq);
                 }
                 () = passed(linger) => self.reports.mark_changed(),
-                () = passed(unanswered.map(|since| since + BEAT_TIMEOUT)) => {
+                () = passed(beats.unanswered.map(|since| since + BEAT_TIMEOUT)) => {
                     self.quorum.leave(down.member());
                     return Ended::Lost(format!("{} does not acknowledge heartbeats", down.member()));
                 }
@@ -252,6 +265,22 @@ impl Session {
         let (allocation, epoch) = item.subject();
         let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         matches!(item, ReportItem::Prepared { .. }) && alone()
+    }
+}
+
+/// The heartbeats of one session.
+struct Beats {
+    seq: u64,
+    /// Since when the oldest one without an acknowledgement is under way.
+    unanswered: Option<Instant>,
+}
+
+impl Beats {
+    /// Sends one. False: the line broke.
+    async fn send(&mut self, up: &mpsc::Sender<Up>, incarnation: Incarnation, keys: HeldKeys) -> bool {
+        self.seq += 1;
+        self.unanswered.get_or_insert_with(Instant::now);
+        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys) }).await.is_ok()
     }
 }
 

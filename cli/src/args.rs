@@ -554,6 +554,28 @@ pub struct Gossip {
 pub enum GossipCommand {
     /// Every member that this agent's gossip knows
     Members,
+    /// The keys that gossip is sealed with, and how far a rotation is
+    Keys(GossipKeys),
+}
+
+#[derive(Args)]
+pub struct GossipKeys {
+    #[command(subcommand)]
+    pub what: Option<GossipKeysCommand>,
+}
+
+#[derive(Subcommand)]
+pub enum GossipKeysCommand {
+    /// Bring in a new key, seal with it once every node that is not Down has it, and forget the old one; waits until that is done.
+    /// Given again it goes on with a rotation that is under way
+    Rotate(RotateKeys),
+}
+
+#[derive(Args)]
+pub struct RotateKeys {
+    /// Begin it and leave it to the quorum: `lattice gossip keys` shows how far it is
+    #[arg(long)]
+    pub no_wait: bool,
 }
 
 #[derive(Args)]
@@ -715,6 +737,10 @@ mod tests {
             "audit query --node=x1000c0s0b0n0 --since=2026-03-01 --output=json",
             "audit export --user=dr-x --since=2026-01-01 --until=2026-06-30 --file report.json",
             "audit verify",
+            "gossip members",
+            "gossip keys",
+            "gossip keys -o json",
+            "gossip keys rotate --no-wait",
             "doctor --config f --help",
             "dev",
         ] {

@@ -5,6 +5,7 @@ mod audit;
 mod cancel;
 mod explain;
 mod gossip;
+mod gossip_keys;
 mod hold;
 mod launch;
 mod lease;
@@ -61,6 +62,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(args) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),
+            GossipCommand::Keys(args) => gossip_keys::run(session, args.what).await.map(well),
         },
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &rest.args)),

@@ -99,6 +99,12 @@ actions! {
     SigningKeySet,
     /// A member signed the chain up to an earlier record.
     HeadSigned,
+    /// A rotation of the gossip keys began: the agents are given another one.
+    GossipKeyAdded,
+    /// All agents that can be heard have it: it seals from now on.
+    GossipKeySeals,
+    /// All of them seal with it: the one before it is forgotten.
+    GossipKeyRetired,
 }
 
 impl fmt::Display for AuditAction {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   machine ──ChangeSet──▶ history (bounded) ◀── watches read on from their place; one that it has left behind is cut off
-//!           ──node──▶ that node's session wakes and reads its desired list anew (latest value, never a queue)
+//!           ──node──▶ that node's session wakes and reads its desired list anew (latest value, never a queue);
+//!                     every session wakes for other gossip keys
 //! ```
 
 use crate::history::{ChangeSet, Compacted, History};
@@ -48,7 +49,7 @@ impl Changes {
         self.newer.subscribe()
     }
 
-    /// Wakes at each change of what `node` is to do. A newer session of the node takes an older one's place.
+    /// Wakes at each change of what `node` is to do, and of the gossip keys. A newer session of the node takes an older one's place.
     pub fn session(&self, node: NodeId) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Arc::clone(&notify));
@@ -65,7 +66,9 @@ impl Changes {
 
     /// Tells what an entry changed. Called while the ledger cannot be read, so that nobody sees one without the other.
     pub fn tell(&self, ledger: &Ledger, changed: Changed) {
-        if !changed.desired.is_empty() {
+        if changed.keyring {
+            self.wake_sessions();
+        } else if !changed.desired.is_empty() {
             let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
             for notify in changed.desired.iter().filter_map(|node| sessions.get(node)) {
                 notify.notify_one();
@@ -81,9 +84,13 @@ impl Changes {
     /// Tells that everything may have changed: this is another state. Called while the ledger cannot be read, as well.
     pub fn tell_everything(&self, ledger: &Ledger) {
         self.history().restart(ledger.place());
+        self.wake_sessions();
+        self.newer.send_replace(());
+    }
+
+    fn wake_sessions(&self) {
         for notify in self.sessions.lock().unwrap_or_else(PoisonError::into_inner).values() {
             notify.notify_one();
         }
-        self.newer.send_replace(());
     }
 }

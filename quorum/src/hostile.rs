@@ -1,7 +1,8 @@
 //! Bytes that come from a network or a disk and are not what they should be: no decoder panics, none believes a length
 //! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
 
-use crate::ledger::{Action, AuditHead, Command, Ledger};
+use crate::ledger::keyring::Secret;
+use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger};
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
@@ -10,8 +11,8 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, Refusal, RefusedClaim, Request, Up,
-    WatchAllocations, WatchPlace, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, Refusal, RefusedClaim, Request,
+    Up, WatchAllocations, WatchPlace, WatchRequest,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, Generation, Incarnation, MemberId, Revision, Timestamp};
 use openraft::error::{InstallSnapshotError, RaftError};
@@ -126,6 +127,8 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Register(registration(1, 1, 0, true)),
         Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
         Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
+        Action::RaiseLevel { level: LEVEL_KNOWN },
+        Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
@@ -138,6 +141,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
 fn decoders() -> Vec<Decoder> {
     let (ledger, records) = ledger();
     let (node, allocation) = ("n1".parse().unwrap(), allocation());
+    let keys = HeldKeys { opens: vec![0, 1], seals: 0 };
     let list = Request::ListAllocations {
         uid: Some(7),
         states: vec![lattice_model::AllocationState::Running],
@@ -156,7 +160,7 @@ fn decoders() -> Vec<Decoder> {
         (Ok(AppendEntriesResponse::<u64>::Success), Ok(VoteResponse::new(vote, Some(log_id(3)), true)));
     let installed: Result<_, RaftError<u64, InstallSnapshotError>> = Ok(InstallSnapshotResponse { vote });
     vec![
-        decoder("Request", &[list, submit, Request::Status]),
+        decoder("Request", &[list, submit, Request::Status, Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() }]),
         decoder::<Result<Answer, Refusal>>(
             "Answer",
             &[
@@ -169,15 +173,17 @@ fn decoders() -> Vec<Decoder> {
                     conflicts: vec![Conflict { node: "n2".parse().unwrap(), holder: Some(allocation.id), why: "w".into() }],
                 }))),
                 Err(Refusal::NotLeader { leader: Some(MemberId(2)) }),
+                Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
             ],
         ),
-        decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9 }]),
+        decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9, keys: Some(keys.clone()) }]),
         decoder(
             "Down",
             &[
                 Down::HeartbeatAck { seq: 3 },
                 Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, lattice_model::Epoch(4))] },
                 Down::Desired(lattice_model::DesiredList::default()),
+                Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },
             ],
         ),
         decoder(
@@ -202,6 +208,7 @@ fn decoders() -> Vec<Decoder> {
             &[HeartbeatSummary {
                 from: MemberId(2),
                 heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
+                keys: vec![("n1".parse().unwrap(), keys)],
                 level: 2,
                 certificate_until: Some(Timestamp(3)),
                 shortage: None,
@@ -209,7 +216,13 @@ fn decoders() -> Vec<Decoder> {
         ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
         decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records: records.clone() }]),
-        decoder("Forward", &[Forward::Propose(vec![command().action]), Forward::Answer(Request::ListNodes)]),
+        decoder(
+            "Forward",
+            &[
+                Forward::Propose(vec![command().action, Action::SealWithKey { id: 1 }, Action::RetireKey { id: 0 }]),
+                Forward::Answer(Request::ListNodes),
+            ],
+        ),
         decoder("Forwarded", &[Forwarded::Unserved("why".into())]),
         decoder("commands of an entry", &[vec![command(), command()]]),
         decoder("Entry", &entries()),

@@ -11,6 +11,7 @@
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
 //! together exceed no quota, not even for a moment), *allocations* (an acknowledged
 //! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
+//! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
 //! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
 //!
@@ -21,6 +22,7 @@
 pub mod access;
 pub mod audit_chain;
 pub mod command;
+pub mod keyring;
 pub mod signing;
 
 mod allocations;
@@ -36,6 +38,8 @@ mod tenants;
 mod views;
 
 #[cfg(test)]
+mod keyring_scenarios;
+#[cfg(test)]
 mod lease_scenarios;
 #[cfg(test)]
 mod properties;
@@ -48,6 +52,7 @@ pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration, Urgency};
+pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
 pub use recovery::{Recovery, beyond};
@@ -107,6 +112,9 @@ pub struct Ledger {
     /// After a recovery from a backup: what it still waits for.
     #[serde(default)]
     recovery: Option<Recovery>,
+    /// What gossip is sealed with. Secret: it is told to agents alone.
+    #[serde(default)]
+    keyring: Keyring,
 }
 
 fn level_first() -> u32 {
@@ -148,6 +156,8 @@ pub struct Changed {
     pub tenants: BTreeSet<String>,
     /// Leases that were granted, changed or ended.
     pub leases: BTreeSet<String>,
+    /// Whether the gossip keys changed.
+    pub keyring: bool,
 }
 
 impl Changed {
@@ -158,6 +168,7 @@ impl Changed {
         self.desired.extend(other.desired);
         self.tenants.extend(other.tenants);
         self.leases.extend(other.leases);
+        self.keyring |= other.keyring;
     }
 }
 
@@ -197,6 +208,7 @@ impl Default for Ledger {
             tenants: BTreeMap::new(),
             usage: tenants::Usage::default(),
             recovery: None,
+            keyring: Keyring::default(),
         }
     }
 }
@@ -238,6 +250,9 @@ impl Ledger {
             Action::RaiseLevel { level } => self.raise_level(step, *level),
             Action::SetTenant { change, by } => self.set_tenant(step, change, by),
             Action::DeleteTenant { name, by } => self.delete_tenant(step, name, by),
+            Action::AddKey { secret, by } => self.add_key(step, secret, by),
+            Action::SealWithKey { id } => self.seal_with_key(step, *id),
+            Action::RetireKey { id } => self.retire_key(step, *id),
         }
     }
 

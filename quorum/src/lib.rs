@@ -48,6 +48,7 @@ pub mod pack;
 pub mod raft;
 pub mod refused;
 pub mod roster;
+pub mod rotation;
 pub mod shortages;
 pub mod store;
 pub mod tls;

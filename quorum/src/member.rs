@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   proposer   commands ──▶ entries            reads      one check of leadership for many questions
-//!   standing   has this member a leader?       duties     while leading: clocks ──▶ NodeStates, ExpireLease;
+//!   standing   has this member a leader?       duties     while leading: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys;
 //!   2 servers  service (agents), raft (members)           while following: heartbeats ──▶ leader
 //! ```
 //!
@@ -19,7 +19,7 @@ use crate::chain::{self, ChainFetch};
 use crate::clocks::{Clocks, Limits};
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::credentials::Credentials;
-use crate::hearts::Hearts;
+use crate::hearts::{Heard, Hearts};
 use crate::identity::Role;
 use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome, Urgency};
@@ -34,6 +34,7 @@ use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
 use crate::relief::{self, Relief};
 use crate::roster::Roster;
+use crate::rotation::{KeysHeld, Rotation};
 use crate::service;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::store::StoreError;
@@ -165,6 +166,8 @@ pub(crate) struct Core {
     /// While this member leads: when each lease runs out.
     pub lease_clocks: Mutex<Option<LeaseClocks>>,
     pub levels: Levels,
+    /// While this member leads: which gossip keys agents have.
+    pub keys_held: KeysHeld,
     /// On the disk.
     pub room: Room,
     /// Of the members' disks.
@@ -279,6 +282,7 @@ impl Member {
             refused_claims: RefusedClaims::default(),
             lease_clocks: Mutex::default(),
             levels: Levels::default(),
+            keys_held: KeysHeld::default(),
             room,
             shortages,
             led,
@@ -572,6 +576,7 @@ struct Leading {
     relieved: Instant,
     clocks: Clocks,
     signing: SigningDuty,
+    rotation: Rotation,
 }
 
 /// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
@@ -624,9 +629,11 @@ async fn duties(core: Arc<Core>) {
                 relieved: Instant::now(),
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
+                rotation: Rotation::default(),
             });
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
             core.levels.forget();
+            core.keys_held.forget();
             core.shortages.forget();
         }
         if let Some(leading) = &mut leading {
@@ -644,10 +651,11 @@ async fn tell_leader(core: &Core, leader: u64) {
     let until = Instant::now();
     let fresh = core.hearts.take();
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-    let heard = fresh.iter().map(|(node, (incarnation, at))| (node.clone(), *incarnation, ago(*at))).collect();
+    let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
+    let keys = fresh.iter().filter_map(|(node, heard)| Some((node.clone(), heard.keys.clone()?))).collect();
     let certificate_until = Some(core.credentials.until());
     let (from, shortage) = (MemberId(core.config.id), core.room.look());
-    let summary = HeartbeatSummary { from, heard, level: core.config.level_max, certificate_until, shortage };
+    let summary = HeartbeatSummary { from, heard, keys, level: core.config.level_max, certificate_until, shortage };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
@@ -657,17 +665,20 @@ async fn tell_leader(core: &Core, leader: u64) {
         core.hearts.leader_knows(until);
     } else {
         // Told with the next summary, to whoever leads then.
-        for (node, (incarnation, at)) in fresh {
-            core.hearts.heard(node, incarnation, at);
+        for (node, heard) in fresh {
+            core.hearts.heard(node, heard);
         }
     }
 }
 
-async fn lead(core: &Core, Leading { since, clocks, signing, .. }: &mut Leading) {
+async fn lead(core: &Core, Leading { since, clocks, signing, rotation, .. }: &mut Leading) {
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
-    for (node, (incarnation, at)) in core.hearts.take() {
+    for (node, Heard { incarnation, at, keys }) in core.hearts.take() {
+        if let Some(keys) = keys {
+            core.keys_held.told(node.clone(), incarnation, keys);
+        }
         clocks.heard(node, incarnation, at.saturating_duration_since(since));
     }
     core.hearts.leader_knows(until);
@@ -686,6 +697,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, .. }: &mut Leading)
         if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
             actions.extend(clocks.expiries(ledger.leases(), until));
         }
+        actions.extend(rotation.due(&ledger, &core.keys_held, until));
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();

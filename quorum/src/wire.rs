@@ -2,6 +2,7 @@
 //! vocabulary (the model's) on both ends.
 
 use crate::audit::walk::AuditWalk;
+use crate::ledger::keyring::{Keyring, Secret};
 use crate::ledger::{Access, AuditHead, TenantChange};
 use crate::roster::Roster;
 use crate::store::room::Shortage;
@@ -105,6 +106,10 @@ pub enum Request {
     ListTenants,
     /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
     Stale(Box<Request>),
+    /// Brings in a gossip key that the asker has drawn, or names the one that is being brought in. The leader takes the steps behind it.
+    RotateKeys { secret: Secret, by: String },
+    /// How the gossip keys stand.
+    ListKeys,
     /// Copies what the member asked has applied to the place that its configuration names. For members' certificates alone:
     /// an operator asks on a member's machine.
     Backup,
@@ -173,6 +178,68 @@ pub enum Answer {
     Tenants(Vec<TenantStanding>),
     /// What the member had `age_ms` ago at the latest, when it last was in touch with the leader, or as leader with a majority.
     Stale { age_ms: u64, answer: Box<Answer> },
+    /// This gossip key is brought in.
+    KeyAdded { id: u32 },
+    /// How the gossip keys stand.
+    Keyring(KeyringStanding),
+}
+
+/// The gossip keys, without their secrets, and how far the agents are with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyringStanding {
+    /// The older one first.
+    pub keys: Vec<KeyStanding>,
+    /// Nodes that are not Down: those that count.
+    pub nodes: u64,
+    /// Nodes that the next step of a rotation waits for; the first 16 of them.
+    pub awaited: Vec<NodeId>,
+    /// How many they are.
+    pub awaited_all: u64,
+}
+
+/// One key in a [`KeyringStanding`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStanding {
+    pub id: u32,
+    /// When it was brought in; `None`: it is the one of the agents' configuration.
+    pub made_at: Option<Timestamp>,
+    /// By whom.
+    pub made_by: Option<String>,
+    pub role: KeyRole,
+    /// Nodes that open with it, as they last told this leader.
+    pub have: u64,
+    /// Nodes that seal with it.
+    pub seal: u64,
+}
+
+/// What a key does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyRole {
+    /// It is given to the nodes, which open with it; it will seal.
+    BroughtIn,
+    Seals,
+    /// It sealed until now.
+    Opens,
+}
+
+/// The gossip keys that an agent has, on its disk and in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldKeys {
+    /// Their ids.
+    pub opens: Vec<u32>,
+    /// The id of the one that it seals with.
+    pub seals: u32,
+}
+
+impl HeldKeys {
+    /// More ids than an agent can have are not believed.
+    const MAX: usize = 8;
+
+    /// As far as it is believed.
+    pub fn bounded(mut self) -> Self {
+        self.opens.truncate(Self::MAX);
+        self
+    }
 }
 
 /// A place in the list of all allocations, the newest first.
@@ -422,13 +489,22 @@ pub enum Up {
         /// the quorum believes there is lost.
         #[serde(default)]
         found: Option<Vec<(AllocationId, Epoch)>>,
+        /// The gossip keys that it has; `None` from one of a version that takes no [`Down::Keyring`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<HeldKeys>,
     },
     /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
     /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
     /// list of that generation.
     Holds { incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
-    /// I live. About every `heartbeat_ms`.
-    Heartbeat { incarnation: Incarnation, seq: u64 },
+    /// I live. About every `heartbeat_ms`, and as soon as the gossip keys are others.
+    Heartbeat {
+        incarnation: Incarnation,
+        seq: u64,
+        /// The gossip keys that it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<HeldKeys>,
+    },
     /// Something to be committed; sent again until acknowledged.
     Report(NodeReport),
 }
@@ -486,6 +562,9 @@ pub enum Down {
     /// This member leads now, and leaves sessions to the others: the next one takes it. Only to agents that were ready to
     /// move when they opened the session.
     Move,
+    /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
+    /// (by generation, then by its revision) is the true one, whoever sent it last. Only to agents that said that they take it.
+    Keyring { generation: Generation, ring: Keyring },
 }
 
 /// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.
@@ -605,6 +684,9 @@ pub struct HeartbeatSummary {
     pub from: MemberId,
     /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
+    /// The gossip keys that some of them say they have, in the same lives.
+    #[serde(default)]
+    pub keys: Vec<(NodeId, HeldKeys)>,
     /// The highest cluster level that this member can follow; 0 from one that knows of none.
     #[serde(default)]
     pub level: u32,

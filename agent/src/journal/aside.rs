@@ -43,12 +43,10 @@ impl StateDir {
 
     /// Moves the state out of the way, within its directories. Where it went.
     pub fn set_aside(&self) -> Result<Vec<PathBuf>, JournalError> {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut kept = Vec::new();
         for path in [self.journal(), self.state_file.clone()] {
-            let to = free_name(&path, at);
-            match fs::rename(&path, &to) {
-                Ok(()) => kept.push(to),
+            match set_file_aside(&path) {
+                Ok(to) => kept.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(failed(&path, "moving it aside")(error)),
             }
@@ -58,6 +56,13 @@ impl StateDir {
         }
         Ok(kept)
     }
+}
+
+/// Moves one file out of the way, within its directory. Where it went.
+pub fn set_file_aside(path: &Path) -> io::Result<PathBuf> {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let to = free_name(path, at);
+    fs::rename(path, &to).map(|()| to)
 }
 
 fn free_name(path: &Path, at: u64) -> PathBuf {

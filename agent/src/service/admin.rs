@@ -5,8 +5,11 @@ use super::refusal::{status, unexpected};
 use super::{Api, allocations::ANSWER, allocations::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
+use lattice_quorum::ledger::keyring::Secret;
 use lattice_quorum::ledger::{QuotaChange, TenantChange};
-use lattice_quorum::wire::{Answer, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
+use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -80,6 +83,51 @@ impl AdminService for Api {
             allocations: t.allocations,
         });
         Ok(Response::new(v1::ListTenantsResponse { tenants: tenants.collect() }))
+    }
+
+    async fn list_gossip_keys(&self, request: Request<v1::ListGossipKeysRequest>) -> Result<Response<v1::ListGossipKeysResponse>, Status> {
+        self.user(&request).await?;
+        match self.quorum.call(&Ask::ListKeys, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Keyring(standing) => Ok(Response::new(keys_to_proto(standing))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn rotate_gossip_keys(
+        &self,
+        request: Request<v1::RotateGossipKeysRequest>,
+    ) -> Result<Response<v1::RotateGossipKeysResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let mut secret = [0; 32];
+        let drawn = OsRng.try_fill_bytes(&mut secret);
+        drawn.map_err(|e| Status::internal(format!("this machine gives no randomness for a key: {e}")))?;
+        match self.quorum.call(&Ask::RotateKeys { secret: Secret(secret), by }, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
+    use v1::gossip_key::Role;
+    let keys = standing.keys.into_iter().map(|key| v1::GossipKey {
+        id: key.id,
+        made_at_ms: key.made_at.map_or(0, |at| at.0),
+        made_by: key.made_by.unwrap_or_default(),
+        role: match key.role {
+            KeyRole::BroughtIn => Role::BroughtIn,
+            KeyRole::Seals => Role::Seals,
+            KeyRole::Opens => Role::Opens,
+        }
+        .into(),
+        have: key.have,
+        seal: key.seal,
+    });
+    v1::ListGossipKeysResponse {
+        keys: keys.collect(),
+        nodes: standing.nodes,
+        awaited: standing.awaited.iter().map(ToString::to_string).collect(),
+        awaited_all: standing.awaited_all,
     }
 }
 

@@ -142,8 +142,10 @@ impl Api {
 
     /// What came over the network and was not taken, where there was any.
     fn refused(&self) -> Vec<v1::Refused> {
+        let gossip = self.membership.refused();
         let counts = [
-            ("gossip datagrams", self.membership.refused()),
+            ("gossip datagrams", gossip.total() - gossip.unknown_key),
+            ("gossip datagrams under keys that this node does not have", gossip.unknown_key),
             ("mesh frames of another version", REFUSED.version.load(Ordering::Relaxed)),
             ("mesh frames too large", REFUSED.too_large.load(Ordering::Relaxed)),
             ("mesh frames that are no message", REFUSED.malformed.load(Ordering::Relaxed)),

@@ -107,6 +107,7 @@ impl Session {
             unlimited: vec![],
             features: Default::default(),
             found: None,
+            keys: None,
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {
@@ -145,7 +146,7 @@ impl Agent {
                 () = tokio::time::sleep_until(next) => {
                     seq += 1;
                     next += self.interval;
-                    session.up.send(Up::Heartbeat { incarnation: session.incarnation, seq }).await.context("the session is over")?;
+                    session.up.send(Up::Heartbeat { incarnation: session.incarnation, seq, keys: None }).await.context("the session is over")?;
                 }
                 said = session.down.next() => match said? {
                     Down::HeartbeatAck { .. } => {
@@ -153,7 +154,7 @@ impl Agent {
                     }
                     Down::Close { why } => bail!("{} was sent away: {why}", self.name),
                     Down::Move => bail!("{} was sent to another member", self.name),
-                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) => {}
+                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } => {}
                 },
             }
         }

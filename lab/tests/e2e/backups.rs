@@ -26,12 +26,12 @@ fn with_backups(options: &mut Options) {
     "backup: \"file://{dir}/backups\"\nbackup_seconds: 10\n".clone_into(&mut options.member_lines);
 }
 
-fn folder(w: &World, id: u64) -> PathBuf {
+pub fn folder(w: &World, id: u64) -> PathBuf {
     w.dir.join(&w.cluster().member(id).unwrap().daemon.name)
 }
 
 /// `lattice quorum VERB --config …` on the machine of member `id`: its exit code, what it says.
-fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
+pub fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
     let config = folder(w, id).join("quorum.yaml").display().to_string();
     let (verb, more) = command.split_first().unwrap();
     let done = w.run(&[&["quorum", verb, "--config", &config], more].concat());
@@ -45,13 +45,13 @@ fn backups(w: &World) -> Vec<String> {
     names
 }
 
-fn kill_all(w: &World) {
+pub fn kill_all(w: &World) {
     for member in w.cluster().members.iter().filter(|m| m.daemon.alive()) {
         faults::kill_member(&w.dir, member.id).unwrap();
     }
 }
 
-fn start_all(w: &World) {
+pub fn start_all(w: &World) {
     for member in w.cluster().members.iter().filter(|m| !m.daemon.alive()) {
         faults::start_member(&w.dir, member.id).unwrap();
     }

@@ -19,6 +19,7 @@ mod hosts;
 mod identity;
 mod isolation;
 mod jobs;
+mod keys;
 mod leases;
 mod levels;
 mod lifetime;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         backups::trials(),
         auditing::trials(),
         certificates::trials(),
+        keys::trials(),
         leases::trials(),
         levels::trials(),
         recovery::trials(),

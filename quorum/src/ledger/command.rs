@@ -1,6 +1,7 @@
 //! What can be committed.
 
 use super::access::Access;
+use super::keyring::Secret;
 use super::signing::SignedHead;
 use super::tenants::TenantChange;
 use crate::wire::{HeldShare, Refusal};
@@ -84,6 +85,12 @@ pub enum Action {
     SetTenant { change: TenantChange, by: String },
     /// See [`crate::wire::Request::DeleteTenant`].
     DeleteTenant { name: String, by: String },
+    /// See [`crate::wire::Request::RotateKeys`].
+    AddKey { secret: Secret, by: String },
+    /// All agents that can be heard have the key: it seals from now on.
+    SealWithKey { id: u32 },
+    /// All of them seal with the one after it: the key is forgotten.
+    RetireKey { id: u32 },
 }
 
 /// What a command is for. Where there is too little room on the disk, the less urgent are refused.
@@ -150,6 +157,7 @@ impl Action {
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. } => 2,
             Self::Adopt { .. } => 3,
+            Self::AddKey { .. } | Self::SealWithKey { .. } | Self::RetireKey { .. } => 5,
         }
     }
 
@@ -164,6 +172,9 @@ impl Action {
             | Self::SetSigningKey { .. }
             | Self::SignHead(_)
             | Self::SetTenant { .. }
+            | Self::AddKey { .. }
+            | Self::SealWithKey { .. }
+            | Self::RetireKey { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -207,6 +218,9 @@ impl Action {
             | Self::LiftHold { .. }
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. }
+            | Self::AddKey { .. }
+            | Self::SealWithKey { .. }
+            | Self::RetireKey { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::SetHold { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
@@ -272,4 +286,6 @@ pub enum Outcome {
     Leased { token: u64 },
     /// The report counts as heard, so that those behind it are; what it says is refused, for this reason.
     Unheeded(Refusal),
+    /// This gossip key is brought in.
+    KeyAdded { id: u32 },
 }

@@ -1,5 +1,6 @@
 //! Random histories of commands, and what must hold after each of them.
 
+use super::keyring::{CONFIGURED, Keyring, Secret};
 use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
 use super::{
@@ -100,6 +101,11 @@ enum Move {
         key: u8,
         back: u64,
     },
+    /// A gossip key is added; or another one seals, or is retired, where that may be.
+    Gossip {
+        step: u8,
+        number: u8,
+    },
 }
 
 fn a_quota() -> impl Strategy<Value = QuotaChange> {
@@ -132,6 +138,7 @@ fn a_move() -> impl Strategy<Value = Move> {
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
             (0..2u64, 0..3u8).prop_map(|(member, key)| Move::Key { member, key }),
             (0..2u64, 0..3u8, 0..4u64).prop_map(|(member, key, back)| Move::Sign { member, key, back }),
+            (0..5u8, 0..4u8).prop_map(|(step, number)| Move::Gossip { step, number }),
         ],
     ]
 }
@@ -250,6 +257,13 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let seq = (head.seq + 1).saturating_sub(back);
             Action::SignHead(SignedHead { seq, hash: head.hash.clone(), member: MemberId(member), key, signature })
         }
+        Move::Gossip { step, number } => match step {
+            0 => Action::AddKey { secret: Secret([number; 32]), by: "root".into() },
+            1 => Action::SealWithKey { id: ledger.keyring().newest() },
+            2 => Action::RetireKey { id: ledger.keyring().keys.first().map_or(0, |key| key.id) },
+            3 => Action::SealWithKey { id: number.into() },
+            _ => Action::RetireKey { id: number.into() },
+        },
     }
 }
 
@@ -312,6 +326,17 @@ fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
             }
         }
     }
+}
+
+/// Two keys at most, with rising ids. Whoever is a step behind opens what those in front seal, and the other way round; and
+/// whoever must hear of the step is told.
+fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &Ledger, applied: &Applied) {
+    let (was, now) = (before.keyring(), after.keyring());
+    assert_eq!(applied.changed.keyring, was != now);
+    assert!(now.keys.len() <= 2 && now.keys.is_sorted_by(|a, b| a.id < b.id) && was.newest() <= now.newest(), "{now:?}");
+    // Without a ring there is the configured key alone.
+    let opens = |ring: &Keyring, id: u32| if ring.is_empty() { id == CONFIGURED } else { ring.keys.iter().any(|key| key.id == id) };
+    assert!(opens(now, now.seals) && opens(was, now.seals) && opens(now, was.seals), "{was:?} {now:?}");
 }
 
 /// A refusal changes nothing but the revision.
@@ -391,6 +416,7 @@ fn play(moves: &[Move]) -> History {
         invariant_changes_are_told(&before, &ledger, &applied);
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         invariant_leases_are_fenced(&before, &ledger);
+        invariant_gossip_keys_follow_each_other(&before, &ledger, &applied);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");

@@ -12,6 +12,7 @@ use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::roster::Roster;
+use crate::rotation;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
 use lattice_model::{Allocation, MemberId, Revision};
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,8 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
         | Request::ListTenants
+        | Request::RotateKeys { .. }
+        | Request::ListKeys
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -105,6 +108,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ExportAudit { .. }
         | Request::ListLeases
         | Request::ListTenants
+        | Request::ListKeys
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -128,6 +132,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by }, 0),
         Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
         Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
+        Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -136,6 +141,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Outcome::Unheeded(refusal) => return Err(refusal),
         Outcome::Claimed { epoch } => Answer::Claimed { epoch, revision },
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
+        Outcome::KeyAdded { id } => Answer::KeyAdded { id },
     })
 }
 
@@ -206,6 +212,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
+        Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.keys_held))),
         // What stands against every claim is more than what stood against the last one.
         Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
             Some(refusal) => Err(refusal),
@@ -229,6 +236,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::LiftHold { .. }
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
+        | Request::RotateKeys { .. }
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash

@@ -1,6 +1,7 @@
 //! Raft's messages, from members alone, each in its own name.
 
 use crate::chain;
+use crate::hearts::Heard;
 use crate::identity::{Caller, Role};
 use crate::member::Core;
 use crate::membership;
@@ -9,11 +10,12 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
 use crate::store::room::Lack;
-use crate::wire::{AuditPageRequest, HeartbeatSummary, RosterQuestion};
+use crate::wire::{AuditPageRequest, HeartbeatSummary, HeldKeys, RosterQuestion};
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
 use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, VoteRequest};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
@@ -154,9 +156,11 @@ impl Raft for RaftService {
         let now = Instant::now();
         self.core.levels.told(summary.from.0, summary.level);
         self.core.certificate_ends.told(summary.from.0, summary.certificate_until);
+        let mut keys: HashMap<_, _> = summary.keys.into_iter().collect();
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
-            self.core.hearts.heard(node, incarnation, at);
+            let keys = keys.remove(&node).map(HeldKeys::bounded);
+            self.core.hearts.heard(node, Heard { incarnation, at, keys });
         }
         self.core.shortages.told(summary.from.0, summary.shortage);
         Ok(Response::new(pack(&self.core.shortages())?))

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   up:   Register ──▶ committed ──▶ Heartbeat … (memory)   Report … (committed in order)
-//!   down: Registered, Desired, then Desired at each change · Acked · HeartbeatAck · Close
+//!   down: Registered, Keyring, Desired, then each again at its change · Acked · HeartbeatAck · Close
 //! ```
 
 use super::answer::propose;
 use super::watching::leaderless;
 use super::{Packets, unserved};
+use crate::hearts::Heard;
 use crate::identity::Caller;
 use crate::ledger::{Action, Outcome, Registration};
 use crate::member::Core;
@@ -15,7 +16,7 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::roster::Roster;
-use crate::wire::{Down, Refusal, Up};
+use crate::wire::{Down, HeldKeys, Refusal, Up};
 use lattice_api::v1::Packed;
 use lattice_model::{DesiredShare, Incarnation, NodeId, NodeReport, Revision};
 use std::sync::Arc;
@@ -130,6 +131,10 @@ struct Session<'a> {
     beat: Option<(u64, Instant)>,
     /// What was last sent.
     sent: Option<Vec<DesiredShare>>,
+    /// Whether the agent takes gossip keys.
+    takes_keys: bool,
+    /// The revision of the gossip keys that were last sent.
+    sent_keys: Option<Revision>,
     /// Reports that wait for room on the leader's disk.
     waiting: Vec<NodeReport>,
     /// When they are tried again.
@@ -138,7 +143,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn register(core: &'a Arc<Core>, caller: &Caller, up: Up, down: &'a DownLink) -> Result<Self, Ended> {
-        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found } = up else {
+        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found, keys } = up else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
@@ -164,7 +169,8 @@ impl<'a> Session<'a> {
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
-        core.hearts.heard(node.clone(), incarnation, Instant::now());
+        let takes_keys = keys.is_some();
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded) });
         let mut session = Self {
             core,
             down,
@@ -175,6 +181,8 @@ impl<'a> Session<'a> {
             known: core.hearts.known(),
             beat: None,
             sent: None,
+            takes_keys,
+            sent_keys: None,
             waiting: Vec::new(),
             again: Instant::now(),
         };
@@ -187,6 +195,8 @@ impl<'a> Session<'a> {
             members: core.member_list(),
         };
         down.send(&registered).await?;
+        // Before anything else: until it has them, an agent that was away speaks to nobody.
+        session.send_keys().await?;
         session.send_desired(revision).await?;
         Ok(session)
     }
@@ -215,7 +225,10 @@ impl<'a> Session<'a> {
                         Some(message) => held = self.handle(message?, &mut messages).await?,
                         None => return Err(Ended::Gone),
                     },
-                    () = self.changed.notified() => self.send_desired(Revision(0)).await?,
+                    () = self.changed.notified() => {
+                        self.send_keys().await?;
+                        self.send_desired(Revision(0)).await?;
+                    }
                     Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
                     () = tokio::time::sleep_until(self.again.into()), if !self.waiting.is_empty() => self.commit(Vec::new()).await?,
                     known = self.known.changed(), if self.beat.is_some() => {
@@ -251,10 +264,10 @@ impl<'a> Session<'a> {
                 self.send_desired(revision).await?;
                 Ok(None)
             }
-            Up::Heartbeat { incarnation, seq } => {
+            Up::Heartbeat { incarnation, seq, keys } => {
                 if incarnation == self.incarnation {
                     let now = Instant::now();
-                    self.core.hearts.heard(self.node.clone(), incarnation, now);
+                    self.core.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys: keys.map(HeldKeys::bounded) });
                     if self.core.leads() {
                         self.down.send(&Down::HeartbeatAck { seq }).await?;
                     } else {
@@ -289,7 +302,7 @@ impl<'a> Session<'a> {
             self.core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        self.core.hearts.heard(self.node.clone(), self.incarnation, Instant::now());
+        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None });
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
@@ -336,6 +349,20 @@ impl<'a> Session<'a> {
             self.down.send(&Down::HeartbeatAck { seq }).await?;
         }
         Ok(())
+    }
+
+    /// Sends the gossip keys, unless there are none or these were sent before.
+    async fn send_keys(&mut self) -> Result<(), Ended> {
+        let (generation, ring) = {
+            let ledger = self.core.agreed.ledger();
+            let ring = ledger.keyring();
+            if !self.takes_keys || ring.is_empty() || self.sent_keys == Some(ring.revision) {
+                return Ok(());
+            }
+            (ledger.generation(), ring.clone())
+        };
+        self.sent_keys = Some(ring.revision);
+        self.down.send(&Down::Keyring { generation, ring }).await
     }
 
     /// Sends what the node is to do, unless that was sent before.

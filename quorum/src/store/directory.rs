@@ -2,8 +2,9 @@
 
 use super::StoreError;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -41,9 +42,11 @@ impl Drop for Locked {
 }
 
 impl Directory {
-    /// Makes the folder where it is missing, locks it and checks whose it is. The receiver hears when it is free again.
+    /// Makes the folder where it is missing, closes it to others (the log and the snapshots hold the gossip keys), locks it and checks
+    /// whose it is. The receiver hears when it is free again.
     pub fn open(path: &Path, cluster: &str, member: u64) -> Result<(Self, oneshot::Receiver<()>), StoreError> {
         fs::create_dir_all(path).map_err(StoreError::io(path, "the folder cannot be made"))?;
+        close_to_others(path).map_err(StoreError::io(path, "the folder cannot be closed to others (chmod 700)"))?;
         let lock_path = path.join("lock");
         let lock = OpenOptions::new()
             .create(true)
@@ -106,6 +109,14 @@ impl Directory {
     pub fn path(&self) -> &Path {
         &self.0.path
     }
+}
+
+fn close_to_others(path: &Path) -> std::io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
 /// Replaces a small file: after a crash there is the old one or the new one, whole.

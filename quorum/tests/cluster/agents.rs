@@ -158,7 +158,7 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     };
     eventually("degraded", state, |s| *s == NodeState::Degraded).await;
     eventually("down", state, |s| *s == NodeState::Down).await;
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7 }).await.unwrap();
+    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None }).await.unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
     eventually("ready", state, |s| *s == NodeState::Ready).await;
     for member in members {

@@ -220,6 +220,7 @@ impl Agent {
             unlimited: vec![],
             features: vec![],
             found: None,
+            keys: None,
         }
     }
 
@@ -232,11 +233,16 @@ impl Agent {
                 && let Ok(Down::Registered { incarnation, .. }) = down.next().await
             {
                 assert!(matches!(down.next().await, Ok(Down::Desired(_))));
-                return Self { node: name.parse().unwrap(), up, down, incarnation, superseded: vec![], seq: 0 };
+                return Self::opened(name.parse().unwrap(), up, down, incarnation);
             }
             assert!(Instant::now() < end, "{name} cannot register");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// A session that is registered.
+    pub fn opened(node: NodeId, up: mpsc::Sender<Up>, down: DownStream, incarnation: Incarnation) -> Self {
+        Self { node, up, down, incarnation, superseded: vec![], seq: 0 }
     }
 
     /// Reports and waits until it is committed; what came down meanwhile.

@@ -4,6 +4,7 @@ mod agents;
 mod auditing;
 mod certificates;
 mod formats;
+mod keys;
 mod lab;
 mod lists;
 mod members;

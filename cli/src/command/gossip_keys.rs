@@ -1,0 +1,162 @@
+//! `lattice gossip keys` and `keys rotate`.
+
+use crate::args::{GossipKeysCommand, RotateKeys};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::{folded, time};
+use crate::table::Table;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_api::v1::gossip_key::Role;
+use lattice_api::v1::{GossipKey, ListGossipKeysResponse};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Between two looks at how far it is.
+const LOOK: Duration = Duration::from_millis(300);
+/// How long there may be no answer in a row: another member may come to lead.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+/// What an interruption leaves.
+const GOES_ON: &str = "what was begun goes on: `lattice gossip keys` shows how far it is, and `rotate` waits for it again";
+
+pub async fn run(session: &Session, what: Option<GossipKeysCommand>) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    match what {
+        None => show(session, &list(&client).await?),
+        Some(GossipKeysCommand::Rotate(args)) => rotate(session, &client, &args).await,
+    }
+}
+
+async fn list(client: &Client) -> Result<ListGossipKeysResponse, Failure> {
+    answer(client.admin().list_gossip_keys(v1::ListGossipKeysRequest {})).await
+}
+
+async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result<(), Failure> {
+    let id = answer(client.admin().rotate_gossip_keys(v1::RotateGossipKeysRequest {})).await?.id;
+    let mut told = String::new();
+    let mut away: Option<Instant> = None;
+    loop {
+        match list(client).await {
+            Ok(now) if args.no_wait || is_over(&now, id) => return show(session, &now),
+            Ok(now) => {
+                away = None;
+                let text = progress(&now);
+                if told != text {
+                    session.note(&text);
+                    told = text;
+                }
+            }
+            Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
+                if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
+                    return Err(failure.hint(GOES_ON));
+                }
+            }
+            Err(failure) => return Err(failure.hint(GOES_ON)),
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Whether nothing is left of what was before this key.
+fn is_over(now: &ListGossipKeysResponse, id: u32) -> bool {
+    now.keys.iter().all(|key| key.id >= id)
+}
+
+/// What a rotation is at, and for whom it waits.
+fn progress(now: &ListGossipKeysResponse) -> String {
+    let Some(newest) = now.keys.last() else { return "the quorum names no gossip key".to_owned() };
+    let all = now.nodes;
+    let step = match newest.role() {
+        Role::BroughtIn => format!("gossip key {} is being brought in: {} of {all} nodes have it", newest.id, newest.have),
+        Role::Seals | Role::Opens | Role::Unspecified => {
+            format!("gossip key {} seals: {} of {all} nodes seal with it", newest.id, newest.seal)
+        }
+    };
+    if now.awaited.is_empty() {
+        return step;
+    }
+    let more = now.awaited_all.saturating_sub(now.awaited.len() as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{step}; waits for {}{more}", folded(&now.awaited))
+}
+
+fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => print(&text(now)),
+        Format::Json => print_json(&json(now)),
+        Format::Name => {
+            let ids: Vec<String> = now.keys.iter().map(|key| key.id.to_string()).collect();
+            print_names(ids.iter().map(String::as_str))
+        }
+    }
+}
+
+fn text(now: &ListGossipKeysResponse) -> String {
+    let mut table = Table::new(&["KEY", "STANDING", "HAVE IT", "SEAL WITH IT", "MADE AT", "BY"]);
+    for key in &now.keys {
+        let of_all = |count: u64| format!("{count} of {}", now.nodes);
+        let made = time(key.made_at_ms).unwrap_or_default();
+        let by = if key.id == 0 { "the agents' configuration".to_owned() } else { key.made_by.clone() };
+        table.row(vec![key.id.to_string(), standing(key).to_owned(), of_all(key.have), of_all(key.seal), made, by]);
+    }
+    let mut text = table.text(&[]);
+    if now.keys.len() > 1 {
+        text.push_str(&format!("\n{}\n", progress(now)));
+    }
+    text
+}
+
+fn standing(key: &GossipKey) -> &'static str {
+    match key.role() {
+        Role::BroughtIn => "brought in",
+        Role::Seals => "seals",
+        Role::Opens => "opens",
+        Role::Unspecified => "unknown",
+    }
+}
+
+fn json(now: &ListGossipKeysResponse) -> serde_json::Value {
+    let keys = now.keys.iter().map(|key| {
+        serde_json::json!({
+            "id": key.id, "standing": standing(key), "have": key.have, "seal": key.seal, "made_at": time(key.made_at_ms),
+            "made_by": (!key.made_by.is_empty()).then_some(&key.made_by),
+        })
+    });
+    serde_json::json!({ "keys": keys.collect::<Vec<_>>(), "nodes": now.nodes, "awaited": now.awaited, "awaited_all": now.awaited_all })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: u32, role: Role, have: u64, seal: u64) -> GossipKey {
+        let (made_at_ms, made_by) = if id == 0 { (0, String::new()) } else { (1_772_704_812_034, "root".into()) };
+        GossipKey { id, made_at_ms, made_by, role: role.into(), have, seal }
+    }
+
+    #[test]
+    fn keys_and_what_a_rotation_waits_for() {
+        let mut now = ListGossipKeysResponse {
+            keys: vec![key(0, Role::Seals, 20, 20), key(1, Role::BroughtIn, 3, 0)],
+            nodes: 20,
+            awaited: vec!["n1".into(), "n2".into()],
+            awaited_all: 17,
+        };
+        let want = "\
+KEY  STANDING    HAVE IT   SEAL WITH IT  MADE AT                   BY
+0    seals       20 of 20  20 of 20      —                         the agents' configuration
+1    brought in  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
+
+gossip key 1 is being brought in: 3 of 20 nodes have it; waits for n[1-2] and 15 more
+";
+        assert_eq!(text(&now), want);
+        assert!(!is_over(&now, 1));
+        now.keys = vec![key(0, Role::Opens, 20, 0), key(1, Role::Seals, 20, 20)];
+        (now.awaited, now.awaited_all) = (vec![], 0);
+        assert_eq!(progress(&now), "gossip key 1 seals: 20 of 20 nodes seal with it");
+        assert!(!is_over(&now, 1));
+        now.keys.remove(0);
+        assert!(is_over(&now, 1) && !is_over(&now, 2));
+    }
+}

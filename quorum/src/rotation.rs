@@ -1,0 +1,232 @@
+//! The leader's part in a rotation of the gossip keys: which agent has which keys, and when the next step may be taken.
+//!
+//! ```text
+//!   brought in ──all have it──▶ it seals ──all seal with it, and what was under way has come──▶ the older one goes
+//! ```
+//!
+//! All: nodes that are not Down, in their present lives. A node that is Down is not waited for; it is given the ring when it
+//! registers again. What agents say is kept in memory alone: every term asks anew, and waits until it has heard.
+
+use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring};
+use crate::ledger::{Action, Ledger};
+use crate::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
+use lattice_model::{Incarnation, NodeId, NodeState};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For how long datagrams that were sealed with the older key may be under way, and in the queues of sockets.
+const GRACE: Duration = Duration::from_secs(2);
+/// Nodes that are named as those that are waited for.
+const NAMED_MAX: usize = 16;
+
+/// What agents said that they have, each in its present life.
+#[derive(Debug, Default)]
+pub struct KeysHeld(Mutex<HashMap<NodeId, (Incarnation, HeldKeys)>>);
+
+impl KeysHeld {
+    /// A node says it. What it said in an earlier life counts no more.
+    pub fn told(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
+            all.insert(node, (incarnation, keys));
+        }
+    }
+
+    /// Everybody is to say it again.
+    pub fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Nodes that are not Down, each with what its present life said.
+    fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = ledger.nodes().filter(|n| n.state != NodeState::Down);
+        let said = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
+        counts.filter_map(|n| look(&n.id, said(n))).collect()
+    }
+
+    /// Nodes of which it is not known that this holds of their keys.
+    fn lacking<'a>(&self, ledger: &'a Ledger, wanted: impl Fn(&HeldKeys) -> bool) -> Vec<&'a NodeId> {
+        self.of(ledger, |node, keys| (!keys.is_some_and(&wanted)).then_some(node))
+    }
+}
+
+/// What a rotation waits for, if there is one.
+fn awaited<'a>(ledger: &'a Ledger, held: &KeysHeld) -> Vec<&'a NodeId> {
+    let ring = ledger.keyring();
+    let newest = ring.newest();
+    if !ring.is_rotating() {
+        Vec::new()
+    } else if ring.seals == newest {
+        held.lacking(ledger, |keys| keys.seals == newest)
+    } else {
+        held.lacking(ledger, |keys| keys.opens.contains(&newest))
+    }
+}
+
+/// The duty of one term.
+#[derive(Debug, Default)]
+pub struct Rotation {
+    /// Since when all are known to seal with the newest key.
+    sealed: Option<Instant>,
+}
+
+impl Rotation {
+    /// The step that may be taken now.
+    pub fn due(&mut self, ledger: &Ledger, held: &KeysHeld, now: Instant) -> Option<Action> {
+        let ring = ledger.keyring();
+        if !ring.is_rotating() || !awaited(ledger, held).is_empty() {
+            self.sealed = None;
+            return None;
+        }
+        let newest = ring.newest();
+        if ring.seals != newest {
+            self.sealed = None;
+            return Some(Action::SealWithKey { id: newest });
+        }
+        let since = *self.sealed.get_or_insert(now);
+        let oldest = ring.keys.first()?.id;
+        (now.saturating_duration_since(since) >= GRACE).then_some(Action::RetireKey { id: oldest })
+    }
+}
+
+/// How the keys stand, for a caller that has made sure that this member leads.
+pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
+    let ring = ledger.keyring();
+    let said: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));
+    let count = |wanted: &dyn Fn(&HeldKeys) -> bool| said.iter().flatten().filter(|keys| wanted(keys)).count() as u64;
+    let one = |id: u32, source: &KeySource| {
+        let (made_at, made_by) = match source {
+            KeySource::Configured => (None, None),
+            KeySource::Made { at, by, .. } => (Some(*at), Some(by.clone())),
+        };
+        let have = count(&|keys| keys.opens.contains(&id));
+        KeyStanding { id, made_at, made_by, role: role(ring, id), have, seal: count(&|keys| keys.seals == id) }
+    };
+    let configured = ring.is_empty().then(|| one(CONFIGURED, &KeySource::Configured));
+    let waits = awaited(ledger, held);
+    KeyringStanding {
+        keys: configured.into_iter().chain(ring.keys.iter().map(|key| one(key.id, &key.source))).collect(),
+        nodes: said.len() as u64,
+        awaited: waits.iter().take(NAMED_MAX).map(|node| (*node).clone()).collect(),
+        awaited_all: waits.len() as u64,
+    }
+}
+
+fn role(ring: &Keyring, id: u32) -> KeyRole {
+    if ring.seals == id {
+        KeyRole::Seals
+    } else if id > ring.seals {
+        KeyRole::BroughtIn
+    } else {
+        KeyRole::Opens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::keyring::Secret;
+    use crate::ledger::scenarios::{node, registration};
+    use crate::ledger::{Command, LEVEL_KNOWN, NodeStanding};
+    use lattice_model::{Revision, Timestamp};
+
+    struct Scene {
+        ledger: Ledger,
+        held: KeysHeld,
+        rotation: Rotation,
+        now: Instant,
+        index: u64,
+    }
+
+    impl Scene {
+        fn new(nodes: u8) -> Self {
+            let ledger = Ledger::default();
+            let mut scene = Self { ledger, held: KeysHeld::default(), rotation: Rotation::default(), now: Instant::now(), index: 0 };
+            (0..nodes).for_each(|n| scene.act(Action::Register(registration(n, 1, 0, true))));
+            scene.act(Action::RaiseLevel { level: LEVEL_KNOWN });
+            scene
+        }
+
+        fn act(&mut self, action: Action) {
+            self.index += 1;
+            self.ledger.apply(Revision(self.index), &Command { at: Timestamp(self.index), action }).result.unwrap();
+        }
+
+        fn says(&self, number: u8, opens: &[u32], seals: u32) {
+            let incarnation = self.ledger.node(&node(number)).unwrap().incarnation;
+            self.held.told(node(number), incarnation, HeldKeys { opens: opens.to_vec(), seals });
+        }
+
+        fn due(&mut self) -> Option<Action> {
+            self.rotation.due(&self.ledger, &self.held, self.now)
+        }
+
+        fn waits_for(&self) -> Vec<NodeId> {
+            standing(&self.ledger, &self.held).awaited
+        }
+    }
+
+    #[test]
+    fn each_step_waits_until_all_that_are_not_down_are_ready_for_it() {
+        let mut s = Scene::new(3);
+        assert_eq!(s.due(), None, "nothing is asked of it");
+        s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
+        (0..2).for_each(|n| s.says(n, &[0, 1], 0));
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it has not said anything");
+        s.says(2, &[0], 0);
+        assert_eq!(s.due(), None);
+        let incarnation = s.ledger.node(&node(2)).unwrap().incarnation;
+        let standing = NodeStanding { node: node(2), incarnation, state: NodeState::Down, reason: "x".into() };
+        s.act(Action::NodeStates(vec![standing.clone()]));
+        assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "who is Down is not waited for");
+        s.act(Action::NodeStates(vec![NodeStanding { state: NodeState::Ready, ..standing }]));
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it is back");
+        s.says(2, &[0, 1], 0);
+        s.act(Action::SealWithKey { id: 1 });
+        (0..3).for_each(|n| s.says(n, &[0, 1], 1));
+        assert_eq!(s.due(), None, "what is under way is waited for");
+        s.now += GRACE;
+        assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
+        s.act(Action::RetireKey { id: 0 });
+        assert_eq!((s.due(), s.waits_for()), (None, vec![]));
+    }
+
+    #[test]
+    fn the_grace_begins_anew_when_one_comes_back_that_seals_with_the_older_key() {
+        let mut s = Scene::new(1);
+        s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
+        s.says(0, &[0, 1], 0);
+        s.act(Action::SealWithKey { id: 1 });
+        s.says(0, &[0, 1], 1);
+        assert_eq!(s.due(), None);
+        s.act(Action::Register(registration(0, 1, 1, true)));
+        s.now += GRACE;
+        assert_eq!((s.due(), s.waits_for()), (None, vec![node(0)]), "its new life has said nothing");
+        s.says(0, &[0, 1], 1);
+        assert_eq!(s.due(), None);
+        s.now += GRACE;
+        assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
+        s.held.forget();
+        assert_eq!(s.due(), None, "a new leader asks anew");
+    }
+
+    #[test]
+    fn keys_are_shown_with_who_has_them() {
+        let mut s = Scene::new(2);
+        s.says(0, &[0], 0);
+        let seen = |s: &Scene| {
+            let now = standing(&s.ledger, &s.held);
+            now.keys.iter().map(|k| (k.id, k.role, k.have, k.seal)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&s), [(0, KeyRole::Seals, 1, 1)]);
+        s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
+        s.says(1, &[0, 1], 0);
+        assert_eq!(seen(&s), [(0, KeyRole::Seals, 2, 2), (1, KeyRole::BroughtIn, 1, 0)]);
+        s.says(0, &[0, 1], 0);
+        s.act(Action::SealWithKey { id: 1 });
+        s.says(0, &[0, 1], 1);
+        assert_eq!(seen(&s), [(0, KeyRole::Opens, 2, 1), (1, KeyRole::Seals, 2, 1)]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Gossip keys on their way to agents, and what agents say of them on its way to the leader.
+
+use crate::lab::{Agent, Lab, PATIENCE, eventually};
+use lattice_model::Boot;
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::Keyring;
+use lattice_quorum::ledger::keyring::Secret;
+use lattice_quorum::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
+use uuid::Uuid;
+
+fn held(opens: &[u32], seals: u32) -> Option<HeldKeys> {
+    Some(HeldKeys { opens: opens.to_vec(), seals })
+}
+
+async fn standing(client: &QuorumClient) -> KeyringStanding {
+    match client.call(&Request::ListKeys, PATIENCE).await.unwrap() {
+        Answer::Keyring(standing) => standing,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An agent that takes keys, and the ring that it was sent when it registered.
+async fn register(client: &QuorumClient, name: &str, keys: Option<HeldKeys>) -> (Agent, Option<Keyring>) {
+    let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found, .. } =
+        Agent::registration(name, Boot(Uuid::nil()), 0)
+    else {
+        panic!("it is a registration")
+    };
+    let register =
+        Up::Register { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found, keys };
+    let (up, mut down) = client.session(register).await.unwrap();
+    let Ok(Down::Registered { incarnation, .. }) = down.next().await else { panic!("it is registered") };
+    let ring = match down.next().await.unwrap() {
+        Down::Keyring { ring, .. } => {
+            assert!(matches!(down.next().await, Ok(Down::Desired(_))), "the keys come before all else");
+            Some(ring)
+        }
+        Down::Desired(_) => None,
+        other => panic!("{other:?}"),
+    };
+    (Agent::opened(node, up, down, incarnation), ring)
+}
+
+async fn ring(agent: &mut Agent) -> Keyring {
+    loop {
+        match agent.next().await {
+            Down::Keyring { ring, .. } => return ring,
+            Down::HeartbeatAck { .. } | Down::Members(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn says(agent: &Agent, keys: Option<HeldKeys>) {
+    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 1, keys }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_the_version_before_is_sent_no_keys_and_holds_a_rotation_up_until_it_is_of_this_one() {
+    let mut lab = Lab::new(3, |c| {
+        c.node_heartbeat_ms = 100;
+        // The leader's duties come as often as this wants.
+        c.node_degraded_after_ms = 800;
+    });
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    let any = lab.api(&[1, 2, 3]);
+    let added = eventually(
+        "the level",
+        async || any.call(&Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() }, PATIENCE).await,
+        Result::is_ok,
+    )
+    .await;
+    assert_eq!(added, Ok(Answer::KeyAdded { id: 1 }));
+    // On a follower: what its agents say reaches the leader in a summary.
+    let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
+    let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
+    let mut old = Agent::register(&first, "n1").await;
+    let (mut new, sent) = register(&second, "n2", held(&[0], 0)).await;
+    assert_eq!(sent.map(|ring| (ring.newest(), ring.seals)), Some((1, 0)));
+    says(&new, held(&[0, 1], 0)).await;
+    says(&old, None).await;
+    assert_eq!(old.next().await, Down::HeartbeatAck { seq: 1 }, "it is sent nothing that it does not know");
+    let waits = |s: &KeyringStanding| s.awaited == ["n1".parse().unwrap()] && s.keys[1].have == 1;
+    eventually("the old agent alone is waited for", async || standing(&any).await, waits).await;
+
+    // The same node with a newer agent.
+    let (mut upgraded, sent) = register(&first, "n1", held(&[0], 0)).await;
+    assert_eq!(sent.map(|ring| ring.seals), Some(0));
+    drop(old);
+    says(&upgraded, held(&[0, 1], 0)).await;
+    for agent in [&mut new, &mut upgraded] {
+        assert_eq!(ring(agent).await.seals, 1, "all have it");
+        says(agent, held(&[0, 1], 1)).await;
+    }
+    for agent in [&mut new, &mut upgraded] {
+        let ring = ring(agent).await;
+        assert_eq!((ring.keys.len(), ring.newest(), ring.seals), (1, 1, 1), "all seal with it");
+        says(agent, held(&[1], 1)).await;
+    }
+    let over = |s: &KeyringStanding| s.keys.len() == 1 && s.keys[0].role == KeyRole::Seals && s.keys[0].seal == 2;
+    eventually("it is over", async || standing(&any).await, over).await;
+    for member in members {
+        member.stop().await;
+    }
+}
