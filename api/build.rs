@@ -3,8 +3,17 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["allocations.proto", "attach.proto", "nodes.proto", "admin.proto", "leases.proto", "watch.proto", "quorum.proto"]
-        .map(|f| format!("proto/lattice/v1/{f}"));
+    let files = [
+        "allocations.proto",
+        "attach.proto",
+        "nodes.proto",
+        "admin.proto",
+        "leases.proto",
+        "vclusters.proto",
+        "watch.proto",
+        "quorum.proto",
+    ]
+    .map(|f| format!("proto/lattice/v1/{f}"));
     for file in &files {
         println!("cargo:rerun-if-changed={file}");
     }

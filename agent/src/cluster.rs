@@ -2,12 +2,12 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, AllocationState, Node, NodeId, Revision, Tenant};
+use lattice_model::{Allocation, AllocationId, AllocationState, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_scheduler::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub struct Cluster {
     pub allocations: BTreeMap<AllocationId, Allocation>,
     /// Tenants with quotas.
     pub tenants: BTreeMap<String, Tenant>,
+    /// vClusters but `default`.
+    pub vclusters: BTreeMap<String, VCluster>,
     /// The newest revision that was heard of.
     pub revision: Revision,
     /// Whether the watch stands: what is here is no older than the network's delay.
@@ -32,12 +34,28 @@ pub struct Cluster {
 impl Cluster {
     /// What the scheduler decides by.
     pub fn view(&self, membership: &Membership) -> View {
-        View { nodes: self.nodes.clone(), allocations: self.allocations.clone(), tenants: self.tenants.clone(), alive: membership.alive() }
+        View {
+            nodes: self.nodes.clone(),
+            allocations: self.allocations.clone(),
+            tenants: self.tenants.clone(),
+            vclusters: self.vclusters.clone(),
+            alive: membership.alive(),
+        }
     }
 
-    /// Whether an allocation waits for its place.
-    pub fn somebody_waits(&self) -> bool {
-        self.allocations.values().any(|a| a.state == AllocationState::Pending)
+    /// The vCluster in whose queue work of this label stands.
+    pub fn queue_of(&self, label: &str) -> &str {
+        VCluster::queue(self.vclusters.get(label))
+    }
+
+    /// All vClusters.
+    pub fn queues(&self) -> BTreeSet<String> {
+        std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(self.vclusters.keys().cloned()).collect()
+    }
+
+    /// Whether an allocation waits for its place in this queue.
+    pub fn somebody_waits(&self, queue: &str) -> bool {
+        self.allocations.values().any(|a| a.state == AllocationState::Pending && self.queue_of(&a.spec.vcluster) == queue)
     }
 
     fn take(&mut self, news: News) {
@@ -69,6 +87,12 @@ impl Cluster {
             Change::TenantDeleted(name) => {
                 self.tenants.remove(&name);
             }
+            Change::VCluster(vcluster) => {
+                self.vclusters.insert(vcluster.name.clone(), *vcluster);
+            }
+            Change::VClusterDeleted(name) => {
+                self.vclusters.remove(&name);
+            }
             Change::Allocation(allocation) => {
                 let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
                 if allocation.state.is_terminal() && !(held && allocation.state != AllocationState::Pending) {
@@ -85,7 +109,8 @@ impl Cluster {
 
 /// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    let request = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, ..WatchRequest::nothing() };
+    let request =
+        WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, vclusters: true, ..WatchRequest::nothing() };
     let mut following = Following::new(quorum, request);
     loop {
         let news = tokio::select! {

@@ -250,8 +250,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     ));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
-    let (held, lease) = watch::channel(None);
-    let placing = Placing { lease, cluster: cluster_view.clone(), membership: membership.clone() };
+    let (held, leases) = watch::channel(placing::Leases::new());
+    let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone() };
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
     }

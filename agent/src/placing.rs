@@ -1,21 +1,23 @@
-//! The scheduler's role: while this agent holds the lease, it proposes claims for what its view shows.
+//! The scheduler's role: for each vCluster whose lease this agent holds, it proposes claims for what its view shows.
 //!
 //! It proposes and may lose: the quorum refuses what does not hold any more, and the next round sees why.
 //!
 //! ```text
-//!   lease is ours ──────▶ every round: what waits
-//!   lease is another's ─▶ what is submitted here and finds room while nobody waits, under that lease's token
+//!   a queue's lease is ours ──────▶ every round: what waits in it
+//!   it is another's ──────────────▶ what is submitted here and finds room while nobody waits in that queue, under that lease's token
 //! ```
 //!
 //! A submission that can be placed at once so costs one commit, wherever it is made (decision 0021). Order is the lease's
-//! holder's alone: who finds anybody waiting leaves it to him.
+//! holder's alone: who finds anybody waiting leaves it to him. What one queue is refused ends its own round, no other's.
 
 use crate::cluster::Cluster;
 use crate::membership::Membership;
+use futures::StreamExt;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, NodeId, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::ledger::scheduler_lease;
 use lattice_quorum::wire::{Answer, Refusal, Request};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -23,8 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 /// In a cluster of more nodes, looking at all of them for one submission costs more than the commit that it saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
+/// Leases that are asked for at once.
+const ASKED_AT_ONCE: usize = 16;
 
-/// The lease as last heard of.
+/// A lease as last heard of.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     token: u64,
@@ -33,64 +37,67 @@ pub struct Lease {
     ours: bool,
 }
 
+/// What is known of the schedulers' leases, by vCluster.
+pub type Leases = BTreeMap<String, Lease>;
+
 /// What the API asks the scheduler of this agent.
 #[derive(Clone)]
 pub struct Placing {
-    pub lease: watch::Receiver<Option<Lease>>,
+    pub leases: watch::Receiver<Leases>,
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,
 }
 
 impl Placing {
-    /// The claim to submit an allocation with: where the lease's token is known and there is room and nobody waits.
+    /// The claim to submit an allocation with: where its queue's token is known and there is room and nobody waits in it.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
-        let lease = (*self.lease.borrow()).filter(|l| Instant::now() < l.until)?;
-        let view = {
+        let (token, view) = {
             let cluster = self.cluster.borrow();
-            if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits() {
+            let queue = cluster.queue_of(&spec.vcluster);
+            let token = self.leases.borrow().get(queue).filter(|l| Instant::now() < l.until)?.token;
+            if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue) {
                 return None;
             }
-            cluster.view(&self.membership)
+            (token, cluster.view(&self.membership))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::service::now());
-        lattice_scheduler::place_newcomer(view, newcomer, lease.token)
+        lattice_scheduler::place_newcomer(view, newcomer, token)
     }
 }
 
-/// Places until `stop`; then gives the lease back. `held` says what is known of the lease.
-pub async fn run(
-    me: NodeId,
-    quorum: QuorumClient,
-    placing: Placing,
-    lease_ms: u64,
-    held: watch::Sender<Option<Lease>>,
-    stop: CancellationToken,
-) {
+/// Places until `stop`; then gives the leases back. `held` says what is known of them.
+pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u64, held: watch::Sender<Leases>, stop: CancellationToken) {
     let ttl = Duration::from_millis(lease_ms);
     let Placing { mut cluster, membership, .. } = placing;
     let mut gossip = membership.watch();
-    let mut lease: Option<Lease> = None;
+    let mut leases = Leases::new();
+    // Queues whose lease was asked for since the last tick.
+    let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     loop {
-        tokio::select! {
+        let changed = tokio::select! {
             () = stop.cancelled() => break,
             _ = renew.tick() => {
-                let until = Instant::now() + ttl;
-                let ours = lease.filter(|l| l.ours).map(|l| l.token);
-                lease = match keep(&me, &quorum, ours, lease_ms).await {
-                    Kept::Ours(token) => Some(Lease { token, until, ours: true }),
-                    Kept::Others(token) => token.map(|token| Lease { token, until, ours: false }),
-                    Kept::Unknown => lease.filter(|l| l.until > Instant::now()),
-                };
-                held.send_replace(lease);
+                asked.clear();
+                Ok(())
             }
-            changed = cluster.changed() => if changed.is_err() { break },
-            changed = gossip.changed() => if changed.is_err() { break },
+            changed = cluster.changed() => changed,
+            changed = gossip.changed() => changed,
+        };
+        if changed.is_err() {
+            break;
         }
-        let Some(Lease { token, until, ours: true }) = lease else { continue };
-        if Instant::now() >= until {
-            lease = None;
-            held.send_replace(None);
+        let queues = cluster.borrow().queues();
+        if !queues.is_subset(&asked) {
+            let wanted = queues.difference(&asked).cloned().collect();
+            keep_all(&me, &quorum, wanted, lease_ms, &mut leases).await;
+            asked.clone_from(&queues);
+        }
+        let now = Instant::now();
+        leases.retain(|name, lease| queues.contains(name) && now < lease.until);
+        held.send_replace(leases.clone());
+        let tokens: BTreeMap<&str, u64> = leases.iter().filter(|(_, l)| l.ours).map(|(name, l)| (name.as_str(), l.token)).collect();
+        if tokens.is_empty() {
             continue;
         }
         let frozen = {
@@ -101,19 +108,46 @@ pub async fn run(
             }
             now.view(&membership)
         };
-        if !propose(&frozen, token, &quorum, &cluster).await {
-            lease = None;
-            held.send_replace(None);
+        let lost = propose(&frozen, &tokens, &quorum, &cluster).await;
+        if !lost.is_empty() {
+            leases.retain(|name, _| !lost.contains(name));
+            held.send_replace(leases.clone());
         }
     }
-    held.send_replace(None);
-    if let Some(Lease { token, ours: true, .. }) = lease {
-        let release = Request::ReleaseLease { name: SCHEDULER_LEASE.to_owned(), token, user: None };
-        let _ = quorum.call(&release, Duration::from_millis(500)).await;
+    held.send_replace(Leases::new());
+    let mut releases = Vec::new();
+    for (name, lease) in leases.into_iter().filter(|(_, lease)| lease.ours) {
+        releases.push(release(&quorum, name, lease.token));
+    }
+    futures::stream::iter(releases).buffer_unordered(ASKED_AT_ONCE).collect::<()>().await;
+}
+
+/// One that cannot be given back now ends by itself.
+async fn release(quorum: &QuorumClient, queue: String, token: u64) {
+    let release = Request::ReleaseLease { name: scheduler_lease(&queue), token, user: None };
+    let _ = quorum.call(&release, Duration::from_millis(500)).await;
+}
+
+/// Renews these queues' leases, or takes them.
+async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease_ms: u64, leases: &mut Leases) {
+    let mut asking = Vec::new();
+    for name in queues {
+        let ours = leases.get(&name).filter(|l| l.ours).map(|l| l.token);
+        asking.push(keep(me, quorum, name, ours, lease_ms));
+    }
+    let mut answers = futures::stream::iter(asking).buffer_unordered(ASKED_AT_ONCE);
+    while let Some((name, asked_at, kept)) = answers.next().await {
+        let until = asked_at + Duration::from_millis(lease_ms);
+        match kept {
+            Kept::Ours(token) => drop(leases.insert(name, Lease { token, until, ours: true })),
+            Kept::Others(Some(token)) => drop(leases.insert(name, Lease { token, until, ours: false })),
+            Kept::Others(None) => drop(leases.remove(&name)),
+            Kept::Unknown => {}
+        }
     }
 }
 
-/// Whose the lease is, and its token.
+/// Whose a lease is, and its token.
 enum Kept {
     Ours(u64),
     /// The quorum may be of a version that does not tell it.
@@ -122,10 +156,17 @@ enum Kept {
     Unknown,
 }
 
+/// One queue's lease, and when it was asked for.
+async fn keep(me: &NodeId, quorum: &QuorumClient, queue: String, held: Option<u64>, ttl_ms: u64) -> (String, Instant, Kept) {
+    let asked_at = Instant::now();
+    let kept = renew_or_take(me, quorum, &scheduler_lease(&queue), held, ttl_ms).await;
+    (queue, asked_at, kept)
+}
+
 /// Renews the lease, or takes it where there is none to renew.
-async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64) -> Kept {
+async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Option<u64>, ttl_ms: u64) -> Kept {
     if let Some(token) = held {
-        let renewal = Request::RenewLease { name: SCHEDULER_LEASE.to_owned(), token, holder: me.clone(), user: None };
+        let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: me.clone(), user: None };
         match quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await {
             Ok(Answer::Lease { token, .. }) => return Kept::Ours(token),
             // It ended, or is of a cluster level that knows no renewal: it is taken anew.
@@ -133,7 +174,7 @@ async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64
             Err(CallError::Unavailable { .. }) => return Kept::Unknown,
         }
     }
-    let request = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: me.clone(), ttl_ms, user: None };
+    let request = Request::AcquireLease { name: lease.to_owned(), holder: me.clone(), ttl_ms, user: None };
     match quorum.call(&request, Duration::from_millis(ttl_ms / 3)).await {
         Ok(Answer::Lease { token, .. }) => Kept::Ours(token),
         Ok(other) => {
@@ -143,29 +184,47 @@ async fn keep(me: &NodeId, quorum: &QuorumClient, held: Option<u64>, ttl_ms: u64
         Err(CallError::Refused(Refusal::LeaseHeld { token, .. })) => Kept::Others(token),
         Err(CallError::Refused(Refusal::Held { .. })) => Kept::Others(None),
         Err(error) => {
-            tracing::debug!(%error, "the scheduler's lease could not be had");
+            tracing::debug!(%error, lease, "a scheduler's lease could not be had");
             Kept::Unknown
         }
     }
 }
 
-/// Proposes one round. `false`: the lease is not ours any more.
-async fn propose(view: &lattice_scheduler::View, token: u64, quorum: &QuorumClient, cluster: &watch::Receiver<Arc<Cluster>>) -> bool {
-    for claim in lattice_scheduler::place(view, token) {
+/// Proposes one round. The queues whose lease is not ours any more.
+async fn propose(
+    view: &lattice_scheduler::View,
+    tokens: &BTreeMap<&str, u64>,
+    quorum: &QuorumClient,
+    cluster: &watch::Receiver<Arc<Cluster>>,
+) -> BTreeSet<String> {
+    let (mut lost, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for claim in lattice_scheduler::place(view, |queue| tokens.get(queue).copied()) {
         let allocation = claim.allocation;
+        let queue = view.allocations.get(&allocation).map_or("", |a| view.queue_of(a));
+        if lost.contains(queue) || refused.contains(queue) {
+            continue;
+        }
         match quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await {
-            Ok(_) => tracing::info!(%allocation, "claimed"),
-            Err(CallError::Refused(Refusal::StaleLease { .. })) => return false,
-            Err(error) => {
-                tracing::info!(%allocation, %error, "a claim was refused");
-                // The round was made from a view that does not hold: the next one waits for news, or a jittered moment.
-                let mut cluster = cluster.clone();
-                cluster.mark_unchanged();
-                let pause = Duration::from_millis(rand::random_range(20..80));
-                let _ = tokio::time::timeout(pause, cluster.changed()).await;
-                return true;
+            Ok(_) => tracing::info!(%allocation, queue, "claimed"),
+            Err(CallError::Refused(Refusal::StaleLease { .. })) => drop(lost.insert(queue.to_owned())),
+            Err(error @ CallError::Unavailable { .. }) => {
+                tracing::info!(%allocation, queue, %error, "a claim had no answer");
+                // Nor would the others have one.
+                refused.insert(queue);
+                break;
+            }
+            Err(error @ CallError::Refused(_)) => {
+                tracing::info!(%allocation, queue, %error, "a claim was refused");
+                refused.insert(queue);
             }
         }
     }
-    true
+    if !refused.is_empty() {
+        // The round was made from a view that does not hold: the next one waits for news, or a jittered moment.
+        let mut cluster = cluster.clone();
+        cluster.mark_unchanged();
+        let pause = Duration::from_millis(rand::random_range(20..80));
+        let _ = tokio::time::timeout(pause, cluster.changed()).await;
+    }
+    lost
 }

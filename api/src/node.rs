@@ -1,7 +1,7 @@
 //! Nodes as users see them.
 
 use crate::v1;
-use lattice_model::{AllocationId, Node, Resources};
+use lattice_model::{AllocationId, DEFAULT_VCLUSTER, Node, Resources};
 
 /// One node as a message, with the allocations that own shares of it, what these come to, and what the answering agent's gossip says of it
 /// (`alive`, `suspect`, `down`, `unknown`).
@@ -24,6 +24,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         committed: Some(crate::spec::amount(committed)),
         unlimited: node.unlimited.clone(),
         features: node.features.clone(),
+        vcluster: if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() },
     }
 }
 
@@ -49,6 +50,7 @@ mod tests {
             features: vec!["nvme_scratch".into()],
             holds: vec![Hold { kind: HoldKind::Cordon, by: "ada".into(), reason: "fan".into(), since: Timestamp(0) }],
             leaving: vec![],
+            home: "small".into(),
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),
@@ -56,6 +58,7 @@ mod tests {
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let shown = to_proto(&node, vec![], &committed, "suspect");
         assert_eq!((shown.unlimited, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
+        assert_eq!(shown.vcluster, "small");
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
         assert_eq!(shown.holds, ["cordon by ada since 1970-01-01T00:00:00.000Z: fan"]);
         assert_eq!((shown.state.as_str(), shown.reason.as_str(), shown.gossip.as_str()), ("Degraded", "silent for 31 s", "suspect"));

@@ -68,6 +68,9 @@ pub enum Command {
     Node(Node),
     /// The quorum's members
     Quorum(Quorum),
+    /// The queues (--vcluster): whose they are, which nodes they have, and what waits in them
+    #[command(name = "vcluster")]
+    VCluster(VCluster),
     /// Leases for programs of your own: one holder at a time, fenced by a token
     Lease(Lease),
     /// The audit log
@@ -80,7 +83,7 @@ pub enum Command {
     /// Look at this machine and say what is missing, and what to do about it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    /// Tenants and their quotas
+    /// Tenants and their quotas, vClusters
     Admin(Admin),
 }
 
@@ -270,6 +273,9 @@ pub struct Nodes {
 pub struct ListNodes {
     #[command(flatten)]
     pub nodes: Nodes,
+    /// Only those of this vCluster
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["watch", "node"])]
+    pub vcluster: Option<String>,
     /// Then a line for each change, without what is on the nodes and what gossip says of them
     #[arg(short, long, conflicts_with = "stale")]
     pub watch: bool,
@@ -588,8 +594,140 @@ pub struct Admin {
 pub enum AdminCommand {
     /// Who work is accounted to (--tenant), and how much of the cluster it may have at once
     Tenant(Tenant),
+    /// Queues with a scheduler and nodes of their own
+    #[command(name = "vcluster")]
+    VCluster(VClusterAdmin),
     #[command(hide = true)]
     Raft(Quorum),
+}
+
+#[derive(Args)]
+pub struct VCluster {
+    #[command(subcommand)]
+    pub what: VClusterCommand,
+}
+
+#[derive(Subcommand)]
+pub enum VClusterCommand {
+    /// Every vCluster: its tenant, its nodes, how much waits and runs, and whose agent serves it
+    List,
+    /// What waits in one, the next one first
+    Queue(VClusterQueue),
+}
+
+#[derive(Args)]
+pub struct VClusterQueue {
+    /// The vCluster
+    #[arg(default_value = lattice_model::DEFAULT_VCLUSTER)]
+    pub name: String,
+}
+
+const VCLUSTER_EXAMPLES: &str = "Examples:
+  lattice admin vcluster create --name debug --scheduler interactive-fifo --nodes n[1-4]
+      a queue of its own on four nodes that no other queue uses from now on
+  lattice admin vcluster create --name physics --scheduler interactive-fifo --tenant physics
+      one for a tenant's work alone, placed on the nodes that are no vCluster's own
+  lattice admin vcluster set-config --name debug --nodes n[1-6]
+      all that are to be its own; what runs on others goes on there
+
+The vCluster default always exists: it has the work that names none, and the nodes that are no other one's.";
+
+#[derive(Args)]
+#[command(after_help = VCLUSTER_EXAMPLES)]
+pub struct VClusterAdmin {
+    #[command(subcommand)]
+    pub what: AdminVCluster,
+}
+
+#[derive(Subcommand)]
+pub enum AdminVCluster {
+    /// Create a vCluster
+    Create(CreateVCluster),
+    /// Change its tenant or its nodes; what waits or runs already stays
+    SetConfig(SetVCluster),
+    /// Every vCluster
+    List,
+    /// One vCluster
+    Show(VClusterName),
+    /// Forget a vCluster that has no work; its nodes are the default's then
+    Delete(VClusterName),
+    #[command(hide = true, disable_help_flag = true)]
+    SetWeights(Rest),
+}
+
+impl AdminVCluster {
+    /// What of it the documents have and this version has not.
+    pub fn unbuilt(&self) -> Option<&'static str> {
+        match self {
+            Self::Create(CreateVCluster { settings, .. }) | Self::SetConfig(SetVCluster { settings, .. }) => settings.unbuilt(),
+            Self::SetWeights(_) => Some("set-weights"),
+            Self::List | Self::Show(_) | Self::Delete(_) => None,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct VClusterName {
+    /// The vCluster
+    #[arg(value_name = "NAME", required_unless_present = "named")]
+    name: Option<String>,
+    #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
+    named: Option<String>,
+}
+
+impl VClusterName {
+    pub fn get(self) -> String {
+        self.name.or(self.named).unwrap_or_default()
+    }
+}
+
+#[derive(Args)]
+pub struct CreateVCluster {
+    #[command(flatten)]
+    pub name: VClusterName,
+    /// How its queue is served: interactive-fifo (first come first served)
+    #[arg(long, alias = "scheduler-type", value_name = "KIND")]
+    pub scheduler: String,
+    #[command(flatten)]
+    pub settings: VClusterSettings,
+}
+
+#[derive(Args)]
+pub struct SetVCluster {
+    #[command(flatten)]
+    pub name: VClusterName,
+    #[command(flatten)]
+    pub settings: VClusterSettings,
+}
+
+#[derive(Args)]
+pub struct VClusterSettings {
+    /// The tenant whose work alone it takes [none: everybody's]
+    #[arg(long, value_name = "NAME|none")]
+    pub tenant: Option<String>,
+    /// All nodes that are its own, such as n1,n2 or n[1-8] [none: it shares the default's]
+    #[arg(long, value_name = "HOSTLIST|none")]
+    pub nodes: Option<String>,
+    #[arg(long, hide = true)]
+    cycle_interval: Option<String>,
+    #[arg(long, hide = true)]
+    backfill_depth: Option<String>,
+    #[arg(long, hide = true)]
+    description: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    borrow: Option<Option<String>>,
+}
+
+impl VClusterSettings {
+    fn unbuilt(&self) -> Option<&'static str> {
+        let given = [
+            ("--cycle-interval", self.cycle_interval.is_some()),
+            ("--backfill-depth", self.backfill_depth.is_some()),
+            ("--description", self.description.is_some()),
+            ("--borrow", self.borrow.is_some()),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+    }
 }
 
 #[derive(Args)]
@@ -732,6 +870,14 @@ mod tests {
             "admin tenant set-quota --name=physics --max-nodes=none",
             "admin tenant show hospital-a --quotas",
             "admin tenant list",
+            "admin vcluster create --name=hpc-batch --scheduler=hpc-backfill --tenant=physics --nodes=x1000c0s0b0n[0-199]",
+            "admin vcluster create --name=sensitive --scheduler-type=sensitive-reservation --description=x",
+            "admin vcluster set-weights --name=hpc-batch --priority=0.20",
+            "admin vcluster set-config --name=hpc-batch --cycle-interval=15s",
+            "admin vcluster show hpc-batch",
+            "vcluster list",
+            "vcluster queue hpc-batch",
+            "nodes --vcluster=hpc-batch",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",
             "audit query --node=x1000c0s0b0n0 --since=2026-03-01 --output=json",

@@ -17,6 +17,7 @@ mod quorum;
 mod status;
 mod submit;
 mod tenant;
+mod vcluster;
 
 use crate::args::{Admin, AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
@@ -45,6 +46,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             NodeCommand::Unquarantine(args) => hold::lift(session, HoldKind::Quarantine, args).await.map(well),
         },
         Command::Admin(Admin { what: AdminCommand::Tenant(args) }) => tenant::run(session, args.what).await.map(well),
+        Command::Admin(Admin { what: AdminCommand::VCluster(args) }) => vcluster::administer(session, args.what).await.map(well),
+        Command::VCluster(args) => vcluster::run(session, args.what).await.map(well),
         Command::Quorum(args) | Command::Admin(Admin { what: AdminCommand::Raft(args) }) => match args.what {
             QuorumCommand::Status => quorum::status(session).await.map(well),
             QuorumCommand::Members => quorum::members(session).await.map(well),

@@ -2,11 +2,11 @@
 
 use crate::table::{NOTHING, Table, block};
 use lattice_api::v1;
-use lattice_model::NodeId;
 use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
 use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::time::Timestamp;
+use lattice_model::{DEFAULT_VCLUSTER, NodeId};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -92,6 +92,7 @@ pub struct NodeJson<'a> {
     committed: AmountJson,
     unlimited: &'a [String],
     features: &'a [String],
+    vcluster: &'a str,
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
@@ -113,6 +114,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             committed: AmountJson::from(&n.committed.unwrap_or_default()),
             unlimited: &n.unlimited,
             features: &n.features,
+            vcluster: queue(&n.vcluster),
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
@@ -153,13 +155,14 @@ pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
 }
 
 /// The columns of [`node_row`].
-pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "FEATURES", "UNLIMITED", "REASON"];
+pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "UNLIMITED", "REASON"];
 
 /// A node on a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
     let (cores, gpus) = (n.cores.to_string(), n.gpus.to_string());
     let (features, unlimited) = (n.features.join(","), n.unlimited.join(","));
-    vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, features, unlimited, standing(n)]
+    let queue = queue(&n.vcluster).to_owned();
+    vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, queue, features, unlimited, standing(n)]
 }
 
 /// Why a node stands where it stands, and what keeps work off it.
@@ -199,7 +202,9 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
-    let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "FEATURES", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
+    let mut table =
+        Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
+    let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
     for n in nodes {
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
         let free = size.minus(&resources(&n.committed.unwrap_or_default()));
@@ -209,6 +214,7 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             free_of(free.cores, n.cores, |cores| cores.to_string()),
             free_of(free.memory_bytes, n.memory_bytes, memory),
             free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
+            if several { queue(&n.vcluster).to_owned() } else { String::new() },
             n.features.join(","),
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
@@ -216,7 +222,7 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             standing(n),
         ]);
     }
-    table.text(&["FEATURES", "UNLIMITED", "REASON"])
+    table.text(&["VCLUSTER", "FEATURES", "UNLIMITED", "REASON"])
 }
 
 /// The first 8 digits of an id.
@@ -243,7 +249,7 @@ pub fn folded(names: &[String]) -> String {
 }
 
 fn queue(vcluster: &str) -> &str {
-    filled(vcluster).unwrap_or("default")
+    filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)
 }
 
 fn clock(seconds: u64) -> String {
@@ -410,6 +416,8 @@ login  Degraded  2      800 MiB    0     —            suspect  memory,io  sile
 ";
         assert_eq!(nodes_table(&[node.clone(), login]), want);
         assert!(!nodes_table(std::slice::from_ref(&node)).contains("REASON"));
+        let of = |vcluster: &str| v1::Node { vcluster: vcluster.into(), ..node.clone() };
+        assert!(nodes_table(&[of("small"), of("default")]).contains("4     small     1f0c9a4e"));
         let partly = v1::Node { committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }), ..node };
         let want = "\
 NODE  STATE  CORES          MEMORY                       GPUS  ALLOCATIONS  GOSSIP

@@ -105,6 +105,8 @@ actions! {
     GossipKeySeals,
     /// All of them seal with it: the one before it is forgotten.
     GossipKeyRetired,
+    VClusterSet,
+    VClusterDeleted,
 }
 
 impl fmt::Display for AuditAction {

@@ -1,6 +1,77 @@
 //! Hostlists: `n[1-3,7]` for `n1 n2 n3 n7`, as every scheduler of the field folds them.
 
-use crate::ids::NodeId;
+use crate::ids::{IdError, NodeId};
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// Nodes that a list may name.
+pub const NODES_MAX: usize = 100_000;
+
+/// Why a text names no nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HostlistError {
+    /// Brackets or numbers are wrong.
+    #[error("{0:?} is no list of nodes: write n1,n2 or n[1-3,7]")]
+    Form(String),
+    /// A name in it is none.
+    #[error(transparent)]
+    Name(#[from] IdError),
+    /// More than any cluster has.
+    #[error("a list names at most {NODES_MAX} nodes")]
+    TooMany,
+}
+
+/// The nodes that a list names: `n[1-3,7],login` for `n1 n2 n3 n7 login`. Zeros in front of a range's first number are kept.
+///
+/// # Errors
+/// See [`HostlistError`].
+pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
+    let form = || HostlistError::Form(text.chars().take(80).collect());
+    let mut nodes = BTreeSet::new();
+    let mut rest = text;
+    loop {
+        let end = rest.find([',', '[', ']']).unwrap_or(rest.len());
+        let (prefix, behind) = rest.split_at(end);
+        let behind = if let Some(list) = behind.strip_prefix('[') {
+            let (list, behind) = list.split_once(']').ok_or_else(form)?;
+            for range in list.split(',') {
+                add_range(prefix, range, &mut nodes).ok_or_else(form)??;
+            }
+            behind
+        } else {
+            nodes.insert(prefix.parse()?);
+            behind
+        };
+        if nodes.len() > NODES_MAX {
+            return Err(HostlistError::TooMany);
+        }
+        match behind.strip_prefix(',') {
+            Some(next) => rest = next,
+            None if behind.is_empty() => return Ok(nodes),
+            None => return Err(form()),
+        }
+    }
+}
+
+/// Adds `prefix` with each number of `3` or `1-3`; `None`: that is no range.
+fn add_range(prefix: &str, range: &str, nodes: &mut BTreeSet<NodeId>) -> Option<Result<(), HostlistError>> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    let (from, to) = (number(first)?, number(last)?);
+    if to < from {
+        return None;
+    }
+    for n in from..=to {
+        match format!("{prefix}{n:0width$}", width = first.len()).parse() {
+            Ok(node) => nodes.insert(node),
+            Err(error) => return Some(Err(HostlistError::Name(error))),
+        };
+        if nodes.len() > NODES_MAX {
+            return Some(Err(HostlistError::TooMany));
+        }
+    }
+    Some(Ok(()))
+}
 
 /// Folds node names that differ in one trailing number. The order is by prefix, then number; zero padding is kept apart.
 pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
@@ -67,5 +138,23 @@ mod tests {
         assert_eq!(folded(&["login", "n1"]), "login,n1");
         assert_eq!(folded(&["a1", "b1", "a2"]), "a[1-2],b1");
         assert_eq!(folded(&[]), "");
+    }
+
+    #[test]
+    fn what_is_folded_is_unfolded_again() {
+        let unfolded = |text: &str| expand(text).map(|nodes| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+        assert_eq!(unfolded("n[1-3,7],login"), Ok("login n1 n2 n3 n7".into()));
+        assert_eq!(unfolded("x1000c0s0b0n[08-11]"), Ok("x1000c0s0b0n08 x1000c0s0b0n09 x1000c0s0b0n10 x1000c0s0b0n11".into()));
+        for names in [&["n1", "n2", "n10"][..], &["a07", "a08", "b"], &["n001", "n002", "n1"]] {
+            let ids: BTreeSet<NodeId> = names.iter().map(|n| n.parse().unwrap()).collect();
+            assert_eq!(expand(&fold(&ids)), Ok(ids));
+        }
+        for bad in ["n[1", "n]1[", "n[1-3]x", "n[3-1]", "n[a-b]", "n[]", "n[1--2]"] {
+            assert!(matches!(expand(bad), Err(HostlistError::Form(_))), "{bad:?}: {:?}", expand(bad));
+        }
+        for bad in ["", "n1,,n2", "n1 n2"] {
+            assert!(matches!(expand(bad), Err(HostlistError::Name(_))), "{bad:?}: {:?}", expand(bad));
+        }
+        assert_eq!(expand("n[1-999999999999]"), Err(HostlistError::TooMany));
     }
 }

@@ -29,6 +29,7 @@ pub mod spec;
 pub mod tenant;
 pub mod time;
 pub mod topology;
+pub mod vcluster;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
@@ -47,3 +48,4 @@ pub use spec::{AllocationSpec, Entrypoint, Image, RequeuePolicy, SpecError};
 pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;
 pub use topology::{Assignment, NodeTopology};
+pub use vcluster::{DEFAULT_VCLUSTER, SchedulerKind, VCluster};

@@ -129,6 +129,9 @@ pub struct Node {
     /// Work that lost its claim or was requeued and that the agent has not yet reported as taken away: it still counts.
     #[serde(default)]
     pub leaving: Vec<Leaving>,
+    /// The vCluster that has it as its own; empty: none, and it is [`crate::DEFAULT_VCLUSTER`]'s.
+    #[serde(default)]
+    pub home: String,
     /// The revision at which its holds or state last changed: claims are conditional on it.
     pub hold_revision: Revision,
     /// The sequence number of its agent's last acknowledged report, within the incarnation.

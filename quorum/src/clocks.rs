@@ -129,6 +129,7 @@ mod tests {
             features: vec![],
             holds: vec![],
             leaving: vec![],
+            home: String::new(),
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),

@@ -169,7 +169,9 @@ impl Reading {
             | Change::Tenant(_)
             | Change::TenantDeleted(_)
             | Change::Lease(_)
-            | Change::LeaseEnded(_)) => {
+            | Change::LeaseEnded(_)
+            | Change::VCluster(_)
+            | Change::VClusterDeleted(_)) => {
                 let revision = self.place.revision.max(revision_of(&single));
                 self.place.revision = revision;
                 self.within = Within::Singles;
@@ -184,8 +186,11 @@ fn revision_of(change: &Change) -> Revision {
         Change::Node(node) => node.revision,
         Change::Allocation(allocation) => allocation.revision,
         Change::Tenant(tenant) => tenant.revision,
+        Change::VCluster(vcluster) => vcluster.revision,
         Change::Start { revision, .. } | Change::Changes { revision, .. } => *revision,
-        Change::TenantDeleted(_) | Change::Lease(_) | Change::LeaseEnded(_) | Change::StartAgain { .. } => Revision(0),
+        Change::TenantDeleted(_) | Change::Lease(_) | Change::LeaseEnded(_) | Change::VClusterDeleted(_) | Change::StartAgain { .. } => {
+            Revision(0)
+        }
     }
 }
 

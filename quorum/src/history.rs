@@ -10,7 +10,7 @@
 
 use crate::ledger::{Changed, Lease, Ledger};
 use crate::wire::WatchPlace;
-use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant};
+use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct ChangeSet {
     pub tenants: Vec<(String, Option<Arc<Tenant>>)>,
     /// `None`: ended.
     pub leases: Vec<(String, Option<Lease>)>,
+    /// `None`: deleted.
+    pub vclusters: Vec<(String, Option<Arc<VCluster>>)>,
 }
 
 impl ChangeSet {
@@ -41,19 +43,24 @@ impl ChangeSet {
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             leases: changed.leases.into_iter().map(|name| (name.clone(), ledger.lease(&name).cloned())).collect(),
+            vclusters: changed.vclusters.into_iter().map(|name| (name.clone(), ledger.vcluster(&name).cloned())).collect(),
         }
     }
 
     /// Whether nothing that is watched changed.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.allocations.is_empty() && self.tenants.is_empty() && self.leases.is_empty()
+        self.nodes.is_empty()
+            && self.allocations.is_empty()
+            && self.tenants.is_empty()
+            && self.leases.is_empty()
+            && self.vclusters.is_empty()
     }
 
     /// About how many bytes it keeps in memory once the ledger has newer ones.
     fn bytes_about(&self) -> usize {
         let allocations: usize = self.allocations.iter().map(|a| allocation_bytes(a)).sum();
         let nodes: usize = self.nodes.iter().map(|n| node_bytes(n)).sum();
-        size_of::<Self>() + allocations + nodes + (self.tenants.len() + self.leases.len()) * 256
+        size_of::<Self>() + allocations + nodes + (self.tenants.len() + self.leases.len() + self.vclusters.len()) * 256
     }
 }
 
@@ -141,7 +148,7 @@ mod tests {
 
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
-        ChangeSet { revision: Revision(revision), nodes: vec![], allocations: vec![], tenants, leases: vec![] }
+        ChangeSet { revision: Revision(revision), nodes: vec![], allocations: vec![], tenants, leases: vec![], vclusters: vec![] }
     }
 
     fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {

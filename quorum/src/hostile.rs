@@ -2,7 +2,7 @@
 //! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
 
 use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger};
+use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, VClusterChange};
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
@@ -116,6 +116,11 @@ fn allocation() -> Allocation {
     Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, crate::ledger::scenarios::user(1), Timestamp(9))
 }
 
+fn vcluster() -> VClusterChange {
+    let nodes = Some([crate::ledger::scenarios::node(1)].into());
+    VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
+}
+
 /// A ledger with something in every part, and the audit records that it made.
 fn ledger() -> (Ledger, Vec<AuditRecord>) {
     use crate::ledger::scenarios::{node, registration};
@@ -129,6 +134,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
         Action::RaiseLevel { level: LEVEL_KNOWN },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
+        Action::SetVCluster { change: vcluster(), by: "u".into() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
@@ -160,11 +166,21 @@ fn decoders() -> Vec<Decoder> {
         (Ok(AppendEntriesResponse::<u64>::Success), Ok(VoteResponse::new(vote, Some(log_id(3)), true)));
     let installed: Result<_, RaftError<u64, InstallSnapshotError>> = Ok(InstallSnapshotResponse { vote });
     vec![
-        decoder("Request", &[list, submit, Request::Status, Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() }]),
+        decoder(
+            "Request",
+            &[
+                list,
+                submit,
+                Request::Status,
+                Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
+                Request::SetVCluster { change: vcluster(), by: "u".into() },
+            ],
+        ),
         decoder::<Result<Answer, Refusal>>(
             "Answer",
             &[
                 Ok(Answer::Allocation(Box::new(allocation.clone()))),
+                Ok(Answer::VClusters(ledger.vcluster_standings())),
                 Ok(Answer::Audit(AuditFound { records: records.clone(), upto: 4, end: 4 })),
                 Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
                 Ok(Answer::RefusedClaim(Some(RefusedClaim {
@@ -200,6 +216,7 @@ fn decoders() -> Vec<Decoder> {
             &[
                 Change::Allocation(Box::new(allocation.clone())),
                 Change::Changes { revision: Revision(9), changes: vec![Change::LeaseEnded("l".into())], complete: true },
+                Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
                 Change::StartAgain { why: "w".into() },
             ],
         ),

@@ -9,7 +9,8 @@
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
-//! together exceed no quota, not even for a moment), *allocations* (an acknowledged
+//! together exceed no quota, not even for a moment), *vClusters* (whose queue work stands in, and which nodes are for it, is the
+//! same for every scheduler), *allocations* (an acknowledged
 //! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
@@ -35,6 +36,7 @@ mod recovery;
 mod reports;
 mod scripts;
 mod tenants;
+mod vclusters;
 mod views;
 
 #[cfg(test)]
@@ -47,20 +49,23 @@ mod properties;
 pub(crate) mod scenarios;
 #[cfg(test)]
 mod tenant_scenarios;
+#[cfg(test)]
+mod vcluster_scenarios;
 
 pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
-pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE};
+pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration, Urgency};
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
 pub use recovery::{Recovery, beyond};
 pub use tenants::{QuotaChange, TenantChange};
+pub use vclusters::VClusterChange;
 
 use crate::wire::Refusal;
 use lattice_model::{
-    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Tenant, Timestamp,
+    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Tenant, Timestamp, VCluster,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -109,6 +114,9 @@ pub struct Ledger {
     tenants: BTreeMap<String, Arc<Tenant>>,
     #[serde(skip)]
     usage: tenants::Usage,
+    /// All but `default`.
+    #[serde(default)]
+    vclusters: BTreeMap<String, Arc<VCluster>>,
     /// After a recovery from a backup: what it still waits for.
     #[serde(default)]
     recovery: Option<Recovery>,
@@ -158,6 +166,8 @@ pub struct Changed {
     pub leases: BTreeSet<String>,
     /// Whether the gossip keys changed.
     pub keyring: bool,
+    /// vClusters that changed, or were deleted.
+    pub vclusters: BTreeSet<String>,
 }
 
 impl Changed {
@@ -169,6 +179,7 @@ impl Changed {
         self.tenants.extend(other.tenants);
         self.leases.extend(other.leases);
         self.keyring |= other.keyring;
+        self.vclusters.extend(other.vclusters);
     }
 }
 
@@ -207,6 +218,7 @@ impl Default for Ledger {
             level: LEVEL_FIRST,
             tenants: BTreeMap::new(),
             usage: tenants::Usage::default(),
+            vclusters: BTreeMap::new(),
             recovery: None,
             keyring: Keyring::default(),
         }
@@ -253,6 +265,8 @@ impl Ledger {
             Action::AddKey { secret, by } => self.add_key(step, secret, by),
             Action::SealWithKey { id } => self.seal_with_key(step, *id),
             Action::RetireKey { id } => self.retire_key(step, *id),
+            Action::SetVCluster { change, by } => self.set_vcluster(step, change, by),
+            Action::DeleteVCluster { name, by } => self.delete_vcluster(step, name, by),
         }
     }
 

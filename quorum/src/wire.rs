@@ -3,16 +3,17 @@
 
 use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::{Keyring, Secret};
-use crate::ledger::{Access, AuditHead, TenantChange};
+use crate::ledger::{Access, AuditHead, TenantChange, VClusterChange};
 use crate::roster::Roster;
 use crate::store::room::Shortage;
 use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal,
-    ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp,
+    ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// The longest message either side takes, in bytes.
@@ -113,6 +114,12 @@ pub enum Request {
     /// Copies what the member asked has applied to the place that its configuration names. For members' certificates alone:
     /// an operator asks on a member's machine.
     Backup,
+    /// Creates a vCluster, or changes one. The same again is the same success.
+    SetVCluster { change: VClusterChange, by: String },
+    /// Forgets a vCluster that has no work. Its nodes are the default's then.
+    DeleteVCluster { name: String, by: String },
+    /// All vClusters: `default` first, then by name.
+    ListVClusters,
 }
 
 /// An operator's order.
@@ -182,6 +189,8 @@ pub enum Answer {
     KeyAdded { id: u32 },
     /// How the gossip keys stand.
     Keyring(KeyringStanding),
+    /// All vClusters: `default` first, then by name.
+    VClusters(Vec<VClusterStanding>),
 }
 
 /// The gossip keys, without their secrets, and how far the agents are with them.
@@ -257,6 +266,20 @@ pub struct TenantStanding {
     pub nodes: u32,
     /// Its allocations that have nodes.
     pub allocations: u32,
+}
+
+/// A vCluster and what it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VClusterStanding {
+    pub vcluster: VCluster,
+    /// Its own nodes; of `default` all that are no other one's.
+    pub nodes: BTreeSet<NodeId>,
+    /// Its allocations that wait.
+    pub pending: u32,
+    /// Its allocations that have nodes.
+    pub running: u32,
+    /// The node whose agent serves its queue at present.
+    pub served_by: Option<NodeId>,
 }
 
 /// A lease as the leader sees it.
@@ -386,6 +409,23 @@ pub enum Refusal {
     NoBackup { why: String },
     #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
     ClusterLevel { needed: u32, now: u32 },
+    /// Some of those that there are, and how many that is.
+    #[error("vCluster {name:?} not found; there {}", told(known, *all))]
+    NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
+    #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
+    VClusterExists { name: String },
+    #[error("vCluster {name} has work: {live} allocations have not ended")]
+    VClusterHasWork { name: String, live: u64 },
+    #[error("vCluster {name} takes work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
+    VClusterOfTenant { name: String, tenant: String, given: String },
+    #[error("node {node} is of vCluster {vcluster} already")]
+    NodeHasHome { node: NodeId, vcluster: String },
+}
+
+fn told(known: &[String], all: u64) -> String {
+    let shown = known.join(", ");
+    let more = all.saturating_sub(known.len() as u64);
+    if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }
 }
 
 impl Refusal {
@@ -411,6 +451,15 @@ impl Refusal {
             Self::NoSuchTenant { .. } => "`lattice admin tenant list` shows those that there are".to_owned(),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
+            Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each takes".to_owned(),
+            Self::VClusterExists { name } => format!("change it with `lattice admin vcluster set-config --name {name}`"),
+            Self::VClusterHasWork { .. } => "wait for it, or cancel it".to_owned(),
+            Self::VClusterOfTenant { tenant, .. } => {
+                format!("say --tenant {tenant} where that pays for it, or leave --vcluster out: the default takes everybody's")
+            }
+            Self::NodeHasHome { vcluster, .. } => {
+                format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
+            }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -609,6 +658,9 @@ pub struct WatchRequest {
     /// Whether leases are wanted (all of them).
     #[serde(default)]
     pub leases: bool,
+    /// Whether vClusters are wanted (all of them).
+    #[serde(default)]
+    pub vclusters: bool,
     /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
     /// starts again whenever its stream ends.
     #[serde(default)]
@@ -622,7 +674,7 @@ impl WatchRequest {
     /// A watch of nothing yet, that can be resumed.
     pub fn nothing() -> Self {
         let allocations = WatchAllocations::None;
-        Self { nodes: false, allocations, uid: None, tenants: false, leases: false, resumable: true, since: None }
+        Self { nodes: false, allocations, uid: None, tenants: false, leases: false, vclusters: false, resumable: true, since: None }
     }
 }
 
@@ -676,6 +728,10 @@ pub enum Change {
     Lease(Box<LeaseStanding>),
     /// The lease of this name ended.
     LeaseEnded(String),
+    /// This vCluster changed (or is new).
+    VCluster(Box<VCluster>),
+    /// The vCluster of this name was deleted.
+    VClusterDeleted(String),
 }
 
 /// What a member tells the leader about the agents that have a session with it, once a second, in memory only.

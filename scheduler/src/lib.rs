@@ -1,4 +1,5 @@
-//! From a frozen view of the cluster to placements and reasons. First come first served, whole nodes or shares of them.
+//! From a frozen view of the cluster to placements and reasons. First come first served in each vCluster's queue, whole nodes
+//! or shares of them.
 //!
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
@@ -8,7 +9,7 @@ mod quotas;
 pub use holdings::Holdings;
 
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant};
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant, VCluster, hostlist};
 use quotas::Quotas;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +22,37 @@ pub struct View {
     pub allocations: BTreeMap<AllocationId, Allocation>,
     /// Tenants with quotas, by name.
     pub tenants: BTreeMap<String, Tenant>,
+    /// vClusters, by name; `default` has no record.
+    pub vclusters: BTreeMap<String, VCluster>,
     /// Nodes that this agent's gossip shows alive.
     pub alive: BTreeSet<NodeId>,
 }
 
+impl View {
+    /// The vCluster that an allocation names, where there is one of that name.
+    fn named(&self, allocation: &Allocation) -> Option<&VCluster> {
+        self.vclusters.get(&allocation.spec.vcluster)
+    }
+
+    /// The vCluster in whose queue an allocation stands.
+    pub fn queue_of(&self, allocation: &Allocation) -> &str {
+        VCluster::queue(self.named(allocation))
+    }
+
+    /// What waits in a vCluster's queue, in the order in which it is served.
+    pub fn waiting_in(&self, vcluster: &str) -> Vec<&Allocation> {
+        queue(self).into_iter().filter(|a| self.queue_of(a) == vcluster).collect()
+    }
+}
+
+/// Bytes of a list of nodes in an explanation.
+const NODES_TOLD_BYTES_MAX: usize = 200;
+
 /// Why a node is not taken for an allocation, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
+    /// It is of another vCluster.
+    Foreign(String),
     /// The quorum's record of the node speaks against it.
     Unclaimable(String),
     /// Gossip does not show it alive.
@@ -50,7 +75,7 @@ pub enum WhyNot {
 impl std::fmt::Display for WhyNot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unclaimable(why) => f.write_str(why),
+            Self::Foreign(why) | Self::Unclaimable(why) => f.write_str(why),
             Self::NotAlive => f.write_str("is not seen alive by gossip"),
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
@@ -62,6 +87,9 @@ impl std::fmt::Display for WhyNot {
 
 /// Why `node` cannot be taken for `allocation` now; `None`: it can.
 fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
+    if let Some(why) = VCluster::keeps_off(view.named(allocation), node) {
+        return Some(WhyNot::Foreign(why));
+    }
     if let Some(why) = node.unclaimable() {
         return Some(WhyNot::Unclaimable(why));
     }
@@ -87,21 +115,27 @@ fn queue(view: &View) -> Vec<&Allocation> {
     queue
 }
 
-/// The claims to propose now. First come first served: the first one that does not fit keeps all behind it waiting,
-/// unless it can never fit in this cluster as it is registered (it waits for nodes to be added, and blocks nobody), or its
-/// tenant's quotas leave no room for it.
-pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
+/// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
+/// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
+/// registered (it waits for nodes to be added, and blocks nobody), or its tenant's quotas leave no room for it.
+pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
+    let mut blocked = BTreeSet::new();
     for allocation in queue(view) {
+        let queue = view.queue_of(allocation);
+        let Some(lease_token) = token_of(queue).filter(|_| !blocked.contains(queue)) else { continue };
         let wanted = allocation.spec.nodes as usize;
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() {
             continue;
         }
-        let mut free: Vec<&Node> = view.nodes.values().filter(|n| why_not(view, &held, n, allocation).is_none()).collect();
+        let named = view.named(allocation);
+        let mut free: Vec<&Node> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).collect();
+        free.retain(|n| why_not(view, &held, n, allocation).is_none());
         if free.len() < wanted {
-            break;
+            blocked.insert(queue);
+            continue;
         }
         if allocation.spec.share.is_some() {
             // Where it leaves least: nodes that are whole stay whole for those who want them so.
@@ -132,21 +166,27 @@ pub fn place(view: &View, lease_token: u64) -> Vec<Claim> {
 }
 
 /// The claim for an allocation that is about to be submitted, where it could be placed at once: it then need not wait
-/// for two commits. `None` where anybody waits already, who comes first.
+/// for two commits. `None` where anybody waits already in its queue, who comes first.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
-    if view.allocations.values().any(|a| a.state == AllocationState::Pending) {
+    let queue = view.queue_of(&newcomer).to_owned();
+    if view.allocations.values().any(|a| a.state == AllocationState::Pending && view.queue_of(a) == queue) {
         return None;
     }
     view.allocations.insert(newcomer.id, newcomer);
-    place(&view, lease_token).pop()
+    place(&view, |name| (name == queue).then_some(lease_token)).pop()
 }
 
-/// How many nodes of the cluster could ever serve the allocation: registered, schedulable, large enough, with what it
-/// asks for, not excluded for it.
+/// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
+/// what it asks for, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
     let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
+    let named = view.named(allocation);
     let fits = |n: &&Node| {
-        n.schedulable && large(n) && allocation.spec.lacked_by(n).is_none() && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
+        VCluster::may_use(named, n)
+            && n.schedulable
+            && large(n)
+            && allocation.spec.lacked_by(n).is_none()
+            && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
     };
     view.nodes.values().filter(fits).count()
 }
@@ -180,7 +220,7 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let possible = possible(view, allocation);
     let quotas = Quotas::of(view);
     let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && quotas.keeps_off(a).is_none();
-    let ahead = queue(view).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
+    let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = match &allocation.spec.share {
         None => format!("wants {wanted} nodes"),
         Some(share) => format!("wants {share} of each of {wanted} nodes"),
@@ -196,7 +236,19 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     } else {
         format!("{wants}, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
     };
-    Explanation { summary, nodes }
+    Explanation { summary: which_queue(view, allocation) + &summary, nodes }
+}
+
+/// The queue and its nodes, where there are several queues.
+fn which_queue(view: &View, allocation: &Allocation) -> String {
+    if view.vclusters.is_empty() {
+        return String::new();
+    }
+    let named = view.named(allocation);
+    let nodes: Vec<&NodeId> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id).collect();
+    let folded = hostlist::fold(nodes.iter().copied());
+    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { format!("{} nodes", nodes.len()) } else { folded };
+    format!("in the queue of vCluster {} ({told}): ", VCluster::queue(named))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use super::*;
 use lattice_model::{
-    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, Share, SharePhase, Timestamp,
+    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, SchedulerKind, Share, SharePhase,
+    Timestamp,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -24,6 +25,7 @@ fn node(n: u64, state: NodeState) -> Node {
         features: vec![],
         holds: vec![],
         leaving: vec![],
+        home: String::new(),
         hold_revision: Revision(n),
         report_seq: 0,
         revision: Revision(n),
@@ -52,11 +54,17 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
-    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), tenants: BTreeMap::new(), alive }
+    View {
+        nodes,
+        allocations: allocations.into_iter().map(|a| (a.id, a)).collect(),
+        tenants: BTreeMap::new(),
+        vclusters: BTreeMap::new(),
+        alive,
+    }
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
-    place(view, 7).into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
+    place(view, |_| Some(7)).into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 
 #[test]
@@ -128,7 +136,7 @@ fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> A
 #[test]
 fn shares_meet_on_one_node_until_it_is_full() {
     let v = view(2, vec![shared(1, 1, 10, 1), shared(2, 1, 20, 1), shared(3, 1, 30, 1), pending(4, 1, 40)]);
-    let claims = place(&v, 1);
+    let claims = place(&v, |_| Some(1));
     let got: Vec<_> = claims.iter().map(|c| (c.allocation, c.shares[0].node.as_str(), c.shares[0].resources)).collect();
     let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
     // The fourth wants a whole node, and none is whole any more.
@@ -229,7 +237,7 @@ proptest! {
         };
         let v = view(nodes, wants.iter().enumerate().map(one).collect());
         let mut held: BTreeMap<NodeId, Resources> = BTreeMap::new();
-        for claim in place(&v, 1) {
+        for claim in place(&v, |_| Some(1)) {
             let spec = &v.allocations[&claim.allocation].spec;
             for share in claim.shares {
                 let sum = held.entry(share.node.clone()).or_default();
@@ -248,7 +256,7 @@ proptest! {
         let mut v = view(nodes, allocations);
         v.alive.remove(&format!("n{dead}").parse::<NodeId>().unwrap());
         let mut seen = BTreeSet::new();
-        for claim in place(&v, 1) {
+        for claim in place(&v, |_| Some(1)) {
             prop_assert_eq!(claim.shares.len(), v.allocations[&claim.allocation].spec.nodes as usize);
             for share in claim.shares {
                 prop_assert!(v.alive.contains(&share.node));
@@ -276,4 +284,52 @@ fn nodes_that_lack_what_is_asked_for_are_never_taken_and_say_so() {
     assert_eq!(lacks(1)[0], ("n1".into(), "lacks the feature nvme_scratch".into()));
     assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its 1 tasks there want 3".into()));
     assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 are wanted".into()));
+}
+
+#[test]
+fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
+    let of = |mut allocation: Allocation, vcluster: &str| {
+        allocation.spec.vcluster = vcluster.into();
+        allocation
+    };
+    let vcluster = |name: &str, nodes| VCluster {
+        name: name.into(),
+        scheduler: SchedulerKind::InteractiveFifo,
+        tenant: String::new(),
+        nodes,
+        made_by: "root".into(),
+        made_at: Timestamp(0),
+        revision: Revision(1),
+    };
+    let mut v = view(4, vec![of(pending(1, 2, 10), "small"), of(pending(2, 1, 20), "small"), of(pending(3, 2, 30), "forgotten")]);
+    for (number, allocation) in [(4, of(pending(4, 1, 40), "guests")), (5, of(pending(5, 1, 50), "guests"))] {
+        v.allocations.insert(id(number), allocation);
+    }
+    v.vclusters = [("small".into(), vcluster("small", 2)), ("guests".into(), vcluster("guests", 0))].into();
+    for n in ["n3", "n4"] {
+        v.nodes.get_mut(&n.parse::<NodeId>().unwrap()).unwrap().home = "small".into();
+    }
+    let busy = running_on(of(pending(9, 1, 1), "small"), "n3", v.nodes[&"n3".parse::<NodeId>().unwrap()].size);
+    v.allocations.insert(busy.id, busy);
+    // The first waits for n3 and keeps the second waiting; a label that names nothing is the default's, whose nodes the guests share.
+    assert_eq!(placed(&v), [(id(3), vec!["n1".into(), "n2".into()])]);
+    let guests = |name: &str| (name == "guests").then_some(1);
+    assert_eq!(
+        place(&v, guests).iter().map(|c| (c.allocation, c.shares[0].node.as_str())).collect::<Vec<_>>(),
+        [(id(4), "n1"), (id(5), "n2")]
+    );
+    let why = explain(&v, &v.allocations[&id(2)]);
+    let want = "in the queue of vCluster small (n[3-4]): wants 1 nodes, 1 are free; 1 allocation(s) submitted before it are served first";
+    assert_eq!(why.summary, want);
+    assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
+    assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
+    // More than its own nodes are blocks nobody.
+    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 3;
+    assert!(placed(&v).contains(&(id(2), vec!["n4".into()])));
+    assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("this cluster has 2 that could ever serve it"));
+    // Whoever waits in another queue does not hold up a newcomer.
+    v.allocations.remove(&id(3));
+    let newcomer = |vcluster: &str| place_newcomer(v.clone(), of(pending(20, 1, 90), vcluster), 1).map(|c| c.shares[0].node.to_string());
+    assert_eq!(newcomer(""), Some("n1".into()));
+    assert_eq!(newcomer("guests"), None);
 }

@@ -104,7 +104,7 @@ impl NodeService for Api {
     }
 }
 
-fn node_id(text: &str) -> Result<NodeId, Status> {
+pub(super) fn node_id(text: &str) -> Result<NodeId, Status> {
     text.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))
 }
 

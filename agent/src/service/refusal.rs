@@ -17,14 +17,19 @@ pub(super) fn status(error: &CallError) -> Status {
                 Refusal::NoSuchAllocation { .. }
                 | Refusal::NoSuchNode { .. }
                 | Refusal::NoSuchLease { .. }
-                | Refusal::NoSuchTenant { .. } => Status::not_found(text),
+                | Refusal::NoSuchTenant { .. }
+                | Refusal::NoSuchVCluster { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }
-                Refusal::NotYours { .. } | Refusal::LeaseNotYours { .. } | Refusal::Role { .. } | Refusal::NotOperator { .. } => {
-                    Status::permission_denied(text)
+                Refusal::NotYours { .. }
+                | Refusal::LeaseNotYours { .. }
+                | Refusal::Role { .. }
+                | Refusal::NotOperator { .. }
+                | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
+                Refusal::AllocationExists { .. } | Refusal::TenantExists { .. } | Refusal::VClusterExists { .. } => {
+                    Status::already_exists(text)
                 }
-                Refusal::AllocationExists { .. } | Refusal::TenantExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
                 _ => Status::failed_precondition(text),

@@ -155,6 +155,8 @@ fn event(changes: &[Change], uid: Option<u32>) -> v1::WatchEvent {
             Change::Allocation(_)
             | Change::Tenant(_)
             | Change::TenantDeleted(_)
+            | Change::VCluster(_)
+            | Change::VClusterDeleted(_)
             | Change::Start { .. }
             | Change::Changes { .. }
             | Change::StartAgain { .. } => {}

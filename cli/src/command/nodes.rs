@@ -13,7 +13,7 @@ use lattice_api::v1::watch_request::What;
 use lattice_model::config::nearest;
 
 pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
-    let ListNodes { nodes: args, watch } = args;
+    let ListNodes { nodes: args, watch, vcluster } = args;
     if watch {
         let watched = Watched::Nodes { only: args.node };
         return watch::run(session, What::Nodes(v1::WatchedNodes {}), watched).await;
@@ -21,7 +21,8 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     let client = session.connect().await?;
     let nodes = answer(client.nodes().list(v1::ListNodesRequest { stale: args.stale })).await?;
     listing::tell_age(session, nodes.age_ms);
-    let nodes = nodes.nodes;
+    let mut nodes = nodes.nodes;
+    nodes.retain(|n| vcluster.as_ref().is_none_or(|name| n.vcluster == *name));
     if let Some(name) = args.node {
         return show(session, &find(nodes, &name)?);
     }

@@ -39,6 +39,7 @@ mod topology;
 mod tty;
 mod uenv;
 mod unprivileged;
+mod vclusters;
 mod watches;
 mod whole;
 
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
+        vclusters::trials(),
         backups::trials(),
         auditing::trials(),
         certificates::trials(),

@@ -22,6 +22,7 @@ impl Ledger {
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        self.admits_to_vcluster(spec)?;
         let live = self.allocations.len() - self.ended.len();
         if live >= LIVE_MAX {
             return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });

@@ -5,24 +5,34 @@ use crate::wire::{Conflict, Refusal};
 use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Leaving, NodeId, Resources, Share, SharePhase};
 use std::collections::BTreeSet;
 
-/// The lease under which claims are made.
+/// Leases whose names begin so are for the agents' own roles.
+pub(super) const ROLE_PREFIX: &str = "scheduler/";
+/// The lease under which claims are made for the default vCluster.
 pub const SCHEDULER_LEASE: &str = "scheduler/default";
 /// Its name at cluster level 1.
 pub const OLD_SCHEDULER_LEASE: &str = "scheduler:default";
 /// Conflicts that a refusal names.
 const CONFLICTS_MAX: usize = 16;
 
+/// The lease under which claims are made for a vCluster.
+pub fn scheduler_lease(vcluster: &str) -> String {
+    format!("{ROLE_PREFIX}{vcluster}")
+}
+
 impl Ledger {
     pub(super) fn claim(&mut self, step: &mut Step, claim: &Claim) -> Result<Outcome, Refusal> {
-        // Members of level 1 know the old name alone.
-        let names = if self.level >= 2 { &[SCHEDULER_LEASE, OLD_SCHEDULER_LEASE][..] } else { &[OLD_SCHEDULER_LEASE][..] };
-        let lease = names.iter().filter_map(|name| self.leases.get(*name)).find(|l| l.token == claim.lease_token);
+        let id = claim.allocation;
+        let known = self.allocations.get(&id).cloned();
+        let name = scheduler_lease(self.queue_of(known.as_ref().map_or("", |a| &a.spec.vcluster)));
+        // Members of level 1 know the default's old name alone.
+        let old = (name == SCHEDULER_LEASE).then_some(OLD_SCHEDULER_LEASE);
+        let names = (self.level >= 2).then_some(name.as_str()).into_iter().chain(old);
+        let lease = names.filter_map(|name| self.leases.get(name)).find(|l| l.token == claim.lease_token);
         let Some(lease) = lease else {
-            return Err(Refusal::StaleLease { name: SCHEDULER_LEASE.to_owned(), token: claim.lease_token });
+            return Err(Refusal::StaleLease { name, token: claim.lease_token });
         };
         let actor = format!("node:{}", lease.holder);
-        let id = claim.allocation;
-        let Some(allocation) = self.allocations.get(&id).cloned() else {
+        let Some(allocation) = known else {
             return Err(Refusal::NoSuchAllocation { key: id.to_string() });
         };
         if allocation.requeue_count != claim.requeue_count {
@@ -76,6 +86,9 @@ impl Ledger {
         }
         if node.hold_revision != share.hold_revision {
             return against(None, format!("changed at revision {}; the claim saw {}", node.hold_revision, share.hold_revision));
+        }
+        if let Some(why) = self.foreign(node, &allocation.spec.vcluster) {
+            return against(None, why);
         }
         if let Some((_, why)) = allocation.excluded.iter().find(|(n, _)| *n == share.node) {
             return against(None, format!("is excluded for this allocation: {why}"));

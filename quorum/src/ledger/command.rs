@@ -4,6 +4,7 @@ use super::access::Access;
 use super::keyring::Secret;
 use super::signing::SignedHead;
 use super::tenants::TenantChange;
+use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
@@ -91,6 +92,10 @@ pub enum Action {
     SealWithKey { id: u32 },
     /// All of them seal with the one after it: the key is forgotten.
     RetireKey { id: u32 },
+    /// See [`crate::wire::Request::SetVCluster`].
+    SetVCluster { change: VClusterChange, by: String },
+    /// See [`crate::wire::Request::DeleteVCluster`].
+    DeleteVCluster { name: String, by: String },
 }
 
 /// What a command is for. Where there is too little room on the disk, the less urgent are refused.
@@ -157,7 +162,11 @@ impl Action {
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. } => 2,
             Self::Adopt { .. } => 3,
-            Self::AddKey { .. } | Self::SealWithKey { .. } | Self::RetireKey { .. } => 5,
+            Self::AddKey { .. }
+            | Self::SealWithKey { .. }
+            | Self::RetireKey { .. }
+            | Self::SetVCluster { .. }
+            | Self::DeleteVCluster { .. } => 5,
         }
     }
 
@@ -175,6 +184,7 @@ impl Action {
             | Self::AddKey { .. }
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
+            | Self::SetVCluster { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -187,7 +197,8 @@ impl Action {
             | Self::RevokeLease { .. }
             | Self::SetHold { .. }
             | Self::LiftHold { .. }
-            | Self::DeleteTenant { .. } => Urgency::Keeps,
+            | Self::DeleteTenant { .. }
+            | Self::DeleteVCluster { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
     }
@@ -221,7 +232,9 @@ impl Action {
             | Self::AddKey { .. }
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
+            | Self::DeleteVCluster { .. }
             | Self::RaiseLevel { .. } => 256,
+            Self::SetVCluster { change, .. } => change.bytes_about(),
             Self::SetHold { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }

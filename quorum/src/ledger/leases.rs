@@ -4,6 +4,7 @@
 //! A holder is a node: an agent for a role of its own, or a user's program beside it for which it vouches. A node that is
 //! cordoned or quarantined gets no lease and renews none; it may always give one back.
 
+use super::claims::ROLE_PREFIX;
 use super::{Ledger, OLD_SCHEDULER_LEASE, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{AuditAction, NodeId, NodeState, Principal, Revision};
@@ -14,8 +15,6 @@ const LEASES_MAX: usize = 1024;
 const LEASES_PER_USER_MAX: usize = 64;
 /// The shortest and longest time to live, in milliseconds.
 const TTL_MS: std::ops::RangeInclusive<u64> = 500..=3_600_000;
-/// Names that begin so are for the agents' own roles.
-const ROLE_PREFIX: &str = "scheduler/";
 
 /// One lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +55,7 @@ impl Ledger {
         if user.is_some() && (name.starts_with(ROLE_PREFIX) || name == OLD_SCHEDULER_LEASE) {
             return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are the agents' own") });
         }
+        self.lease_has_queue(name)?;
         self.held_back(holder)?;
         self.give_lease(step, name, holder, ttl_ms, user)
     }
@@ -146,7 +146,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    fn drop_lease(&mut self, step: &mut Step, name: &str, actor: &str, action: AuditAction, why: &str) {
+    pub(super) fn drop_lease(&mut self, step: &mut Step, name: &str, actor: &str, action: AuditAction, why: &str) {
         let Some(lease) = self.leases.remove(name) else { return };
         step.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(&lease.holder) };

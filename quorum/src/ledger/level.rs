@@ -11,7 +11,8 @@ use lattice_model::AuditAction;
 /// The level of a cluster that has agreed on none: version 0.1's first commands.
 pub const LEVEL_FIRST: u32 = 1;
 /// The highest level that this program understands. 2: leases of users, holds, levels, tenants. 3: what nodes run is adopted
-/// after a recovery from a backup. 4: a report under a claim that another one followed is answered with its refusal. 5: gossip keys.
+/// after a recovery from a backup. 4: a report under a claim that another one followed is answered with its refusal. 5: gossip keys;
+/// vClusters, and a label of none is refused.
 pub const LEVEL_KNOWN: u32 = 5;
 
 impl Ledger {

@@ -57,6 +57,7 @@ impl Ledger {
             features: new.features.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
+            home: String::new(),
             hold_revision: step.revision,
             report_seq: 0,
             revision: step.revision,

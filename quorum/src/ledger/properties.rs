@@ -5,14 +5,14 @@ use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
 use super::{
     Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange, Registration,
-    SCHEDULER_LEASE, TenantChange,
+    SCHEDULER_LEASE, TenantChange, VClusterChange, scheduler_lease,
 };
 use crate::history::ChangeSet;
 use crate::pack;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, HoldKind, MemberId, Node, NodeId,
-    NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, Tenant, Timestamp,
+    NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant, Timestamp, VCluster,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 const NODES: u8 = 4;
 const IDS: u128 = 24;
 const TENANT: &str = "physics";
+const VCLUSTER: &str = "small";
 
 /// A move, made a command by looking at the ledger, so that most commands have an effect.
 #[derive(Clone, Debug)]
@@ -31,6 +32,7 @@ enum Move {
         requeue: u8,
         max: u32,
         owner: u32,
+        named: bool,
     },
     Cancel {
         id: u128,
@@ -65,6 +67,7 @@ enum Move {
         holder: u8,
         old: bool,
         user: Option<u32>,
+        named: bool,
     },
     Revoke {
         stale: bool,
@@ -80,6 +83,11 @@ enum Move {
     Tenant {
         max_nodes: QuotaChange,
         max_allocations: QuotaChange,
+    },
+    VCluster {
+        nodes: Vec<u8>,
+        tenant: bool,
+        delete: bool,
     },
     Release {
         stale: bool,
@@ -113,25 +121,27 @@ fn a_quota() -> impl Strategy<Value = QuotaChange> {
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
-    let (id, node) = (0..IDS, 0..NODES);
+    let (id, node, node_again) = (0..IDS, 0..NODES, 0..NODES);
     prop_oneof![
-        2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32)
-            .prop_map(|(id, nodes, requeue, max, owner)| Move::Submit { id, nodes, requeue, max, owner }),
+        2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32, prop::bool::weighted(0.15))
+            .prop_map(|(id, nodes, requeue, max, owner, named)| Move::Submit { id, nodes, requeue, max, owner, named }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        14 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        16 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
         10 => (node.clone(), id, 0..12u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
         1 => (node.clone(), 0..3u8, any::<bool>()).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
-        6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)])
-            .prop_map(|(holder, old, user)| Move::Lease { holder, old, user }),
+        6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)], prop::bool::weighted(0.3))
+            .prop_map(|(holder, old, user, named)| Move::Lease { holder, old, user, named }),
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
         1 => (node, prop_oneof![Just(HoldKind::Cordon), Just(HoldKind::Quarantine)], prop::bool::weighted(0.85))
             .prop_map(|(node, kind, lift)| Move::Hold { node, kind, lift }),
         1 => (0..=super::LEVEL_KNOWN).prop_map(|level| Move::Level { level }),
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
+        1 => (prop::collection::vec(node_again, 0..2), prop::bool::weighted(0.2), prop::bool::weighted(0.4))
+            .prop_map(|(nodes, tenant, delete)| Move::VCluster { nodes, tenant, delete }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => prop_oneof![
@@ -151,31 +161,41 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
     let lease = ledger.leases().find(|(name, _)| [SCHEDULER_LEASE, OLD_SCHEDULER_LEASE].contains(name)).map(|(_, lease)| lease.clone());
     let token = lease.as_ref().map_or(0, |l| l.token);
     match a_move.clone() {
-        Move::Submit { id: number, nodes, requeue, max, owner } => {
+        Move::Submit { id: number, nodes, requeue, max, owner, named } => {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
             // One of the users asks for halves of nodes.
             let share = (owner == 2).then(|| half(SIZE));
             // Another one is of a tenant.
             let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
-            let spec = AllocationSpec { share, tenant, ..spec(nodes, policy, max) };
+            let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
+            let spec = AllocationSpec { share, tenant, vcluster, ..spec(nodes, policy, max) };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
         Move::Claim { id: number, nodes, half: small, stale } => {
-            // Mostly one that waits.
-            let waiting = ledger.allocations().find(|a| a.state == AllocationState::Pending && stale > 3);
+            // Mostly one that waits, in a queue that is served.
+            let served = |a: &Allocation| {
+                let queue = ledger.queue_of(&a.spec.vcluster);
+                if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
+            };
+            let waiting = ledger.allocations().find(|a| a.state == AllocationState::Pending && stale > 3 && served(a));
             let number = waiting.map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
             let wanted = allocation.map_or(1, |a| a.spec.nodes as usize);
+            let label = allocation.map_or("", |a| &a.spec.vcluster);
+            let own = |n: &u8| ledger.node(&node(*n)).is_none_or(|known| ledger.foreign(known, label).is_none());
+            let own: Vec<u8> = (0..NODES).filter(|n| stale == 5 || own(n)).collect();
             let shares = nodes.iter().cycle().take(wanted).enumerate().map(|(at, n)| {
                 // Mostly distinct nodes.
-                let number = if stale == 0 { *n } else { (nodes[0] + u8::try_from(at).unwrap()) % NODES };
+                let number = if stale == 0 { *n } else { own.get((usize::from(nodes[0]) + at) % own.len().max(1)).copied().unwrap_or(*n) };
                 let known = ledger.node(&node(number)).map_or(Revision(0), |n| n.hold_revision);
                 let hold_revision = if stale == 1 { Revision(known.0 + 1) } else { known };
                 // Half of it is less than some asked for.
                 let asked = allocation.map_or(SIZE, |a| a.spec.amount_of(&SIZE));
                 ClaimShare { node: node(number), resources: if small { half(SIZE) } else { asked }, hold_revision }
             });
+            let queue = scheduler_lease(ledger.queue_of(label));
+            let token = ledger.lease(&queue).filter(|_| stale != 4).map_or(token, |l| l.token);
             Action::Claim(Claim {
                 allocation: number,
                 requeue_count: allocation.map_or(0, |a| a.requeue_count) + u32::from(stale == 2),
@@ -215,10 +235,13 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down][usize::from(state)];
             Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
         }
-        Move::Lease { holder, old: true, user: None } => {
+        Move::Lease { holder, user: None, named: true, .. } => {
+            Action::GrantLease { name: scheduler_lease(VCLUSTER), holder: node(holder % 2), ttl_ms: 1000, user: None }
+        }
+        Move::Lease { holder, old: true, user: None, .. } => {
             Action::AcquireLease { name: OLD_SCHEDULER_LEASE.into(), holder: node(holder % 2), ttl_ms: 1000 }
         }
-        Move::Lease { holder, old: _, user } => {
+        Move::Lease { holder, user, .. } => {
             let name = if user.is_some() { "theirs" } else { SCHEDULER_LEASE };
             Action::GrantLease { name: name.into(), holder: node(holder % 2), ttl_ms: 1000, user: user.map(self::user) }
         }
@@ -235,6 +258,13 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let create = ledger.tenant(TENANT).is_none();
             let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations };
             Action::SetTenant { change, by: "root".into() }
+        }
+        Move::VCluster { delete: true, .. } => Action::DeleteVCluster { name: VCLUSTER.into(), by: "root".into() },
+        Move::VCluster { nodes, tenant, delete: false } => {
+            let create = ledger.vcluster(VCLUSTER).is_none().then_some(SchedulerKind::InteractiveFifo);
+            let tenant = Some(if tenant { TENANT.to_owned() } else { String::new() });
+            let change = VClusterChange { name: VCLUSTER.into(), create, tenant, nodes: Some(nodes.into_iter().map(node).collect()) };
+            Action::SetVCluster { change, by: "root".into() }
         }
         Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
         Move::Expire { stale } => {
@@ -339,6 +369,21 @@ fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &Ledger, appl
     assert!(opens(now, now.seals) && opens(was, now.seals) && opens(now, was.seals), "{was:?} {now:?}");
 }
 
+/// A vCluster counts its nodes, nodes know their vCluster, and a claim keeps to the nodes of its queue.
+fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocation>) {
+    let home = |name: &str| u32::try_from(ledger.nodes().filter(|n| n.home == name).count()).unwrap();
+    for vcluster in ledger.vclusters() {
+        assert_eq!(vcluster.nodes, home(&vcluster.name), "{vcluster:?}");
+    }
+    for known in ledger.nodes() {
+        assert!(known.home.is_empty() || ledger.vcluster(&known.home).is_some(), "{known:?}");
+    }
+    if let Some(claimed) = claimed {
+        let own = ledger.vcluster(&claimed.spec.vcluster).filter(|v| v.nodes > 0).map_or("", |v| v.name.as_str());
+        assert!(claimed.nodes().all(|n| ledger.node(n).unwrap().home == own), "{claimed:?}");
+    }
+}
+
 /// A refusal changes nothing but the revision.
 fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
@@ -402,7 +447,7 @@ fn play(moves: &[Move]) -> History {
     let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
-        .chain([Move::Level { level: super::LEVEL_KNOWN }, Move::Lease { holder: 0, old: false, user: None }])
+        .chain([Move::Level { level: super::LEVEL_KNOWN }, Move::Lease { holder: 0, old: false, user: None, named: false }])
         .collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
         // Two commands share an entry.
@@ -417,6 +462,11 @@ fn play(moves: &[Move]) -> History {
         invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
         invariant_leases_are_fenced(&before, &ledger);
         invariant_gossip_keys_follow_each_other(&before, &ledger, &applied);
+        let claimed = match &command.action {
+            Action::Claim(claim) if applied.result.is_ok() => ledger.allocation(claim.allocation),
+            _ => None,
+        };
+        invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");
@@ -441,6 +491,7 @@ struct Watcher {
     allocations: BTreeMap<AllocationId, Arc<Allocation>>,
     tenants: BTreeMap<String, Arc<Tenant>>,
     leases: BTreeMap<String, (NodeId, u64, u64)>,
+    vclusters: BTreeMap<String, Arc<VCluster>>,
 }
 
 impl Watcher {
@@ -450,6 +501,7 @@ impl Watcher {
             allocations: ledger.allocations().map(|a| (a.id, Arc::clone(a))).collect(),
             tenants: ledger.tenants().map(|t| (t.name.clone(), Arc::clone(t))).collect(),
             leases: ledger.leases().map(|(name, l)| (name.to_owned(), (l.holder.clone(), l.token, l.ttl_ms))).collect(),
+            vclusters: ledger.vclusters().map(|v| (v.name.clone(), Arc::clone(v))).collect(),
         }
     }
 
@@ -460,6 +512,12 @@ impl Watcher {
             match tenant {
                 Some(tenant) => drop(self.tenants.insert(name.clone(), Arc::clone(tenant))),
                 None => drop(self.tenants.remove(name)),
+            }
+        }
+        for (name, vcluster) in &set.vclusters {
+            match vcluster {
+                Some(vcluster) => drop(self.vclusters.insert(name.clone(), Arc::clone(vcluster))),
+                None => drop(self.vclusters.remove(name)),
             }
         }
         for (name, lease) in &set.leases {

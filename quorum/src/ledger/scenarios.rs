@@ -55,16 +55,21 @@ pub(super) struct Story {
     pub(super) ledger: Ledger,
     index: u64,
     seqs: [u64; 8],
-    token: u64,
+    /// Under which claims are made.
+    pub(super) token: u64,
 }
 
 impl Story {
     pub(super) fn new(nodes: u8) -> Self {
+        Self::at_level(nodes, LEVEL_KNOWN)
+    }
+
+    pub(super) fn at_level(nodes: u8, level: u32) -> Self {
         let mut story = Self { ledger: Ledger::default(), index: 0, seqs: [0; 8], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }
-        story.done(Action::RaiseLevel { level: LEVEL_KNOWN });
+        story.done(Action::RaiseLevel { level });
         let lease = Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
         let Ok(Outcome::Leased { token }) = story.act(lease) else { panic!("nobody holds it") };
         story.token = token;

@@ -82,6 +82,9 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::ListTenants
         | Request::RotateKeys { .. }
         | Request::ListKeys
+        | Request::SetVCluster { .. }
+        | Request::DeleteVCluster { .. }
+        | Request::ListVClusters
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -109,6 +112,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ListLeases
         | Request::ListTenants
         | Request::ListKeys
+        | Request::ListVClusters
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -133,6 +137,8 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
         Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
         Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
+        Request::SetVCluster { change, by } => (Action::SetVCluster { change, by }, 0),
+        Request::DeleteVCluster { name, by } => (Action::DeleteVCluster { name, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -222,6 +228,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::ListTenants
+        | Request::ListVClusters
         | Request::Stale(_)
         | Request::Submit { .. }
         | Request::Cancel { .. }
@@ -237,6 +244,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
         | Request::RotateKeys { .. }
+        | Request::SetVCluster { .. }
+        | Request::DeleteVCluster { .. }
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash
@@ -267,6 +276,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
+        Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
         _ => return None,
     })
 }

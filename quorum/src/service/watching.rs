@@ -17,7 +17,7 @@ use crate::member::Core;
 use crate::pack::pack;
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
-use lattice_model::{Allocation, Node, Revision, Tenant};
+use lattice_model::{Allocation, Node, Revision, Tenant, VCluster};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -101,6 +101,7 @@ struct List {
     allocations: Vec<Arc<Allocation>>,
     tenants: Vec<Arc<Tenant>>,
     leases: Vec<(String, Lease)>,
+    vclusters: Vec<Arc<VCluster>>,
 }
 
 /// Made one by one, as they are sent.
@@ -112,7 +113,8 @@ impl List {
         let leases = self.leases.into_iter().map(|(name, lease)| told_lease(&name, Some(&lease)));
         let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
         let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
-        Box::new(tenants.chain(leases).chain(nodes).chain(allocations))
+        let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
+        Box::new(tenants.chain(vclusters).chain(leases).chain(nodes).chain(allocations))
     }
 }
 
@@ -235,7 +237,8 @@ impl Watch<'_> {
         let nodes = if self.wanted.nodes { ledger.nodes().cloned().collect() } else { Vec::new() };
         let tenants = if self.wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
         let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
-        List { place: ledger.place(), nodes, allocations, tenants, leases }
+        let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
+        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters }
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
@@ -247,16 +250,20 @@ impl Watch<'_> {
         which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid)
     }
 
-    /// What of a set concerns this watch. Quotas first: what may be claimed under them follows.
+    /// What of a set concerns this watch. Quotas and vClusters first: what may be claimed under them follows.
     fn of<'b>(&'b self, set: &'b ChangeSet) -> Changes<'b> {
         let tenants = set.tenants.iter().filter(|_| self.wanted.tenants).map(|(name, tenant)| match tenant {
             Some(tenant) => Change::Tenant(Box::new((**tenant).clone())),
             None => Change::TenantDeleted(name.clone()),
         });
         let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| told_lease(name, lease.as_ref()));
+        let vclusters = set.vclusters.iter().filter(|_| self.wanted.vclusters).map(|(name, vcluster)| match vcluster {
+            Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
+            None => Change::VClusterDeleted(name.clone()),
+        });
         let nodes = set.nodes.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
-        Box::new(tenants.chain(leases).chain(nodes).chain(allocations))
+        Box::new(tenants.chain(vclusters).chain(leases).chain(nodes).chain(allocations))
     }
 
     /// Tells what of a set concerns this watch; `false`: nothing does.
@@ -329,7 +336,12 @@ fn bytes_about(change: &Change) -> usize {
     match change {
         Change::Node(node) => node_bytes(node),
         Change::Allocation(allocation) => allocation_bytes(allocation),
-        Change::Tenant(_) | Change::TenantDeleted(_) | Change::Lease(_) | Change::LeaseEnded(_) => 256,
+        Change::Tenant(_)
+        | Change::TenantDeleted(_)
+        | Change::Lease(_)
+        | Change::LeaseEnded(_)
+        | Change::VCluster(_)
+        | Change::VClusterDeleted(_) => 256,
         // Never within others.
         Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => 0,
     }

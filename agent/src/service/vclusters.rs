@@ -1,0 +1,84 @@
+//! `VClusterService`: queues and whose they are.
+
+use super::Api;
+use super::allocations::ANSWER;
+use super::nodes::node_id;
+use super::refusal::{status, unexpected};
+use lattice_api::v1;
+use lattice_api::v1::v_cluster_service_server::VClusterService;
+use lattice_model::vcluster::SchedulerError;
+use lattice_model::{DEFAULT_VCLUSTER, SchedulerKind};
+use lattice_quorum::ledger::VClusterChange;
+use lattice_quorum::wire::{Answer, Request as Ask};
+use tonic::{Request, Response, Status};
+
+/// Allocations that a queue's answer shows.
+const SHOWN_MAX: usize = 1000;
+
+#[tonic::async_trait]
+impl VClusterService for Api {
+    async fn list(&self, request: Request<v1::ListVClustersRequest>) -> Result<Response<v1::ListVClustersResponse>, Status> {
+        self.user(&request).await?;
+        let all = match self.quorum.call(&Ask::ListVClusters, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::VClusters(all) => all,
+            other => return Err(unexpected(&other)),
+        };
+        let vclusters = all.into_iter().map(|v| v1::VCluster {
+            name: v.vcluster.name,
+            scheduler: v.vcluster.scheduler.to_string(),
+            tenant: v.vcluster.tenant,
+            nodes: v.nodes.iter().map(ToString::to_string).collect(),
+            pending: v.pending,
+            running: v.running,
+            served_by: v.served_by.map(|n| n.to_string()).unwrap_or_default(),
+            made_by: v.vcluster.made_by,
+            made_at_ms: v.vcluster.made_at.0,
+        });
+        Ok(Response::new(v1::ListVClustersResponse { vclusters: vclusters.collect() }))
+    }
+
+    async fn queue(&self, request: Request<v1::VClusterQueueRequest>) -> Result<Response<v1::VClusterQueueResponse>, Status> {
+        self.user(&request).await?;
+        let name = request.into_inner().name;
+        let cluster = self.cluster.borrow().clone();
+        if !cluster.fresh {
+            let text = "this agent has no watch on the quorum at present: what waits cannot be told\nhint: `lattice node status` tells why";
+            return Err(Status::unavailable(text));
+        }
+        if name != DEFAULT_VCLUSTER && !cluster.vclusters.contains_key(&name) {
+            return Err(Status::not_found(format!("vCluster {name:?} not found\nhint: `lattice vcluster list` shows them")));
+        }
+        let view = cluster.view(&self.membership);
+        let waiting = view.waiting_in(&name);
+        let shown = waiting.iter().take(SHOWN_MAX).map(|a| lattice_api::allocation::to_proto(a)).collect();
+        let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
+    }
+
+    async fn create(&self, request: Request<v1::CreateVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::CreateVClusterRequest { name, scheduler, tenant, nodes } = request.into_inner();
+        let scheduler: SchedulerKind = scheduler.parse().map_err(|e: SchedulerError| match &e {
+            SchedulerError::NotBuilt(_) => Status::unimplemented(e.to_string()),
+            SchedulerError::Unknown(_) => Status::invalid_argument(e.to_string()),
+        })?;
+        let nodes = nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()?;
+        let change = VClusterChange { name, create: Some(scheduler), tenant: Some(tenant), nodes: Some(nodes) };
+        self.done(&Ask::SetVCluster { change, by }).await?;
+        Ok(Response::new(v1::VClusterResponse {}))
+    }
+
+    async fn set_config(&self, request: Request<v1::SetVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::SetVClusterRequest { name, tenant, nodes } = request.into_inner();
+        let nodes = nodes.map(|set| set.nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()).transpose()?;
+        self.done(&Ask::SetVCluster { change: VClusterChange { name, create: None, tenant, nodes }, by }).await?;
+        Ok(Response::new(v1::VClusterResponse {}))
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        self.done(&Ask::DeleteVCluster { name: request.into_inner().name, by }).await?;
+        Ok(Response::new(v1::VClusterResponse {}))
+    }
+}

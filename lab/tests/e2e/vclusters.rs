@@ -1,0 +1,119 @@
+//! vClusters: queues of their own on nodes of their own, through the CLI.
+
+use crate::harness::{Group, NOBODY, World};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+static VCLUSTERS: Group = Group::small("vclusters");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        VCLUSTERS.test("a_queue_has_its_own_nodes_and_none_holds_up_another", &[], queues),
+        VCLUSTERS.test("another_agent_serves_the_queues_of_one_that_died", &[], dies),
+    ]
+}
+
+fn says(w: &World, args: &[&str], code: i32, pieces: &[&str]) {
+    let done = w.run(args);
+    assert_eq!(done.code(), code, "`lattice {}`: {}", args.join(" "), done.err());
+    for piece in pieces {
+        assert!(done.err().contains(piece), "`lattice {}` should say {piece:?}: {}", args.join(" "), done.err());
+    }
+}
+
+fn vcluster(w: &World, name: &str) -> Value {
+    w.lattice.json(&["admin", "vcluster", "show", name]).unwrap()
+}
+
+fn sleeper(w: &World, args: &[&str]) -> String {
+    let id = w.submit(&[args, &["--", "/bin/sleep", "600"]].concat());
+    w.running(&id);
+    id
+}
+
+fn queues(w: &World) {
+    says(w, &["submit", "--vcluster", "small", "--", "true"], 3, &["vCluster \"small\" not found; there are default", "hint: "]);
+    for (kind, code) in [("hpc-backfill", 4), ("sensitive-reservation", 4), ("lottery", 2)] {
+        says(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &[kind, "interactive-fifo"]);
+    }
+    says(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 4, &["set-weights is not built"]);
+    says(w, &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--cycle-interval=15s"], 4, &["--cycle-interval is not built"]);
+    let refused = w.run_as(NOBODY, &["admin", "vcluster", "create", "mine", "--scheduler=fifo"]);
+    assert!(refused.code() == 4 && refused.err().contains("operator"), "{}", refused.err());
+
+    w.ok(&["admin", "vcluster", "create", "--name=small", "--scheduler=interactive-fifo", "--nodes=n[2-3]"]);
+    w.ok(&["admin", "vcluster", "create", "--name=physics", "--scheduler=fifo", "--tenant=physics"]);
+    let listed = w.run_as(NOBODY, &["vcluster", "list"]);
+    assert!(listed.out().contains("physics") && listed.out().contains("n[2-3]"), "{}{}", listed.out(), listed.err());
+    assert_eq!(w.ok(&["nodes", "--vcluster", "small", "-o", "name"]), "n2\nn3\n");
+    assert!(w.ok(&["nodes"]).contains("VCLUSTER"));
+    says(w, &["submit", "--vcluster", "physics", "--", "true"], 4, &["tenant \"physics\" alone", "hint: "]);
+    says(w, &["admin", "vcluster", "create", "--name=more", "--scheduler=fifo", "--nodes=n3"], 4, &["n3 is of vCluster small", "hint: "]);
+
+    // Each is placed on its own nodes, also where others are free.
+    let first = sleeper(w, &["--vcluster", "small"]);
+    let ours = sleeper(w, &[]);
+    assert_eq!(w.status(&ours)["nodes"], serde_json::json!(["n1"]));
+    let node = w.status(&first)["nodes"][0].as_str().unwrap().to_owned();
+    assert!(["n2", "n3"].contains(&node.as_str()), "{node}");
+    let big = w.submit(&["--vcluster", "small", "--nodes", "2", "--", "true"]);
+    let waits = w.submit(&["--", "true"]);
+    let behind = w.submit(&["--vcluster", "small", "--", "true"]);
+    let explained = w.ok(&["explain", &behind]);
+    assert!(explained.contains("in the queue of vCluster small (n[2-3])"), "{explained}");
+    assert!(explained.contains("1 allocation(s) submitted before it are served first"), "{explained}");
+    let explained = w.ok(&["explain", &waits]);
+    assert!(
+        explained.contains("in the queue of vCluster default (n1)") && explained.contains("is of vCluster small, not of default"),
+        "{explained}"
+    );
+    w.wait("the queue", || w.ok(&["vcluster", "queue", "small", "-o", "name"]) == format!("{big}\n{behind}\n"));
+    assert_eq!((&vcluster(w, "small")["pending"], &vcluster(w, "small")["running"]), (&2.into(), &1.into()));
+    // The big one waits for a whole queue's nodes; the default's goes on as soon as its own node is free, and so does physics there.
+    w.ok(&["cancel", &ours]);
+    w.completed(&waits);
+    w.completed(&w.submit(&["--vcluster", "physics", "--tenant", "physics", "--", "true"]));
+    assert_eq!(text(&w.status(&big), "state"), "Pending");
+    says(w, &["admin", "vcluster", "delete", "small"], 4, &["has work: 3 allocations", "hint: "]);
+    w.ok(&["cancel", &first]);
+    w.completed(&big);
+    w.completed(&behind);
+
+    // Its nodes are somebody else's from now on.
+    w.ok(&["admin", "vcluster", "set-config", "--name=small", "--nodes=n3"]);
+    let wide = w.submit(&["--nodes", "2", "--", "true"]);
+    assert_eq!(w.completed(&wide)["nodes"], serde_json::json!(["n1", "n2"]));
+    w.ok(&["admin", "vcluster", "delete", "small"]);
+    w.ok(&["admin", "vcluster", "delete", "physics"]);
+    let whole = w.submit(&["--nodes", "3", "--", "true"]);
+    w.completed(&whole);
+    let who = w.ok(&["audit", "query", "--type", "v-cluster-set,v-cluster-deleted"]);
+    assert!(who.contains("small: scheduler interactive-fifo, tenant any, nodes n[2-3]"), "{who}");
+}
+
+fn dies(w: &World) {
+    w.ok(&["admin", "vcluster", "create", "--name=small", "--scheduler=fifo", "--nodes=n2"]);
+    let served_by = |w: &World| text(&vcluster(w, "small"), "served_by");
+    w.wait("its scheduler", || !["", "null"].contains(&served_by(w).as_str()));
+    let (before, ours) = (served_by(w), sleeper(w, &["--vcluster", "small"]));
+    let waits = w.submit(&["--vcluster", "small", "--", "true"]);
+    // Of n1, whose agent is asked, it is not.
+    let other = if before == "n1" { "n3" } else { "n1" };
+    let lattice = w.at(other);
+    faults::kill_node(&w.dir, &before).unwrap();
+    let show = ["admin", "vcluster", "show", "small"];
+    w.wait("another scheduler", || {
+        let now = lattice.json(&show).map(|v| text(&v, "served_by")).unwrap_or_default();
+        !["", "null", before.as_str()].contains(&now.as_str())
+    });
+    if before == "n2" {
+        faults::heal(&w.dir, crate::harness::JOB).unwrap();
+    }
+    lattice.ok(&["cancel", &ours]).unwrap();
+    let ended = lattice.ended_within(&waits, crate::harness::JOB).unwrap();
+    assert_eq!((text(&ended, "state"), &ended["nodes"]), ("Completed".into(), &serde_json::json!(["n2"])));
+    faults::heal(&w.dir, crate::harness::JOB).unwrap();
+    w.ok(&["admin", "vcluster", "delete", "small"]);
+}

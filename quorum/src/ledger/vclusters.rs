@@ -1,0 +1,236 @@
+//! vClusters: queues with a lease each for whoever serves them, and with homes among the nodes.
+//!
+//! ```text
+//!   label of a specification ──queue_of──▶ vCluster, or default where none has that name
+//!   home of a node (Node::home) ── none: for default, and for every vCluster that has no nodes of its own
+//! ```
+//!
+//! Labels of before level 5 were free: work that waits under one that names nothing is default's.
+
+use super::claims::{ROLE_PREFIX, scheduler_lease};
+use super::{Ledger, Outcome, Step};
+use crate::wire::{Refusal, VClusterStanding};
+use lattice_model::vcluster::{DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
+use lattice_model::{AllocationSpec, AllocationState, AuditAction, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, hostlist};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// vClusters, at most, besides `default`.
+const VCLUSTERS_MAX: usize = 256;
+/// Bytes of a tenant's name.
+const TENANT_BYTES_MAX: usize = 128;
+/// Names that a refusal lists.
+const KNOWN_MAX: usize = 16;
+/// Bytes of a list of nodes in an audit record.
+const NODES_TOLD_BYTES_MAX: usize = 200;
+
+/// What becomes of a vCluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VClusterChange {
+    /// Its name.
+    pub name: String,
+    /// It is to be new, and served so; `None`: it is there.
+    pub create: Option<SchedulerKind>,
+    /// The tenant whose work alone it takes, empty: everybody's; `None`: as before.
+    pub tenant: Option<String>,
+    /// All nodes whose home it is; `None`: as before.
+    pub nodes: Option<BTreeSet<NodeId>>,
+}
+
+impl VClusterChange {
+    /// About how many bytes it takes.
+    pub fn bytes_about(&self) -> usize {
+        let nodes: usize = self.nodes.iter().flatten().map(|n| n.as_str().len() + 4).sum();
+        256 + self.name.len() + self.tenant.as_ref().map_or(0, String::len) + nodes
+    }
+}
+
+impl Ledger {
+    /// All vClusters but `default`, by name.
+    pub fn vclusters(&self) -> impl Iterator<Item = &Arc<VCluster>> {
+        self.vclusters.values()
+    }
+
+    /// One of them.
+    pub fn vcluster(&self, name: &str) -> Option<&Arc<VCluster>> {
+        self.vclusters.get(name)
+    }
+
+    /// The vCluster in whose queue work of this label stands.
+    pub(super) fn queue_of(&self, label: &str) -> &str {
+        VCluster::queue(self.vclusters.get(label).map(|v| &**v))
+    }
+
+    /// What speaks against this node for work of this label, by the homes of nodes.
+    pub(super) fn foreign(&self, node: &Node, label: &str) -> Option<String> {
+        VCluster::keeps_off(self.vclusters.get(label).map(|v| &**v), node)
+    }
+
+    /// Refused, where this version knows that nobody would ever serve it, or that it is not for this tenant.
+    pub(super) fn admits_to_vcluster(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+        if self.level < 5 || matches!(spec.vcluster.as_str(), "" | DEFAULT_VCLUSTER) {
+            return Ok(());
+        }
+        let vcluster = self.vclusters.get(&spec.vcluster).ok_or_else(|| self.no_such_vcluster(&spec.vcluster))?;
+        if vcluster.tenant.is_empty() || vcluster.tenant == spec.tenant {
+            return Ok(());
+        }
+        Err(Refusal::VClusterOfTenant { name: vcluster.name.clone(), tenant: vcluster.tenant.clone(), given: spec.tenant.clone() })
+    }
+
+    /// Refused, where the lease is for a queue that there is not.
+    pub(super) fn lease_has_queue(&self, lease: &str) -> Result<(), Refusal> {
+        match lease.strip_prefix(ROLE_PREFIX) {
+            Some(name) if self.level >= 5 && name != DEFAULT_VCLUSTER && !self.vclusters.contains_key(name) => {
+                Err(self.no_such_vcluster(name))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn no_such_vcluster(&self, name: &str) -> Refusal {
+        let known = std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(self.vclusters.keys().cloned()).take(KNOWN_MAX).collect();
+        Refusal::NoSuchVCluster { name: name.chars().take(NAME_BYTES_MAX).collect(), known, all: self.vclusters.len() as u64 + 1 }
+    }
+
+    pub(super) fn set_vcluster(&mut self, step: &mut Step, change: &VClusterChange, by: &str) -> Result<Outcome, Refusal> {
+        let name = &change.name;
+        let malformed = |why: String| Err(Refusal::Malformed { why });
+        if name == DEFAULT_VCLUSTER {
+            return malformed("vCluster default always exists, with all nodes that are no other one's: there is nothing to set".to_owned());
+        }
+        if !is_name(name) {
+            return malformed(format!("a vCluster's name has 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes and underscores"));
+        }
+        if change.tenant.as_ref().is_some_and(|t| t.len() > TENANT_BYTES_MAX || t.chars().any(char::is_control)) {
+            return malformed(format!("a tenant's name has at most {TENANT_BYTES_MAX} bytes without control characters"));
+        }
+        let before = self.vclusters.get(name);
+        let mut next = match (before, change.create) {
+            (None, None) => return Err(self.no_such_vcluster(name)),
+            (None, Some(_)) if self.vclusters.len() >= VCLUSTERS_MAX => {
+                return Err(Refusal::TooMany { what: "vClusters".to_owned(), most: VCLUSTERS_MAX as u64 });
+            }
+            (None, Some(scheduler)) => VCluster {
+                name: name.clone(),
+                scheduler,
+                tenant: String::new(),
+                nodes: 0,
+                made_by: by.to_owned(),
+                made_at: step.at,
+                revision: step.revision,
+            },
+            (Some(known), _) => VCluster::clone(known),
+        };
+        if let Some(tenant) = &change.tenant {
+            next.tenant.clone_from(tenant);
+        }
+        let at_home: BTreeSet<NodeId> = self.at_home(name);
+        let wanted = change.nodes.as_ref().unwrap_or(&at_home);
+        for id in wanted {
+            let Some(node) = self.nodes.get(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
+            if !node.home.is_empty() && node.home != *name {
+                return Err(Refusal::NodeHasHome { node: id.clone(), vcluster: node.home.clone() });
+            }
+        }
+        next.nodes = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
+        if let Some(known) = before {
+            let same = **known == next && at_home == *wanted && change.create.is_none_or(|kind| kind == known.scheduler);
+            if same {
+                // Said before: the answer was lost on its way.
+                return Ok(Outcome::Done);
+            }
+            if change.create.is_some() {
+                return Err(Refusal::VClusterExists { name: name.clone() });
+            }
+        }
+        let moved: Vec<(NodeId, bool)> = at_home
+            .difference(wanted)
+            .map(|id| (id.clone(), false))
+            .chain(wanted.difference(&at_home).map(|id| (id.clone(), true)))
+            .collect();
+        let detail = detail(&next, wanted);
+        for (id, comes) in moved {
+            if let Some(node) = self.node_mut(step, &id) {
+                node.home = if comes { name.clone() } else { String::new() };
+            }
+        }
+        next.revision = step.revision;
+        step.changed.vclusters.insert(name.clone());
+        self.vclusters.insert(name.clone(), Arc::new(next));
+        self.record(step, by, AuditAction::VClusterSet, super::Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn delete_vcluster(&mut self, step: &mut Step, name: &str, by: &str) -> Result<Outcome, Refusal> {
+        if name == DEFAULT_VCLUSTER {
+            return Err(Refusal::Malformed { why: "vCluster default always exists: it cannot be deleted".to_owned() });
+        }
+        if !self.vclusters.contains_key(name) {
+            return Err(self.no_such_vcluster(name));
+        }
+        let live = self.allocations.values().filter(|a| !a.state.is_terminal() && a.spec.vcluster == name).count();
+        if live > 0 {
+            return Err(Refusal::VClusterHasWork { name: name.to_owned(), live: live as u64 });
+        }
+        for id in self.at_home(name) {
+            if let Some(node) = self.node_mut(step, &id) {
+                node.home.clear();
+            }
+        }
+        self.vclusters.remove(name);
+        step.changed.vclusters.insert(name.to_owned());
+        self.drop_lease(step, &scheduler_lease(name), by, AuditAction::LeaseRevoked, "its vCluster is deleted");
+        self.record(step, by, AuditAction::VClusterDeleted, super::Subject::default(), name.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    fn at_home(&self, name: &str) -> BTreeSet<NodeId> {
+        self.nodes.values().filter(|n| n.home == name).map(|n| n.id.clone()).collect()
+    }
+
+    /// All vClusters with what they have: `default` first, then by name.
+    pub fn vcluster_standings(&self) -> Vec<VClusterStanding> {
+        let default = VCluster {
+            name: DEFAULT_VCLUSTER.to_owned(),
+            scheduler: SchedulerKind::InteractiveFifo,
+            tenant: String::new(),
+            nodes: 0,
+            made_by: String::new(),
+            made_at: Timestamp(0),
+            revision: Revision(0),
+        };
+        let mut standings: Vec<VClusterStanding> = std::iter::once(default)
+            .chain(self.vclusters.values().map(|v| VCluster::clone(v)))
+            .map(|vcluster| {
+                let home = if vcluster.name == DEFAULT_VCLUSTER { "" } else { &vcluster.name };
+                let nodes = self.at_home(home);
+                let served_by = self.lease(&scheduler_lease(&vcluster.name)).map(|lease| lease.holder.clone());
+                VClusterStanding { vcluster, nodes, pending: 0, running: 0, served_by }
+            })
+            .collect();
+        for allocation in self.allocations.values() {
+            let queue = self.queue_of(&allocation.spec.vcluster);
+            if let Some(standing) = standings.iter_mut().find(|s| s.vcluster.name == queue) {
+                match allocation.state {
+                    AllocationState::Pending => standing.pending += 1,
+                    AllocationState::Staging | AllocationState::Running => standing.running += 1,
+                    AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {}
+                }
+            }
+        }
+        standings
+    }
+}
+
+fn detail(vcluster: &VCluster, nodes: &BTreeSet<NodeId>) -> String {
+    let tenant = if vcluster.tenant.is_empty() { "any" } else { &vcluster.tenant };
+    let folded = hostlist::fold(nodes);
+    let nodes = match nodes.len() {
+        0 => "none of its own".to_owned(),
+        _ if folded.len() <= NODES_TOLD_BYTES_MAX => folded,
+        many => format!("{many} of its own"),
+    };
+    format!("{}: scheduler {}, tenant {tenant}, nodes {nodes}", vcluster.name, vcluster.scheduler)
+}
