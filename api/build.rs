@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "nodes.proto",
         "admin.proto",
         "leases.proto",
+        "sessions.proto",
         "vclusters.proto",
         "watch.proto",
         "quorum.proto",

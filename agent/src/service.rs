@@ -13,6 +13,7 @@ mod leases;
 mod nodes;
 mod output;
 mod refusal;
+mod sessions;
 mod vclusters;
 mod watches;
 mod watching;
@@ -31,6 +32,7 @@ use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
 use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
+use lattice_api::v1::session_service_server::SessionServiceServer;
 use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
 use lattice_api::v1::watch_service_server::WatchServiceServer;
 use lattice_model::Timestamp;
@@ -100,6 +102,7 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(VClusterServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(WatchServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))

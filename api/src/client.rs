@@ -5,6 +5,7 @@ use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
 use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
+use crate::v1::session_service_client::SessionServiceClient;
 use crate::v1::v_cluster_service_client::VClusterServiceClient;
 use crate::v1::watch_service_client::WatchServiceClient;
 use hyper_util::rt::TokioIo;
@@ -137,6 +138,13 @@ impl Client {
     /// Leases for programs outside.
     pub fn leases(&self) -> LeaseServiceClient<Channel> {
         LeaseServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Interactive sessions.
+    pub fn sessions(&self) -> SessionServiceClient<Channel> {
+        SessionServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

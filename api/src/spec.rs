@@ -67,7 +67,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tasks_per_node,
         binding,
         walltime: lifecycle.walltime,
-        entrypoint: entrypoint::to_model(spec.entrypoint.as_ref())?,
+        entrypoint: entrypoint::to_model(spec.entrypoint.as_ref(), spec.session)?,
         uenv: image::to_model(spec)?,
         working_dir: spec.working_dir.clone().into(),
         env: spec.env.clone().into_iter().collect(),
@@ -77,6 +77,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         data: data::to_model(spec.data.as_ref())?,
         liveness_probe: spec.liveness_probe.as_ref().map(probe::to_model).transpose()?,
         pty: spec.pty.map(pty::to_model),
+        session: spec.session,
     };
     model.validate()?;
     Ok(model)
@@ -92,7 +93,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         vcluster: spec.vcluster.clone(),
         tags: spec.tags.clone().into_iter().collect(),
         environment: spec.uenv.as_ref().map(image::from_model),
-        entrypoint: Some(entrypoint::from_model(&spec.entrypoint)),
+        entrypoint: (!spec.session).then(|| entrypoint::from_model(&spec.entrypoint)),
         resources: Some(v1::ResourceRequest {
             constraints: constraint::from_model(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
@@ -106,6 +107,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         data: Some(data::from_model(&spec.data)),
         liveness_probe: spec.liveness_probe.as_ref().map(probe::from_model),
         pty: spec.pty.map(pty::from_model),
+        session: spec.session,
         ..Default::default()
     }
 }

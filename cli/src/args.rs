@@ -24,8 +24,8 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no
-quorum answers. launch, attach and logs -f give the program's own code (128 + signal), 125 when
-Lattice failed, 126 and 127 as a shell does.
+quorum answers. launch, attach, session and logs -f give the program's own code (128 + signal), 125
+when Lattice failed, 126 and 127 as a shell does.
 
 Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
 LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
@@ -60,6 +60,8 @@ pub enum Command {
     Logs(Logs),
     /// Open a terminal in a running allocation
     Attach(Attach),
+    /// Ask for nodes and open a terminal on the first of them; when its shell ends, they are given back
+    Session(InteractiveSession),
     /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
     Launch(Launch),
     /// List the nodes, or show one
@@ -92,6 +94,7 @@ impl Command {
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) => true,
+            Self::Session(session) => session.what.is_none(),
             Self::Logs(logs) => logs.follow,
             _ => false,
         }
@@ -258,6 +261,48 @@ pub struct Attach {
     /// The program and its arguments [default: your shell]
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+const SESSION_EXAMPLES: &str = "Examples:
+  lattice session --walltime 4h
+      your shell on a node of your own, once there is one
+  lattice session -N 2 --walltime 8h --uenv ./env.sqfs --constraint gpu_type=GH200 --vcluster interactive
+      on the first of two such nodes, in an image; `lattice launch` in it uses both
+  lattice session list; lattice session delete 1f0c9a4e
+      those that are open; end one, by its id or its allocation's
+
+When the shell ends, the nodes are given back. When the connection is lost instead, what ran in the terminal is hung up
+(use tmux or screen) and the allocation goes on until its walltime: `lattice attach ID` opens a fresh shell, `lattice session
+delete ID` ends it. While it still waits for its nodes, Ctrl-C or hanging up cancels it.";
+
+#[derive(Args)]
+#[command(after_help = SESSION_EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct InteractiveSession {
+    #[command(subcommand)]
+    pub what: Option<SessionCommand>,
+    #[command(flatten)]
+    pub flags: SubmitFlags,
+}
+
+#[derive(Subcommand)]
+pub enum SessionCommand {
+    /// Your sessions that are open
+    List(SessionList),
+    /// End sessions, and give back their nodes
+    Delete(SessionDelete),
+}
+
+#[derive(Args)]
+pub struct SessionList {
+    /// Everybody's, not only your own
+    #[arg(short, long)]
+    pub all: bool,
+}
+
+#[derive(Args)]
+pub struct SessionDelete {
+    /// The session: its id or its allocation's, the beginning of one, or @last
+    pub id: String,
 }
 
 #[derive(Args)]
@@ -848,6 +893,11 @@ mod tests {
             "launch --pty --walltime=1h bash",
             "logs 12345 --follow",
             "logs 12345 --stderr --node=x1000c0s0b0n3",
+            "session --walltime=4h",
+            "session --nodes=2 --constraint=gpu_type:GH200 --walltime=8h",
+            "session --vcluster=interactive --walltime=2h",
+            "session list --all",
+            "session delete a1b2c3d4",
             "attach 12345",
             "attach 12345 --node=x1000c0s0b0n3",
             "attach a1b2c3d4 -- htop -d 5",

@@ -14,6 +14,7 @@ mod members;
 mod node_status;
 pub mod nodes;
 mod quorum;
+mod session;
 mod status;
 mod submit;
 mod tenant;
@@ -35,6 +36,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Cancel(args) => cancel::run(session, args).await,
         Command::Logs(args) => logs::run(session, args).await,
         Command::Attach(args) => Box::pin(attach::run(session, args)).await,
+        Command::Session(args) => Box::pin(session::run(session, args)).await,
         Command::Launch(args) => Box::pin(launch::run(session, args)).await,
         Command::Nodes(args) => nodes::run(session, args).await.map(well),
         Command::Node(args) => match args.what {

@@ -30,6 +30,8 @@ pub enum Program {
     },
     /// Program and arguments.
     Command(Vec<String>),
+    /// Nothing: a user's terminal, when it is there.
+    Session,
 }
 
 /// Reads a script.
@@ -101,10 +103,13 @@ pub fn specification(
             let program = argv.first().map(String::as_str).unwrap_or_default();
             Path::new(program).file_name().map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
         }
+        Program::Session => "session".to_owned(),
     };
+    let session = matches!(program, Program::Session);
     let what = match program {
-        Program::Script { name: _, text, args } => v1::entrypoint::What::Script(v1::entrypoint::Script { text, args }),
-        Program::Command(argv) => v1::entrypoint::What::Command(v1::entrypoint::Command { argv }),
+        Program::Script { name: _, text, args } => Some(v1::entrypoint::What::Script(v1::entrypoint::Script { text, args })),
+        Program::Command(argv) => Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv })),
+        Program::Session => None,
     };
     let mut env = around.env;
     env.extend(flags.env.iter().cloned());
@@ -117,7 +122,8 @@ pub fn specification(
         project: or(&flags.project, ""),
         vcluster: or(&flags.vcluster, &settings.vcluster),
         environment: uenv.map(|uenv| v1::Environment { uenv, ..Default::default() }),
-        entrypoint: Some(v1::Entrypoint { what: Some(what) }),
+        entrypoint: what.map(|what| v1::Entrypoint { what: Some(what) }),
+        session,
         resources: Some(v1::ResourceRequest {
             nodes: nodes.map_or(1, |n| n.least),
             nodes_max: nodes.and_then(|n| n.most).unwrap_or_default(),

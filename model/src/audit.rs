@@ -107,6 +107,9 @@ actions! {
     GossipKeyRetired,
     VClusterSet,
     VClusterDeleted,
+    SessionCreated,
+    /// By its user, or with its allocation.
+    SessionDeleted,
 }
 
 impl fmt::Display for AuditAction {

@@ -89,6 +89,9 @@ pub struct AllocationSpec {
     /// Whether a command's first rank has a terminal, and of which size at first.
     #[serde(default)]
     pub pty: Option<TerminalSize>,
+    /// Whether it is held for a user's terminal: what runs is [`crate::session::HOLDER`].
+    #[serde(default)]
+    pub session: bool,
 }
 
 /// What an allocation runs.
@@ -177,6 +180,7 @@ impl AllocationSpec {
             data: Data::default(),
             liveness_probe: None,
             pty: None,
+            session: false,
         }
     }
 
@@ -225,6 +229,9 @@ impl AllocationSpec {
                 }
                 without_nul("command", argv)?;
             }
+        }
+        if self.session && self.walltime.is_none() {
+            return Err(invalid("walltime", "a session needs one: it would hold its nodes for ever"));
         }
         absolute("working directory", &self.working_dir)?;
         if let Some(image) = &self.uenv {
@@ -369,6 +376,13 @@ mod tests {
                 s.pty = Some(TerminalSize::default());
             },
             "pty",
+        );
+        refused(
+            &|s| {
+                s.session = true;
+                s.walltime = None;
+            },
+            "walltime",
         );
         refused(&|s| s.working_dir = "here".into(), "working directory");
         refused(&|s| s.uenv = Some(Image { path: "/a".into(), sha256: "AB".into() }), "uenv");

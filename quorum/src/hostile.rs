@@ -157,6 +157,15 @@ fn decoders() -> Vec<Decoder> {
     };
     let submit =
         Request::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None };
+    let create = Request::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() };
+    let session = lattice_model::InteractiveSession {
+        id: allocation.id.0,
+        allocation: allocation.id,
+        user: "u".into(),
+        uid: 1,
+        node: crate::ledger::scenarios::node(1),
+        since: Timestamp(3),
+    };
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
     let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
     let append =
@@ -174,6 +183,7 @@ fn decoders() -> Vec<Decoder> {
                 Request::Status,
                 Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
                 Request::SetVCluster { change: vcluster(), by: "u".into() },
+                create,
             ],
         ),
         decoder::<Result<Answer, Refusal>>(
@@ -181,6 +191,7 @@ fn decoders() -> Vec<Decoder> {
             &[
                 Ok(Answer::Allocation(Box::new(allocation.clone()))),
                 Ok(Answer::VClusters(ledger.vcluster_standings())),
+                Ok(Answer::Sessions(vec![session])),
                 Ok(Answer::Audit(AuditFound { records: records.clone(), upto: 4, end: 4 })),
                 Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
                 Ok(Answer::RefusedClaim(Some(RefusedClaim {

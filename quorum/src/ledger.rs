@@ -11,7 +11,8 @@
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
 //! together exceed no quota, not even for a moment), *vClusters* (whose queue work stands in, and which nodes are for it, is the
 //! same for every scheduler), *allocations* (an acknowledged
-//! submission is not lost), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
+//! submission is not lost), *sessions* (who has the one terminal of an allocation is known after any restart), *leases* (one
+//! holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
 //! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
@@ -35,6 +36,7 @@ mod nodes;
 mod recovery;
 mod reports;
 mod scripts;
+mod sessions;
 mod tenants;
 mod vclusters;
 mod views;
@@ -47,6 +49,8 @@ mod lease_scenarios;
 mod properties;
 #[cfg(test)]
 pub(crate) mod scenarios;
+#[cfg(test)]
+mod session_scenarios;
 #[cfg(test)]
 mod tenant_scenarios;
 #[cfg(test)]
@@ -65,7 +69,8 @@ pub use vclusters::VClusterChange;
 
 use crate::wire::Refusal;
 use lattice_model::{
-    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, Node, NodeId, Resources, Revision, Tenant, Timestamp, VCluster,
+    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, InteractiveSession, Node, NodeId, Resources, Revision, Tenant,
+    Timestamp, VCluster,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,6 +122,8 @@ pub struct Ledger {
     /// All but `default`.
     #[serde(default)]
     vclusters: BTreeMap<String, Arc<VCluster>>,
+    #[serde(default)]
+    sessions: BTreeMap<AllocationId, InteractiveSession>,
     /// After a recovery from a backup: what it still waits for.
     #[serde(default)]
     recovery: Option<Recovery>,
@@ -219,6 +226,7 @@ impl Default for Ledger {
             tenants: BTreeMap::new(),
             usage: tenants::Usage::default(),
             vclusters: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             recovery: None,
             keyring: Keyring::default(),
         }
@@ -267,6 +275,8 @@ impl Ledger {
             Action::RetireKey { id } => self.retire_key(step, *id),
             Action::SetVCluster { change, by } => self.set_vcluster(step, change, by),
             Action::DeleteVCluster { name, by } => self.delete_vcluster(step, name, by),
+            Action::CreateSession { id, allocation, by } => self.create_session(step, *id, *allocation, by),
+            Action::DeleteSession { id, allocation, by } => self.delete_session(step, *id, *allocation, by),
         }
     }
 

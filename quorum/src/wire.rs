@@ -9,12 +9,13 @@ use crate::store::room::Shortage;
 use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
-    Entrypoint, Epoch, Generation, HoldKind, Incarnation, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState, Principal,
-    ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster,
+    Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
+    Principal, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use thiserror::Error;
+use uuid::Uuid;
 
 /// The longest message either side takes, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -120,6 +121,12 @@ pub enum Request {
     DeleteVCluster { name: String, by: String },
     /// All vClusters: `default` first, then by name.
     ListVClusters,
+    /// Opens a session in an allocation that runs and is held for one; for its owner alone.
+    CreateSession { id: Uuid, allocation: AllocationId, by: Principal },
+    /// Ends a session, and the allocation that is held for it.
+    DeleteSession { id: Uuid, allocation: AllocationId, by: Principal },
+    /// All sessions, by allocation.
+    ListSessions,
 }
 
 /// An operator's order.
@@ -191,6 +198,8 @@ pub enum Answer {
     Keyring(KeyringStanding),
     /// All vClusters: `default` first, then by name.
     VClusters(Vec<VClusterStanding>),
+    /// All sessions, by allocation.
+    Sessions(Vec<InteractiveSession>),
 }
 
 /// The gossip keys, without their secrets, and how far the agents are with them.
@@ -420,6 +429,14 @@ pub enum Refusal {
     VClusterOfTenant { name: String, tenant: String, given: String },
     #[error("node {node} is of vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
+    #[error("allocation {id} is {state}, not Running")]
+    NotRunning { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} is not held for a session")]
+    NotASession { id: AllocationId },
+    #[error("allocation {id} has session {session} on {node} already, and has one at most")]
+    SessionExists { id: AllocationId, session: Uuid, node: NodeId },
+    #[error("there is no session {id}")]
+    NoSuchSession { id: Uuid },
 }
 
 fn told(known: &[String], all: u64) -> String {
@@ -460,6 +477,8 @@ impl Refusal {
             Self::NodeHasHome { vcluster, .. } => {
                 format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
             }
+            Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
+            Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -472,6 +491,7 @@ impl Refusal {
             | Self::NotYours { .. }
             | Self::NoSuchNode { .. }
             | Self::NotPending { .. }
+            | Self::NotRunning { .. }
             | Self::StaleRequeueCount { .. }
             | Self::StaleEpoch { .. }
             | Self::Conflict { .. }

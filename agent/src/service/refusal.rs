@@ -18,7 +18,8 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchNode { .. }
                 | Refusal::NoSuchLease { .. }
                 | Refusal::NoSuchTenant { .. }
-                | Refusal::NoSuchVCluster { .. } => Status::not_found(text),
+                | Refusal::NoSuchVCluster { .. }
+                | Refusal::NoSuchSession { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }
@@ -27,9 +28,10 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::Role { .. }
                 | Refusal::NotOperator { .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
-                Refusal::AllocationExists { .. } | Refusal::TenantExists { .. } | Refusal::VClusterExists { .. } => {
-                    Status::already_exists(text)
-                }
+                Refusal::AllocationExists { .. }
+                | Refusal::TenantExists { .. }
+                | Refusal::VClusterExists { .. }
+                | Refusal::SessionExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
                 _ => Status::failed_precondition(text),

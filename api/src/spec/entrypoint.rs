@@ -2,10 +2,20 @@
 
 use crate::v1;
 use crate::v1::entrypoint::What;
+use lattice_model::session::HOLDER;
 use lattice_model::spec::{Entrypoint, SpecError};
 
-pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>) -> Result<Entrypoint, SpecError> {
-    match entrypoint.and_then(|e| e.what.as_ref()) {
+pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>, session: bool) -> Result<Entrypoint, SpecError> {
+    let what = entrypoint.and_then(|e| e.what.as_ref());
+    if session {
+        return match what {
+            None => Ok(Entrypoint::Script { text: HOLDER.into(), args: Vec::new() }),
+            Some(_) => {
+                Err(SpecError::Invalid { field: "entrypoint", why: "a session has none: its user's terminal is what runs".to_owned() })
+            }
+        };
+    }
+    match what {
         Some(What::Script(script)) => Ok(Entrypoint::Script { text: script.text.as_str().into(), args: script.args.clone() }),
         Some(What::Command(command)) => Ok(Entrypoint::Command { argv: command.argv.clone() }),
         None => Err(SpecError::Invalid { field: "entrypoint", why: "nothing to run: a script or a command is needed".to_owned() }),

@@ -274,10 +274,13 @@ prop_compose! {
         liveness_probe in prop::option::of(probe()),
         pty in prop::option::of((1..=u16::MAX, 1..=u16::MAX)),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
+        session in prop::bool::weighted(0.2),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
         let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
+        let session = session && seconds.is_some();
+        let entrypoint = if session { Entrypoint::Script { text: lattice_model::session::HOLDER.into(), args: vec![] } } else { entrypoint };
         let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
         let (features, gpus, gib) = constraints;
         let constraints = Constraints { features, gpus, memory_bytes: gib << 30 };
@@ -288,7 +291,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, constraints,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints,
         }
     }
 }

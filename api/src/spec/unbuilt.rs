@@ -40,6 +40,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         sensitive,
         binding: _,
         pty: _,
+        session: _,
     } = spec;
     not_built("--intent", !intent.is_empty())?;
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {

@@ -7,6 +7,7 @@ use crate::keyboard::{self, Key};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::terminal::{self, Raw};
+use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::What as Shown;
 use lattice_api::v1::attach_request::{EndOfInput, Start, What as Typed};
@@ -21,22 +22,43 @@ const QUEUE: usize = 16;
 /// What a terminal makes SIGINT of.
 const CTRL_C: u8 = 3;
 
+/// How a terminal was closed.
+pub enum Closed {
+    /// Its program ended with this code.
+    Program(u8),
+    /// A signal from outside ended us, and what ran in it is hung up; what a shell says of that.
+    Signal(u8),
+    /// The agent or the node went away under it.
+    Lost(Failure),
+}
+
 pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     let argv = match args.command_line {
         Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
         None => args.command,
     };
+    let client = session.connect().await?;
+    match open(&client, session.key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
+        Closed::Program(code) | Closed::Signal(code) => Ok(code),
+        Closed::Lost(failure) => {
+            eprint!("{}", failure.text());
+            Ok(Exit::Unavailable as u8)
+        }
+    }
+}
+
+/// Opens a terminal in an allocation and brings it here until it closes. An error says why none could be opened.
+pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>) -> Result<Closed, Failure> {
     let (input_is_terminal, output_is_terminal) = (std::io::stdin().is_terminal(), std::io::stdout().is_terminal());
     let start = Start {
-        key: session.key(&args.id)?,
-        node: args.node.unwrap_or_default(),
+        key: key.clone(),
+        node,
         argv,
         term: if output_is_terminal { std::env::var("TERM").unwrap_or_default() } else { String::new() },
         size: size(),
         input_is_terminal,
         output_is_terminal,
     };
-    let client = session.connect().await?;
     let (requests, stream) = mpsc::channel(QUEUE);
     requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("nothing can be sent"))?;
     let mut events = answer(client.allocations().attach(ReceiverStream::new(stream))).await?;
@@ -44,7 +66,7 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     let mut screen = Screen { notice: None };
     if let Some(code) = screen.show(first)? {
         screen.tell();
-        return Ok(code);
+        return Ok(Closed::Program(code));
     }
     let talked = {
         let mut signals = Signals::take()?;
@@ -59,14 +81,10 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
     // Here the terminal is the user's own again.
     screen.tell();
     match talked {
-        Ok(code) => Ok(code),
-        Err(Failure::ReaderGone) => Err(Failure::ReaderGone),
         Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
-            let failure = if failure.is_lost_connection() { lost(&args.id) } else { failure };
-            eprint!("{}", failure.text());
-            Ok(Exit::Unavailable as u8)
+            Ok(Closed::Lost(if failure.is_lost_connection() { lost(&key) } else { failure }))
         }
-        Err(failure) => Err(failure),
+        talked => talked,
     }
 }
 
@@ -85,14 +103,14 @@ fn lost(id: &str) -> Failure {
     Failure::new(Exit::Unavailable, what).hint(hint)
 }
 
-/// Carries keys and screen until the program has ended, and gives its code.
+/// Carries keys and screen until the program has ended, or something else closes the terminal.
 async fn talk(
     events: &mut Streaming<v1::AttachEvent>,
     requests: &mpsc::Sender<v1::AttachRequest>,
     screen: &mut Screen,
     signals: &mut Signals,
     raw: Option<&Raw>,
-) -> Result<u8, Failure> {
+) -> Result<Closed, Failure> {
     // It may have changed since the start was said.
     let mut resized = true;
     loop {
@@ -102,7 +120,7 @@ async fn talk(
                     return Err(Failure::new(Exit::Unavailable, "the agent is being stopped: the terminal is closed"));
                 };
                 if let Some(code) = screen.show(event)? {
-                    return Ok(code);
+                    return Ok(Closed::Program(code));
                 }
             }
             _ = signals.resized.recv() => resized = true,
@@ -114,14 +132,14 @@ async fn talk(
             }
             _ = signals.interrupt.recv() => {
                 if raw.is_some() {
-                    return Ok(ended_by(SignalKind::interrupt()));
+                    return Ok(Closed::Signal(ended_by(SignalKind::interrupt())));
                 }
                 // Input is no terminal that would make a key of it.
                 let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
             }
-            _ = signals.terminate.recv() => return Ok(ended_by(SignalKind::terminate())),
-            _ = signals.hangup.recv() => return Ok(ended_by(SignalKind::hangup())),
-            _ = signals.quit.recv() => return Ok(ended_by(SignalKind::quit())),
+            _ = signals.terminate.recv() => return Ok(Closed::Signal(ended_by(SignalKind::terminate()))),
+            _ = signals.hangup.recv() => return Ok(Closed::Signal(ended_by(SignalKind::hangup()))),
+            _ = signals.quit.recv() => return Ok(Closed::Signal(ended_by(SignalKind::quit()))),
             _ = signals.stop.recv() => {
                 match raw {
                     Some(raw) => raw.stop_for_a_while().map_err(|e| Failure::other(format!("this terminal cannot be made raw: {e}")))?,

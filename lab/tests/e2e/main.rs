@@ -32,6 +32,7 @@ mod partitions;
 mod probe;
 mod recovery;
 mod refusal;
+mod sessions;
 mod supervisor;
 mod survival;
 mod tenants;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         members::trials(),
         tenants::trials(),
         vclusters::trials(),
+        sessions::trials(),
         backups::trials(),
         auditing::trials(),
         certificates::trials(),

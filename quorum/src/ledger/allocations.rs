@@ -82,6 +82,7 @@ impl Ledger {
             return;
         }
         let at = step.at;
+        self.drop_session(step, id, actor);
         self.usage_shrinks(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = reason.state();
@@ -112,6 +113,7 @@ impl Ledger {
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
     /// counts any more except that a node is free of it.
     pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason) {
+        self.drop_session(step, id, "quorum");
         self.usage_shrinks(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = AllocationState::Pending;

@@ -12,6 +12,7 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use uuid::Uuid;
 
 /// A command with the time at which the leader proposed it: the only time that applying it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +97,10 @@ pub enum Action {
     SetVCluster { change: VClusterChange, by: String },
     /// See [`crate::wire::Request::DeleteVCluster`].
     DeleteVCluster { name: String, by: String },
+    /// See [`crate::wire::Request::CreateSession`].
+    CreateSession { id: Uuid, allocation: AllocationId, by: Principal },
+    /// See [`crate::wire::Request::DeleteSession`].
+    DeleteSession { id: Uuid, allocation: AllocationId, by: Principal },
 }
 
 /// What a command is for. Where there is too little room on the disk, the less urgent are refused.
@@ -140,6 +145,8 @@ impl Action {
     /// The cluster level that it needs. Raising the level needs none: it is proposed when every member knows it.
     pub fn level(&self) -> u32 {
         match self {
+            // Members of before would lose what says that it is one.
+            Self::Submit { spec, .. } if spec.session => 5,
             Self::Bootstrap { .. }
             | Self::Submit { .. }
             | Self::Cancel { .. }
@@ -166,7 +173,9 @@ impl Action {
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
             | Self::SetVCluster { .. }
-            | Self::DeleteVCluster { .. } => 5,
+            | Self::DeleteVCluster { .. }
+            | Self::CreateSession { .. }
+            | Self::DeleteSession { .. } => 5,
         }
     }
 
@@ -185,6 +194,7 @@ impl Action {
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
             | Self::SetVCluster { .. }
+            | Self::CreateSession { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -198,7 +208,8 @@ impl Action {
             | Self::SetHold { .. }
             | Self::LiftHold { .. }
             | Self::DeleteTenant { .. }
-            | Self::DeleteVCluster { .. } => Urgency::Keeps,
+            | Self::DeleteVCluster { .. }
+            | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
     }
@@ -233,6 +244,8 @@ impl Action {
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
             | Self::DeleteVCluster { .. }
+            | Self::CreateSession { .. }
+            | Self::DeleteSession { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::SetVCluster { change, .. } => change.bytes_about(),
             Self::SetHold { reason, .. } => 256 + reason.len(),

@@ -12,7 +12,7 @@ use lattice_model::AuditAction;
 pub const LEVEL_FIRST: u32 = 1;
 /// The highest level that this program understands. 2: leases of users, holds, levels, tenants. 3: what nodes run is adopted
 /// after a recovery from a backup. 4: a report under a claim that another one followed is answered with its refusal. 5: gossip keys;
-/// vClusters, and a label of none is refused.
+/// vClusters, and a label of none is refused; interactive sessions.
 pub const LEVEL_KNOWN: u32 = 5;
 
 impl Ledger {

@@ -89,6 +89,11 @@ enum Move {
         tenant: bool,
         delete: bool,
     },
+    Session {
+        id: u128,
+        owner: u32,
+        delete: bool,
+    },
     Release {
         stale: bool,
     },
@@ -126,7 +131,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32, prop::bool::weighted(0.15))
             .prop_map(|(id, nodes, requeue, max, owner, named)| Move::Submit { id, nodes, requeue, max, owner, named }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        16 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        17 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
@@ -142,6 +147,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => (prop::collection::vec(node_again, 0..2), prop::bool::weighted(0.2), prop::bool::weighted(0.4))
             .prop_map(|(nodes, tenant, delete)| Move::VCluster { nodes, tenant, delete }),
+        1 => (0..2u128, 0..3u32, prop::bool::weighted(0.2)).prop_map(|(id, owner, delete)| Move::Session { id, owner, delete }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => prop_oneof![
@@ -168,7 +174,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             // Another one is of a tenant.
             let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
             let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
-            let spec = AllocationSpec { share, tenant, vcluster, ..spec(nodes, policy, max) };
+            let spec = AllocationSpec { share, tenant, vcluster, session: number % 2 == 0, ..spec(nodes, policy, max) };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
@@ -265,6 +271,17 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let tenant = Some(if tenant { TENANT.to_owned() } else { String::new() });
             let change = VClusterChange { name: VCLUSTER.into(), create, tenant, nodes: Some(nodes.into_iter().map(node).collect()) };
             Action::SetVCluster { change, by: "root".into() }
+        }
+        Move::Session { id: session, owner, delete } => {
+            // Mostly in one that runs.
+            let runs = ledger.allocations().find(|a| a.state == AllocationState::Running && (a.spec.session || owner == 0));
+            let (allocation, by) = runs.map_or((id(session), user(owner)), |a| (a.id, a.owner.clone()));
+            let session = uuid::Uuid::from_u128(session);
+            if delete {
+                Action::DeleteSession { id: session, allocation, by }
+            } else {
+                Action::CreateSession { id: session, allocation, by }
+            }
         }
         Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
         Move::Expire { stale } => {
@@ -384,6 +401,15 @@ fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocation>) {
     }
 }
 
+/// A session is its allocation's one, where that runs and is held for it, and its owner's.
+fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
+    for session in ledger.sessions() {
+        let of = ledger.allocation(session.allocation).unwrap();
+        assert!(of.state == AllocationState::Running && of.spec.session, "{session:?} of {of:?}");
+        assert_eq!((session.uid, Some(&session.node)), (of.owner.uid, of.nodes().next()));
+    }
+}
+
 /// A refusal changes nothing but the revision.
 fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
@@ -466,6 +492,7 @@ fn play(moves: &[Move]) -> History {
             Action::Claim(claim) if applied.result.is_ok() => ledger.allocation(claim.allocation),
             _ => None,
         };
+        invariant_sessions_are_of_what_runs(&ledger);
         invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);

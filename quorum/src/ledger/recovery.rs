@@ -233,6 +233,7 @@ impl Ledger {
             // The node is told to end it.
             return;
         }
+        self.drop_session(step, id, "quorum");
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
             None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), step.at),

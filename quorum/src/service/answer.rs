@@ -85,6 +85,9 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::SetVCluster { .. }
         | Request::DeleteVCluster { .. }
         | Request::ListVClusters
+        | Request::CreateSession { .. }
+        | Request::DeleteSession { .. }
+        | Request::ListSessions
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -113,6 +116,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ListTenants
         | Request::ListKeys
         | Request::ListVClusters
+        | Request::ListSessions
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -139,6 +143,8 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
         Request::SetVCluster { change, by } => (Action::SetVCluster { change, by }, 0),
         Request::DeleteVCluster { name, by } => (Action::DeleteVCluster { name, by }, 0),
+        Request::CreateSession { id, allocation, by } => (Action::CreateSession { id, allocation, by }, 0),
+        Request::DeleteSession { id, allocation, by } => (Action::DeleteSession { id, allocation, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -229,6 +235,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListNodes
         | Request::ListTenants
         | Request::ListVClusters
+        | Request::ListSessions
         | Request::Stale(_)
         | Request::Submit { .. }
         | Request::Cancel { .. }
@@ -246,6 +253,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RotateKeys { .. }
         | Request::SetVCluster { .. }
         | Request::DeleteVCluster { .. }
+        | Request::CreateSession { .. }
+        | Request::DeleteSession { .. }
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash
@@ -277,6 +286,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
+        Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         _ => return None,
     })
 }

@@ -1,0 +1,106 @@
+//! `SessionService`: interactive sessions, which the quorum keeps.
+
+use super::Api;
+use super::allocations::ANSWER;
+use super::refusal::{status, unexpected};
+use lattice_api::v1;
+use lattice_api::v1::session_service_server::SessionService;
+use lattice_model::{AllocationId, InteractiveSession};
+use lattice_quorum::wire::{Answer, Request as Ask};
+use tonic::{Request, Response, Status};
+use uuid::Uuid;
+
+/// Digits of an id that tell which one is meant, at least.
+const KEY_DIGITS_MIN: usize = 4;
+
+#[tonic::async_trait]
+impl SessionService for Api {
+    async fn create(&self, request: Request<v1::CreateSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
+        let by = self.user(&request).await?;
+        let v1::CreateSessionRequest { id, allocation } = request.into_inner();
+        let id: Uuid = id.parse().map_err(|_| Status::invalid_argument(format!("{id:?} is not the id of a session (a UUID)")))?;
+        let allocation: AllocationId =
+            allocation.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        self.done(&Ask::CreateSession { id, allocation, by }).await?;
+        let gone = || Status::failed_precondition(format!("session {} has ended already", id.simple()));
+        let session = self.sessions().await?.into_iter().find(|s| s.id == id).ok_or_else(gone)?;
+        Ok(Response::new(to_proto(&session)))
+    }
+
+    async fn list(&self, request: Request<v1::ListSessionsRequest>) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let user = self.user(&request).await?;
+        let all = request.into_inner().all_users;
+        let sessions = self.sessions().await?;
+        let shown = sessions.iter().filter(|s| all || s.uid == user.uid).map(to_proto).collect();
+        Ok(Response::new(v1::ListSessionsResponse { sessions: shown }))
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
+        let by = self.user(&request).await?;
+        let session = named(self.sessions().await?, &request.into_inner().key)?;
+        self.done(&Ask::DeleteSession { id: session.id, allocation: session.allocation, by }).await?;
+        Ok(Response::new(to_proto(&session)))
+    }
+}
+
+impl Api {
+    async fn sessions(&self) -> Result<Vec<InteractiveSession>, Status> {
+        match self.quorum.call(&Ask::ListSessions, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Sessions(sessions) => Ok(sessions),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// The session that a key names by its own id or its allocation's.
+fn named(sessions: Vec<InteractiveSession>, key: &str) -> Result<InteractiveSession, Status> {
+    if key.len() < KEY_DIGITS_MIN {
+        return Err(Status::invalid_argument(format!("{key:?} is too short for an id: give at least {KEY_DIGITS_MIN} digits")));
+    }
+    let begins = |id: String| id.starts_with(key);
+    let fits = |s: &InteractiveSession| begins(s.id.to_string()) || begins(s.id.simple().to_string()) || begins(s.allocation.to_string());
+    let mut found = sessions.into_iter().filter(fits);
+    match (found.next(), found.next()) {
+        (Some(session), None) => Ok(session),
+        (Some(_), Some(_)) => Err(Status::invalid_argument(format!("{key} could be more than one session: give more digits"))),
+        (None, _) => Err(Status::not_found(format!(
+            "there is no session {key}\nhint: `lattice session list` shows yours; an allocation without a session is ended by `lattice cancel`"
+        ))),
+    }
+}
+
+fn to_proto(session: &InteractiveSession) -> v1::InteractiveSession {
+    v1::InteractiveSession {
+        id: session.id.to_string(),
+        allocation: session.allocation.to_string(),
+        user: session.user.clone(),
+        node: session.node.to_string(),
+        since_ms: session.since.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::Timestamp;
+
+    #[test]
+    fn a_session_is_named_by_either_id_where_that_is_unique() {
+        let session = |id: u128, of: u128| InteractiveSession {
+            id: Uuid::from_u128(id << 96),
+            allocation: AllocationId(Uuid::from_u128(of << 96)),
+            user: "u".into(),
+            uid: 1,
+            node: "n1".parse().unwrap(),
+            since: Timestamp(0),
+        };
+        let all = || vec![session(0x1111_0000, 0xaaaa_0000), session(0x1111_2222, 0xbbbb_0000)];
+        assert_eq!(named(all(), "11112222").unwrap().id, all()[1].id);
+        assert_eq!(named(all(), "aaaa").unwrap().id, all()[0].id);
+        let code = |key| named(all(), key).unwrap_err().code();
+        assert_eq!(
+            [code("1111"), code("cccc"), code("")],
+            [tonic::Code::InvalidArgument, tonic::Code::NotFound, tonic::Code::InvalidArgument]
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! `lattice session`: an allocation that is held for a terminal.
+//!
+//! ```text
+//!   submit ─▶ wait for its nodes ─▶ the quorum has the session ─▶ the terminal ─▶ its shell ends ─▶ session and allocation end
+//!               Ctrl-C: cancel                                       └ connection lost, or we are ended: both go on
+//! ```
+
+use super::attach::{self, Closed};
+use super::submit::submit;
+use crate::args::{InteractiveSession, SessionCommand};
+use crate::failure::{Exit, Failure};
+use crate::flags::SubmitFlags;
+use crate::interrupts::Interrupts;
+use crate::output::{Format, print, print_json, print_names};
+use crate::patience::Patience;
+use crate::request::{self, Program, Surroundings};
+use crate::session::{Session, answer};
+use crate::shown::{short, time};
+use crate::table::Table;
+use crate::typist::Farewell;
+use lattice_api::allocation::state_from_name;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::AllocationState;
+
+/// What a shell says of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Failure> {
+    match args.what {
+        None => Box::pin(begin(session, args.flags)).await,
+        Some(SessionCommand::List(args)) => list(session, args.all).await.map(|()| 0),
+        Some(SessionCommand::Delete(args)) => delete(session, &args.id).await.map(|()| 0),
+    }
+}
+
+async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
+    if flags.walltime.is_none() {
+        return Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
+            .hint("such as --walltime=2h"));
+    }
+    let around = Surroundings::look(flags.export)?;
+    let spec = request::specification(&flags, Program::Session, &session.settings, around)?;
+    let mut client = session.connect().await?;
+    // Before anything is submitted, so that none of these leaves an allocation behind unseen.
+    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    let id = submit(session, &client, spec).await?;
+    session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` tells why, Ctrl-C cancels it", short(&id)));
+    let left = tokio::select! {
+        there = until_it_runs(session, &mut client, &id) => match there {
+            Ok(()) => None,
+            Err(failure) => return Err(given_up(&client, id, failure).await),
+        },
+        () = interrupts.pressed() => Some(INTERRUPTED),
+        code = farewell.comes() => Some(code),
+    };
+    if let Some(code) = left {
+        answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await?;
+        return Ok(code);
+    }
+    let request = v1::CreateSessionRequest { id: uuid::Uuid::new_v4().to_string(), allocation: id.clone() };
+    let open = match created(session, &mut client, &request).await {
+        Ok(open) => open,
+        Err(failure) => return Err(given_up(&client, id, failure).await),
+    };
+    session.note(&format!("allocation {} is yours; the terminal is on {}", short(&id), open.node));
+    match attach::open(&client, id.clone(), open.node, Vec::new()).await {
+        Ok(Closed::Program(code)) => end(session, client, &open.id).await.map(|()| code),
+        Ok(Closed::Signal(code)) => {
+            session.note(&goes_on(&id));
+            Ok(code)
+        }
+        Ok(Closed::Lost(failure)) => {
+            eprint!("{}", failure.text());
+            session.note(&goes_on(&id));
+            Ok(Exit::Unavailable as u8)
+        }
+        // No terminal: nothing to hold nodes for.
+        Err(failure) => {
+            if let Err(more) = end(session, client, &open.id).await {
+                eprint!("{}", more.text());
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Cancels what nobody waits for any more. The failure says what to do where that fails as well.
+async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
+    let hint = format!("`lattice cancel {}` gives it up", short(&id));
+    match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
+        Ok(_) => failure,
+        Err(_) => failure.hint(hint),
+    }
+}
+
+fn goes_on(id: &str) -> String {
+    let id = short(id);
+    format!("allocation {id} goes on until its walltime: `lattice attach {id}` opens a fresh shell, `lattice session delete {id}` ends it")
+}
+
+/// Waits until the allocation runs. An error says that it cannot, or how it ended before.
+async fn until_it_runs(session: &Session, client: &mut Client, id: &str) -> Result<(), Failure> {
+    let patience = Patience::default();
+    loop {
+        match watched(client, id, &patience).await {
+            Err(failure) if patience.bears(&failure) => *client = patience.connect_again(session, failure).await?,
+            done => return done,
+        }
+    }
+}
+
+async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), Failure> {
+    let request = v1::WatchAllocationRequest { key: id.to_owned(), entry: false };
+    let mut watch = client.allocations().watch(request).await?.into_inner();
+    while let Some(now) = watch.message().await? {
+        patience.progress();
+        match state_from_name(&now.state).map_err(|e| Failure::other(e.to_string()))? {
+            AllocationState::Pending | AllocationState::Staging => {}
+            AllocationState::Running => return Ok(()),
+            AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+                let failure = Failure::other(format!("allocation {} ended before its terminal was there: {}", short(id), now.reason));
+                return Err(failure.hint(format!("`lattice explain {}` tells more", short(id))));
+            }
+        }
+    }
+    Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+}
+
+/// The id makes it safe to say again where the agent or the quorum went away meanwhile.
+async fn created(session: &Session, client: &mut Client, request: &v1::CreateSessionRequest) -> Result<v1::InteractiveSession, Failure> {
+    let patience = Patience::default();
+    patience.progress();
+    loop {
+        match answer(client.sessions().create(request.clone())).await {
+            Err(failure) if patience.bears(&failure) => *client = patience.connect_again(session, failure).await?,
+            done => return done,
+        }
+    }
+}
+
+/// Ends a session whose shell has ended; said again where the agent went away meanwhile.
+async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
+    let patience = Patience::default();
+    // The terminal was there: a quorum that is away comes back.
+    patience.progress();
+    loop {
+        let request = v1::DeleteSessionRequest { key: id.to_owned() };
+        match answer(client.sessions().delete(request)).await {
+            Ok(_) => return Ok(()),
+            // It ended by itself: its walltime, or another one's order, was faster.
+            Err(failure) if failure.exit() == Exit::NotFound as u8 => return Ok(()),
+            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) => {
+                let hint = format!("it holds its nodes until its walltime: `lattice session delete {id}` ends it");
+                return Err(Failure::new(Exit::Other, format!("the session could not be ended: {}", failure.what())).hint(hint));
+            }
+        }
+    }
+}
+
+async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let sessions = answer(client.sessions().list(v1::ListSessionsRequest { all_users })).await?.sessions;
+    match session.format() {
+        Format::Table => print(&table(&sessions)),
+        Format::Json => print_json(&sessions.iter().map(json).collect::<Vec<_>>()),
+        Format::Name => print_names(sessions.iter().map(|s| s.id.as_str())),
+    }
+}
+
+async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let ended = answer(client.sessions().delete(v1::DeleteSessionRequest { key: session.key(typed)? })).await?;
+    match session.format() {
+        Format::Table => print(&format!("Ended session {} and its allocation {}\n", short(&ended.id), short(&ended.allocation))),
+        Format::Json => print_json(&json(&ended)),
+        Format::Name => print_names([ended.id.as_str()]),
+    }
+}
+
+fn table(sessions: &[v1::InteractiveSession]) -> String {
+    let mut table = Table::new(&["SESSION", "ALLOCATION", "USER", "NODE", "SINCE"]);
+    for s in sessions {
+        let since = time(s.since_ms).unwrap_or_default();
+        table.row(vec![short(&s.id).to_owned(), short(&s.allocation).to_owned(), s.user.clone(), s.node.clone(), since]);
+    }
+    table.text(&[])
+}
+
+fn json(s: &v1::InteractiveSession) -> serde_json::Value {
+    serde_json::json!({ "id": s.id, "allocation": s.allocation, "user": s.user, "node": s.node, "since": time(s.since_ms) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_with_their_allocations() {
+        let session = v1::InteractiveSession {
+            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            allocation: "20000000-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            user: "ada".into(),
+            node: "n7".into(),
+            since_ms: 1_772_704_800_000,
+        };
+        let want = "\
+SESSION   ALLOCATION  USER  NODE  SINCE
+1f0c9a4e  20000000    ada   n7    2026-03-05T10:00:00.000Z
+";
+        assert_eq!(table(&[session]), want);
+    }
+}

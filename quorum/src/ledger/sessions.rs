@@ -1,0 +1,75 @@
+//! Interactive sessions: who has a terminal of an allocation that is held for one. They outlive agents and members, and go with
+//! the claim that they were opened under.
+//!
+//! An allocation has one at most. That is more than the documents ask: of sensitive work alone.
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, InteractiveSession, Principal};
+use uuid::Uuid;
+
+/// Sessions, at most.
+pub const SESSIONS_MAX: usize = 10_000;
+
+impl Ledger {
+    /// All sessions, by allocation.
+    pub fn sessions(&self) -> impl Iterator<Item = &InteractiveSession> {
+        self.sessions.values()
+    }
+
+    /// The same id again is the same success.
+    pub(super) fn create_session(&mut self, step: &mut Step, id: Uuid, of: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+        let Some(allocation) = self.allocations.get(&of) else {
+            return Err(Refusal::NoSuchAllocation { key: of.to_string() });
+        };
+        if !by.owns(&allocation.owner) {
+            return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });
+        }
+        if !allocation.spec.session {
+            return Err(Refusal::NotASession { id: of });
+        }
+        match self.sessions.get(&of) {
+            Some(there) if there.id == id => return Ok(Outcome::Done),
+            Some(there) => return Err(Refusal::SessionExists { id: of, session: there.id, node: there.node.clone() }),
+            None if self.sessions.len() >= SESSIONS_MAX => {
+                return Err(Refusal::TooMany { what: "sessions".to_owned(), most: SESSIONS_MAX as u64 });
+            }
+            None => {}
+        }
+        let node = allocation.nodes().next().filter(|_| allocation.state == AllocationState::Running).cloned();
+        let Some(node) = node else { return Err(Refusal::NotRunning { id: of, state: allocation.state }) };
+        let session = InteractiveSession { id, allocation: of, user: by.name.clone(), uid: by.uid, node: node.clone(), since: step.at };
+        self.sessions.insert(of, session);
+        let about = Subject { allocation: Some(of), node: Some(&node) };
+        self.record(step, &by.name, AuditAction::SessionCreated, about, format!("session {}", id.simple()));
+        Ok(Outcome::Done)
+    }
+
+    /// Ends the session, and the allocation that was held for it.
+    pub(super) fn delete_session(&mut self, step: &mut Step, id: Uuid, of: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+        let Some(allocation) = self.allocations.get(&of) else {
+            return Err(Refusal::NoSuchAllocation { key: of.to_string() });
+        };
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });
+        }
+        // Ended before: the answer was lost on its way, or its walltime was faster.
+        if allocation.state.is_terminal() {
+            return Ok(Outcome::Done);
+        }
+        if self.sessions.get(&of).is_none_or(|there| there.id != id) {
+            return Err(Refusal::NoSuchSession { id });
+        }
+        self.drop_session(step, of, &by.name);
+        self.end_for_good(step, of, EndReason::Exited { code: 0 }, &by.name);
+        Ok(Outcome::Done)
+    }
+
+    /// The claim under which it was opened is over.
+    pub(super) fn drop_session(&mut self, step: &mut Step, of: AllocationId, actor: &str) {
+        if let Some(session) = self.sessions.remove(&of) {
+            let about = Subject { allocation: Some(of), node: Some(&session.node) };
+            self.record(step, actor, AuditAction::SessionDeleted, about, format!("session {}", session.id.simple()));
+        }
+    }
+}
