@@ -2,7 +2,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, AllocationState, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster};
+use lattice_model::{Allocation, AllocationId, AllocationState, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
@@ -25,6 +25,10 @@ pub struct Cluster {
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters but `default`.
     pub vclusters: BTreeMap<String, VCluster>,
+    /// Network domains that have a number, by tenant and name.
+    pub domains: BTreeMap<(String, String), u32>,
+    /// Where such numbers come from, once that is known.
+    pub vni_pool: Option<VniPool>,
     /// The newest revision that was heard of.
     pub revision: Revision,
     /// Whether the watch stands: what is here is no older than the network's delay.
@@ -39,6 +43,8 @@ impl Cluster {
             allocations: self.allocations.clone(),
             tenants: self.tenants.clone(),
             vclusters: self.vclusters.clone(),
+            domains: self.domains.clone(),
+            vni_pool: self.vni_pool,
             alive: membership.alive(),
         }
     }
@@ -101,6 +107,13 @@ impl Cluster {
                     self.allocations.insert(allocation.id, *allocation);
                 }
             }
+            Change::Domain { tenant, name, vni } => {
+                self.domains.insert((tenant, name), vni);
+            }
+            Change::DomainReleased { tenant, name } => {
+                self.domains.remove(&(tenant, name));
+            }
+            Change::VniPool(pool) => self.vni_pool = Some(pool),
             // Not asked for, or never within news.
             Change::Lease(_) | Change::LeaseEnded(_) | Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => {}
         }
@@ -109,8 +122,14 @@ impl Cluster {
 
 /// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    let request =
-        WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, vclusters: true, ..WatchRequest::nothing() };
+    let request = WatchRequest {
+        nodes: true,
+        allocations: WatchAllocations::Live,
+        tenants: true,
+        vclusters: true,
+        domains: true,
+        ..WatchRequest::nothing()
+    };
     let mut following = Following::new(quorum, request);
     loop {
         let news = tokio::select! {

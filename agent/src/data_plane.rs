@@ -392,6 +392,7 @@ mod tests {
             owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
             state: AllocationState::Staging,
             requeue_count: 0,
+            vni: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

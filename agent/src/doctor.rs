@@ -6,6 +6,7 @@ use crate::bounds;
 use crate::config::AgentConfig;
 use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
 use crate::devices::DeviceFilter;
+use crate::features;
 use crate::machine;
 use crate::memory_bytes;
 use lattice_model::topology::GpuVendor;
@@ -133,6 +134,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
     }
     mpi(&mut add);
+    network(&mut add);
     let machine = machine::look(&config.simulated_gpus);
     add("processors", Health::Ok, processors(&machine.topology));
     match gpu_shortcoming(&machine) {
@@ -266,6 +268,18 @@ fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {
         (None, None) => (Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1".to_owned()),
     };
     add("MPI", health, text);
+}
+
+/// What a network domain is worth on this machine.
+fn network(add: &mut dyn FnMut(&'static str, Health, String)) {
+    let text = if features::has_cxi() {
+        "CXI devices are here, and this version makes no CXI services: a domain's VNI reaches work (FI_CXI_DEFAULT_VNI) and the site's hooks \
+         (LATTICE_VNI), and holds where a prologue makes a service for it"
+    } else {
+        "no CXI device (Slingshot) is here, in /sys/class/cxi: a domain is a name and a number on this node and isolates nothing; work that \
+         must be kept apart needs nodes with the feature cxi"
+    };
+    add("network domains", Health::Degraded, text.to_owned());
 }
 
 /// Finds the slice and makes and removes a scope in it: whether it is there is not the question, but whether it is ours.

@@ -32,10 +32,24 @@ fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     set("LATTICE_NNODES", nodes.len().to_string());
     set("LATTICE_TASKS_PER_NODE", share.spec.tasks_per_node.to_string());
     set("LATTICE_REQUEUE_COUNT", share.requeue_count.to_string());
+    for (key, value) in of_domain(share) {
+        set(key, value);
+    }
+    if let Some(vni) = share.vni {
+        // For libfabric, which minds it where there is a CXI device and a service for that number.
+        set("FI_CXI_DEFAULT_VNI", vni.to_string());
+    }
     if share.spec.uenv.is_some() {
         set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
     }
     env
+}
+
+/// The network domain and its number, for work and for the site's hooks.
+pub fn of_domain(share: &DesiredShare) -> Vec<(&'static str, String)> {
+    let name = &share.spec.connectivity.network_domain;
+    let vni = share.vni.map(|vni| ("LATTICE_VNI", vni.to_string()));
+    (!name.is_empty()).then(|| ("LATTICE_NETWORK_DOMAIN", name.clone())).into_iter().chain(vni).collect()
 }
 
 /// The script's environment on the head.

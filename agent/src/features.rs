@@ -3,13 +3,15 @@
 use crate::config::AgentConfig;
 use crate::data_plane::DataPlane;
 use lattice_model::NodeTopology;
-use lattice_model::constraint::{FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, NVME_SCRATCH, UNIFIED_MEMORY};
+use lattice_model::constraint::{CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, NVME_SCRATCH, UNIFIED_MEMORY};
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// Where the kernel shows CXI devices (Slingshot).
+const CXI_CLASS: &str = "/sys/class/cxi";
 /// Devices below devices (LVM on RAID on disks): no machine stacks more.
 const STACKED_MAX: u32 = 8;
 
@@ -26,7 +28,15 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology) -> Ve
     if topology.memory.domains.iter().any(|d| d.domain_type == MemoryDomainType::Unified) {
         features.insert(UNIFIED_MEMORY.to_owned());
     }
+    if has_cxi() {
+        features.insert(CXI.to_owned());
+    }
     features.into_iter().take(FEATURES_MAX).collect()
+}
+
+/// Whether this machine has a CXI device.
+pub fn has_cxi() -> bool {
+    fs::read_dir(CXI_CLASS).is_ok_and(|mut devices| devices.next().is_some())
 }
 
 /// A model as its driver says it, without what a feature cannot have.

@@ -9,6 +9,7 @@
 
 use crate::config::AgentConfig;
 use crate::context::Context;
+use crate::environment::of_domain;
 use crate::readiness::readable;
 use lattice_model::{DesiredShare, RankOutcome};
 use lattice_runtime::cgroup::Cgroup;
@@ -171,7 +172,8 @@ fn environment(moment: Moment, context: &Context, share: &DesiredShare, data: &[
         ("LATTICE_NODELIST", nodes.join(",")),
         ("LATTICE_NNODES", nodes.len().to_string()),
     ];
-    own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(data.iter().cloned()).collect()
+    let own = own.into_iter().chain(of_domain(share));
+    own.map(|(name, value)| (name.to_owned(), value)).chain(data.iter().cloned()).collect()
 }
 
 struct Started {

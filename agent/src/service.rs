@@ -10,6 +10,7 @@ mod caller;
 mod connections;
 mod launching;
 mod leases;
+mod networks;
 mod nodes;
 mod output;
 mod refusal;

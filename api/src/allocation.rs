@@ -52,6 +52,9 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         epoch: allocation.epoch.0,
         share: spec.share.as_ref().map(crate::spec::amount),
         entry_exit_code: None,
+        connectivity: crate::spec::connectivity::from_model(&spec.connectivity),
+        vni: allocation.vni,
+        network_note: String::new(),
     }
 }
 
@@ -92,6 +95,7 @@ mod tests {
             ended_at: None,
             epoch: Epoch(3),
             shares: vec![],
+            vni: None,
             requeue_count: 1,
             excluded: vec![],
             revision: Revision(9),

@@ -1,6 +1,7 @@
 //! Specifications: `v1::AllocationSpec` into the model and back.
 
 mod binding;
+pub(crate) mod connectivity;
 mod constraint;
 mod data;
 mod entrypoint;
@@ -78,6 +79,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         liveness_probe: spec.liveness_probe.as_ref().map(probe::to_model).transpose()?,
         pty: spec.pty.map(pty::to_model),
         session: spec.session,
+        connectivity: connectivity::to_model(spec.connectivity.as_ref(), &spec.name)?,
+        // Refused above.
+        sensitive: false,
     };
     model.validate()?;
     Ok(model)
@@ -108,6 +112,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         liveness_probe: spec.liveness_probe.as_ref().map(probe::from_model),
         pty: spec.pty.map(pty::from_model),
         session: spec.session,
+        connectivity: connectivity::from_model(&spec.connectivity),
         ..Default::default()
     }
 }

@@ -75,6 +75,10 @@ pub enum Command {
     VCluster(VCluster),
     /// Leases for programs of your own: one holder at a time, fenced by a token
     Lease(Lease),
+    /// Network domains: names that work of one tenant shares, each with a VNI
+    Network(Network),
+    /// What running work offers, and where
+    Service(Service),
     /// The audit log
     Audit(Audit),
     /// The gossip between the agents
@@ -85,7 +89,7 @@ pub enum Command {
     /// Look at this machine and say what is missing, and what to do about it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    /// Tenants and their quotas, vClusters
+    /// Tenants and their quotas, vClusters, limits of the whole cluster
     Admin(Admin),
 }
 
@@ -642,6 +646,10 @@ pub enum AdminCommand {
     /// Queues with a scheduler and nodes of their own
     #[command(name = "vcluster")]
     VCluster(VClusterAdmin),
+    /// The VNIs of network domains
+    Network(AdminNetwork),
+    /// Show the limits of the whole cluster, or change them
+    Limits(SetLimits),
     #[command(hide = true)]
     Raft(Quorum),
 }
@@ -839,6 +847,93 @@ pub enum Quota {
 }
 
 #[derive(Args)]
+pub struct AdminNetwork {
+    #[command(subcommand)]
+    pub what: AdminNetworkCommand,
+}
+
+#[derive(Subcommand)]
+pub enum AdminNetworkCommand {
+    /// Show the pool, or change it; a domain keeps the number that it has
+    Pool(VniPool),
+}
+
+#[derive(Args)]
+pub struct VniPool {
+    /// The first VNI [1000 at the beginning; lower ones are reserved]
+    #[arg(long, value_name = "VNI")]
+    pub start: Option<u32>,
+    /// The last VNI [4095 at the beginning; at most 65535]
+    #[arg(long, value_name = "VNI")]
+    pub end: Option<u32>,
+    /// How long a domain keeps its VNI without work [5m at the beginning; at most 7d]
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    pub grace: Option<Duration>,
+}
+
+#[derive(Args)]
+pub struct SetLimits {
+    /// Nodes of the whole cluster that may be claimed for sensitive use
+    #[arg(long, value_name = "N")]
+    pub sensitive_pool_size: Option<u32>,
+    /// Without that limit
+    #[arg(long, conflicts_with = "sensitive_pool_size")]
+    pub no_sensitive_pool_size: bool,
+}
+
+#[derive(Args)]
+pub struct Network {
+    #[command(subcommand)]
+    pub what: NetworkCommand,
+}
+
+#[derive(Subcommand)]
+pub enum NetworkCommand {
+    /// The domains that have a VNI now
+    List(OfTenant),
+    /// One of them, with its allocations
+    Status(NamedOfTenant),
+}
+
+const SERVICE_EXAMPLES: &str = "Examples:
+  lattice submit --service --expose api:8080/http serve.sh
+      offers port 8080 of its nodes as \"api\" while it runs
+  curl http://$(lattice service lookup api -o name | head -1)/
+      where it is, also from within other work of the tenant
+
+Nobody looks whether something listens there; --liveness-probe ends work that stops serving, and its endpoints with it.";
+
+#[derive(Args)]
+#[command(after_help = SERVICE_EXAMPLES)]
+pub struct Service {
+    #[command(subcommand)]
+    pub what: ServiceCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ServiceCommand {
+    /// The names under which running work offers something
+    List(OfTenant),
+    /// Where a name is offered now
+    Lookup(NamedOfTenant),
+}
+
+#[derive(Args)]
+pub struct OfTenant {
+    /// Of this tenant [default: that of your submissions, else those of your own allocations; operators: all]
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+}
+
+#[derive(Args)]
+pub struct NamedOfTenant {
+    /// Its name
+    pub name: String,
+    #[command(flatten)]
+    pub of: OfTenant,
+}
+
+#[derive(Args)]
 pub struct Rest {
     /// Handed on as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
@@ -928,6 +1023,13 @@ mod tests {
             "vcluster list",
             "vcluster queue hpc-batch",
             "nodes --vcluster=hpc-batch",
+            "submit --service --expose=8080 serve.sh",
+            "submit --network-domain=ml-workspace --expose api:8080/http train.sh",
+            "network list",
+            "network status ml-workspace --tenant physics",
+            "service lookup api -o name",
+            "admin network pool --start=1000 --end=8191 --grace=15m",
+            "admin limits --sensitive-pool-size=4",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",
             "audit query --node=x1000c0s0b0n0 --since=2026-03-01 --output=json",

@@ -9,18 +9,21 @@ mod gossip_keys;
 mod hold;
 mod launch;
 mod lease;
+mod limits;
 mod logs;
 mod members;
+mod network;
 mod node_status;
 pub mod nodes;
 mod quorum;
+mod service;
 mod session;
 mod status;
 mod submit;
 mod tenant;
 mod vcluster;
 
-use crate::args::{Admin, AdminCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
+use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
 use crate::session::Session;
@@ -50,6 +53,12 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Admin(Admin { what: AdminCommand::Tenant(args) }) => tenant::run(session, args.what).await.map(well),
         Command::Admin(Admin { what: AdminCommand::VCluster(args) }) => vcluster::administer(session, args.what).await.map(well),
         Command::VCluster(args) => vcluster::run(session, args.what).await.map(well),
+        Command::Admin(Admin { what: AdminCommand::Network(args) }) => match args.what {
+            AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(well),
+        },
+        Command::Admin(Admin { what: AdminCommand::Limits(args) }) => limits::run(session, args).await.map(well),
+        Command::Network(args) => network::run(session, args.what).await.map(well),
+        Command::Service(args) => service::run(session, args.what).await.map(well),
         Command::Quorum(args) | Command::Admin(Admin { what: AdminCommand::Raft(args) }) => match args.what {
             QuorumCommand::Status => quorum::status(session).await.map(well),
             QuorumCommand::Members => quorum::members(session).await.map(well),

@@ -2,6 +2,7 @@
 
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
+use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_model::duration::{self, BareNumber};
@@ -80,6 +81,8 @@ pub struct SubmitFlags {
     #[command(flatten)]
     pub data: DataFlags,
     #[command(flatten)]
+    pub network: NetworkFlags,
+    #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
 
@@ -110,6 +113,7 @@ impl SubmitFlags {
             preemption_class: self.preemption_class.or(under.preemption_class),
             binding: self.binding.over(under.binding),
             data: self.data.over(under.data),
+            network: self.network.over(under.network),
             unbuilt: self.unbuilt.over(under.unbuilt),
         }
     }
@@ -132,7 +136,8 @@ impl SubmitFlags {
             ("--project", self.project.is_some()),
             ("--preemption-class", self.preemption_class.is_some()),
         ];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.data.first()).or_else(|| self.unbuilt.first())
+        let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
+        given.or_else(|| self.data.first()).or_else(|| self.network.first()).or_else(|| self.unbuilt.first())
     }
 }
 

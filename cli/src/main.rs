@@ -23,6 +23,7 @@ mod label;
 mod last;
 mod listing;
 mod memory;
+mod network;
 mod output;
 mod patience;
 mod received;

@@ -147,6 +147,7 @@ pub fn specification(
         env,
         data: Some(flags.data.data(&around.dir)),
         liveness_probe: flags.data.liveness_probe.clone(),
+        connectivity: flags.network.message(),
         requeue: flags.requeue.map(|policy| v1::Requeue { policy: policy.name().to_owned(), max: 0 }),
         ..Default::default()
     };

@@ -35,6 +35,19 @@ pub struct AllocationJson<'a> {
     uenv_sha256: Option<&'a str>,
     epoch: u64,
     share: Option<AmountJson>,
+    network_domain: Option<&'a str>,
+    vni: Option<u32>,
+    /// What of the domain is not enforced; where one allocation was asked for.
+    network_note: Option<&'a str>,
+    expose: Vec<ExposedJson<'a>>,
+}
+
+/// A port that is offered, as JSON.
+#[derive(Serialize)]
+pub struct ExposedJson<'a> {
+    name: &'a str,
+    port: u32,
+    protocol: &'a str,
 }
 
 /// An amount of a node as JSON.
@@ -75,6 +88,10 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             uenv_sha256: filled(&a.uenv_sha256),
             epoch: a.epoch,
             share: a.share.as_ref().map(AmountJson::from),
+            network_domain: domain(a),
+            vni: a.vni,
+            network_note: filled(&a.network_note),
+            expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
         }
     }
 }
@@ -197,6 +214,12 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
         ("uenv", uenv),
+        (
+            "Network",
+            domain(a).map(|name| format!("{name}{}", a.vni.map(|vni| format!(" (VNI {vni})")).unwrap_or_default())).unwrap_or_default(),
+        ),
+        ("Not enforced", a.network_note.clone()),
+        ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ])
 }
 
@@ -246,6 +269,14 @@ pub fn folded(names: &[String]) -> String {
         Ok(ids) => hostlist::fold(&ids),
         Err(_) => names.join(","),
     }
+}
+
+fn domain(a: &v1::Allocation) -> Option<&str> {
+    a.connectivity.as_ref().and_then(|c| filled(&c.network_domain))
+}
+
+fn exposed(a: &v1::Allocation) -> &[v1::connectivity::Expose] {
+    a.connectivity.as_ref().map_or(&[], |c| &c.expose)
 }
 
 fn queue(vcluster: &str) -> &str {
@@ -380,7 +411,8 @@ vCluster:   ml-training
                 "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
-                "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0},
+                "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
+                "expose": [],
             })
         );
     }

@@ -17,10 +17,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     reactive: bool,
     #[arg(long, hide = true)]
-    network_domain: Option<String>,
-    #[arg(long, hide = true)]
-    expose: Vec<String>,
-    #[arg(long, hide = true)]
     depends_on: Vec<String>,
     #[arg(long, hide = true)]
     checkpoint: Option<String>,
@@ -43,8 +39,6 @@ impl UnbuiltFlags {
             image: self.image.or(under.image),
             topology: self.topology.or(under.topology),
             reactive: self.reactive || under.reactive,
-            network_domain: self.network_domain.or(under.network_domain),
-            expose: [under.expose, self.expose].concat(),
             depends_on: [under.depends_on, self.depends_on].concat(),
             checkpoint: self.checkpoint.or(under.checkpoint),
             telemetry: self.telemetry.or(under.telemetry),
@@ -62,8 +56,6 @@ impl UnbuiltFlags {
             ("--image", self.image.is_some()),
             ("--topology", self.topology.is_some()),
             ("--reactive", self.reactive),
-            ("--network-domain", self.network_domain.is_some()),
-            ("--expose", !self.expose.is_empty()),
             ("--depends-on", !self.depends_on.is_empty()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--telemetry", self.telemetry.is_some()),
@@ -86,14 +78,6 @@ impl UnbuiltFlags {
         resources.topology = self.topology.clone().unwrap_or_default();
         if self.reactive {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
-        }
-        if self.network_domain.is_some() || !self.expose.is_empty() {
-            let port = |text: &str| text.parse().unwrap_or_default();
-            let expose = self.expose.iter().map(|text| halves(text, ':'));
-            spec.connectivity = Some(v1::Connectivity {
-                network_domain: self.network_domain.clone().unwrap_or_default(),
-                expose: expose.map(|(name, number)| v1::connectivity::Expose { name, port: port(&number) }).collect(),
-            });
         }
         let dependencies = self.depends_on.iter().map(|text| halves(text, ':'));
         spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
@@ -139,8 +123,6 @@ mod tests {
             ("--image=a/b:c", "--image"),
             ("--topology=tight", "--topology"),
             ("--reactive", "--reactive"),
-            ("--network-domain=d", "--network-domain"),
-            ("--expose=metrics:9090", "--expose"),
             ("--depends-on=123:success", "--depends-on"),
             ("--checkpoint=auto", "--checkpoint"),
             ("--telemetry=debug", "--telemetry"),

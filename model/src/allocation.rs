@@ -148,6 +148,9 @@ pub struct Allocation {
     pub epoch: Epoch,
     /// Its shares, in rank order: the first one's node is the head. Kept after its end, as history.
     pub shares: Vec<Share>,
+    /// The number of its network domain under its present or last claim.
+    #[serde(default)]
+    pub vni: Option<u32>,
     /// How often it was requeued.
     pub requeue_count: u32,
     /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
@@ -172,6 +175,7 @@ impl Allocation {
             ended_at: None,
             epoch: Epoch(0),
             shares: Vec::new(),
+            vni: None,
             requeue_count: 0,
             excluded: Vec::new(),
             revision: Revision(0),

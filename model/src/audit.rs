@@ -110,6 +110,14 @@ actions! {
     SessionCreated,
     /// By its user, or with its allocation.
     SessionDeleted,
+    /// The pool of VNIs, or how long a network domain keeps its own, is another one now.
+    VniPoolSet,
+    /// A network domain was given a VNI.
+    NetworkDomainCreated,
+    /// Its VNI is free again.
+    NetworkDomainReleased,
+    /// A limit of the whole cluster is another one now.
+    LimitsSet,
 }
 
 impl fmt::Display for AuditAction {

@@ -70,6 +70,9 @@ pub struct DesiredShare {
     pub nodes: Vec<(NodeId, String)>,
     /// What to run.
     pub spec: AllocationSpec,
+    /// The number of its network domain.
+    #[serde(default)]
+    pub vni: Option<u32>,
     /// How often it was requeued.
     pub requeue_count: u32,
 }

@@ -14,6 +14,8 @@ pub const GPU: &str = "gpu";
 pub const UNIFIED_MEMORY: &str = "unified_memory";
 /// `gpu_type=<model>`: of each model of GPU that a node has.
 pub const GPU_TYPE: &str = "gpu_type";
+/// The feature of a node with a CXI device (Slingshot), where a network domain's number can mean something.
+pub const CXI: &str = "cxi";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

@@ -4,6 +4,7 @@ use crate::binding::RankBinding;
 use crate::constraint::Constraints;
 use crate::data::Data;
 use crate::launch::TerminalSize;
+use crate::network::Connectivity;
 use crate::node::Node;
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
@@ -92,6 +93,12 @@ pub struct AllocationSpec {
     /// Whether it is held for a user's terminal: what runs is [`crate::session::HOLDER`].
     #[serde(default)]
     pub session: bool,
+    /// Its network domain, and the ports that it offers.
+    #[serde(default)]
+    pub connectivity: Connectivity,
+    /// Whether its nodes are claimed for sensitive use.
+    #[serde(default)]
+    pub sensitive: bool,
 }
 
 /// What an allocation runs.
@@ -181,6 +188,8 @@ impl AllocationSpec {
             liveness_probe: None,
             pty: None,
             session: false,
+            connectivity: Connectivity::default(),
+            sensitive: false,
         }
     }
 
@@ -250,6 +259,7 @@ impl AllocationSpec {
         }
         self.constraints.validate()?;
         self.data.validate()?;
+        self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
             probe.validate()?;
         }
@@ -289,7 +299,14 @@ impl AllocationSpec {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
-        env + tags + features + args + self.data.bytes() + self.name.len() + self.working_dir.as_os_str().len() + 256
+        env + tags
+            + features
+            + args
+            + self.data.bytes()
+            + self.connectivity.bytes()
+            + self.name.len()
+            + self.working_dir.as_os_str().len()
+            + 256
     }
 }
 

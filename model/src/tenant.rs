@@ -24,6 +24,8 @@ pub enum Quota {
     MaxNodes,
     /// [`Tenant::max_concurrent_allocations`].
     MaxConcurrentAllocations,
+    /// Nodes of the whole cluster that may be claimed for sensitive use: of no tenant.
+    SensitivePoolSize,
 }
 
 impl fmt::Display for Quota {
@@ -31,6 +33,7 @@ impl fmt::Display for Quota {
         f.write_str(match self {
             Self::MaxNodes => "max_nodes",
             Self::MaxConcurrentAllocations => "max_concurrent_allocations",
+            Self::SensitivePoolSize => "sensitive_pool_size",
         })
     }
 }
@@ -49,6 +52,7 @@ pub struct Demand {
 /// A quota that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excess {
+    /// Empty where the quota is no tenant's.
     pub tenant: String,
     pub quota: Quota,
     pub current: u32,
@@ -61,7 +65,11 @@ impl fmt::Display for Excess {
         let Self { tenant, quota, current, requested, limit } = self;
         // Lowered below what runs already, which goes on.
         let verb = if current > limit { "exceeds" } else { "would exceed" };
-        write!(f, "tenant {tenant:?} {verb} {quota} quota (current: {current}, requested: {requested}, limit: {limit})")
+        match quota {
+            Quota::MaxNodes | Quota::MaxConcurrentAllocations => write!(f, "tenant {tenant:?}")?,
+            Quota::SensitivePoolSize => f.write_str("sensitive work")?,
+        }
+        write!(f, " {verb} {quota} quota (current: {current}, requested: {requested}, limit: {limit})")
     }
 }
 

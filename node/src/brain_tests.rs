@@ -18,6 +18,7 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
         spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
         requeue_count: 0,
+        vni: None,
     }
 }
 

@@ -171,7 +171,10 @@ impl Reading {
             | Change::Lease(_)
             | Change::LeaseEnded(_)
             | Change::VCluster(_)
-            | Change::VClusterDeleted(_)) => {
+            | Change::VClusterDeleted(_)
+            | Change::Domain { .. }
+            | Change::DomainReleased { .. }
+            | Change::VniPool(_)) => {
                 let revision = self.place.revision.max(revision_of(&single));
                 self.place.revision = revision;
                 self.within = Within::Singles;
@@ -188,9 +191,14 @@ fn revision_of(change: &Change) -> Revision {
         Change::Tenant(tenant) => tenant.revision,
         Change::VCluster(vcluster) => vcluster.revision,
         Change::Start { revision, .. } | Change::Changes { revision, .. } => *revision,
-        Change::TenantDeleted(_) | Change::Lease(_) | Change::LeaseEnded(_) | Change::VClusterDeleted(_) | Change::StartAgain { .. } => {
-            Revision(0)
-        }
+        Change::TenantDeleted(_)
+        | Change::Lease(_)
+        | Change::LeaseEnded(_)
+        | Change::VClusterDeleted(_)
+        | Change::Domain { .. }
+        | Change::DomainReleased { .. }
+        | Change::VniPool(_)
+        | Change::StartAgain { .. } => Revision(0),
     }
 }
 

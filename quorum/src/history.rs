@@ -8,9 +8,9 @@
 //!
 //! Pure: a list as of a revision and the sets after it make up the state, whichever member gives which of the two.
 
-use crate::ledger::{Changed, Lease, Ledger};
+use crate::ledger::{Changed, DomainKey, Lease, Ledger};
 use crate::wire::WatchPlace;
-use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster};
+use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -31,6 +31,10 @@ pub struct ChangeSet {
     pub leases: Vec<(String, Option<Lease>)>,
     /// `None`: deleted.
     pub vclusters: Vec<(String, Option<Arc<VCluster>>)>,
+    /// The number, or `None`: released.
+    pub domains: Vec<(DomainKey, Option<u32>)>,
+    /// Where it changed.
+    pub vni_pool: Option<VniPool>,
 }
 
 impl ChangeSet {
@@ -42,6 +46,8 @@ impl ChangeSet {
             // One that is not there any more ended long ago and is forgotten.
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
+            vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
+            domains: changed.domains.into_iter().map(|key| (key.clone(), ledger.domain(&key).map(|d| d.vni))).collect(),
             leases: changed.leases.into_iter().map(|name| (name.clone(), ledger.lease(&name).cloned())).collect(),
             vclusters: changed.vclusters.into_iter().map(|name| (name.clone(), ledger.vcluster(&name).cloned())).collect(),
         }
@@ -49,18 +55,16 @@ impl ChangeSet {
 
     /// Whether nothing that is watched changed.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-            && self.allocations.is_empty()
-            && self.tenants.is_empty()
-            && self.leases.is_empty()
-            && self.vclusters.is_empty()
+        let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
+        self.nodes.is_empty() && self.allocations.is_empty() && quotas && self.leases.is_empty()
     }
 
     /// About how many bytes it keeps in memory once the ledger has newer ones.
     fn bytes_about(&self) -> usize {
         let allocations: usize = self.allocations.iter().map(|a| allocation_bytes(a)).sum();
         let nodes: usize = self.nodes.iter().map(|n| node_bytes(n)).sum();
-        size_of::<Self>() + allocations + nodes + (self.tenants.len() + self.leases.len() + self.vclusters.len()) * 256
+        let small = self.tenants.len() + self.leases.len() + self.vclusters.len() + self.domains.len();
+        size_of::<Self>() + allocations + nodes + small * 256
     }
 }
 
@@ -148,7 +152,8 @@ mod tests {
 
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
-        ChangeSet { revision: Revision(revision), nodes: vec![], allocations: vec![], tenants, leases: vec![], vclusters: vec![] }
+        let (nodes, allocations, leases, vclusters, domains) = (vec![], vec![], vec![], vec![], vec![]);
+        ChangeSet { revision: Revision(revision), nodes, allocations, tenants, leases, vclusters, domains, vni_pool: None }
     }
 
     fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {

@@ -2,7 +2,7 @@
 //! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
 
 use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, VClusterChange};
+use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, VClusterChange};
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
@@ -12,9 +12,14 @@ use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
     Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, Refusal, RefusedClaim, Request,
-    Up, WatchAllocations, WatchPlace, WatchRequest,
+    Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
 };
-use lattice_model::{Allocation, AllocationId, AuditRecord, Generation, Incarnation, MemberId, Revision, Timestamp};
+use lattice_model::claim::ClaimShare;
+use lattice_model::network::NoVni;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, Generation, Incarnation, MemberId,
+    NodeReport, ReportItem, Revision, Timestamp, VniPool,
+};
 use openraft::error::{InstallSnapshotError, RaftError};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
@@ -127,6 +132,15 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
     let mut ledger = Ledger::default();
     let mut records = Vec::new();
     let allocation = allocation();
+    // One in a network domain, with a port that it offers.
+    let id = AllocationId(uuid::Uuid::from_u128(8));
+    let expose = vec![Exposed { name: "api".into(), port: 80, protocol: "tcp".into() }];
+    let connectivity = Connectivity { network_domain: "ml".into(), expose };
+    let spec = AllocationSpec { connectivity, nodes: 1, ..allocation.spec.clone() };
+    let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
+    let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(2) };
+    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share] };
+    let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
     let actions = [
         Action::Bootstrap { cluster: "c".into() },
         Action::Register(registration(1, 1, 0, true)),
@@ -135,12 +149,19 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::RaiseLevel { level: LEVEL_KNOWN },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVCluster { change: vcluster(), by: "u".into() },
+        Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), by: "root".into() },
+        Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
+        serving,
+        Action::Claim(claim),
+        Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
         applied.result.unwrap();
         records.extend(applied.audit);
     }
+    assert!(ledger.domains().count() == 1 && ledger.endpoints("api", None, 9).len() == 1);
     (ledger, records)
 }
 
@@ -166,6 +187,9 @@ fn decoders() -> Vec<Decoder> {
         node: crate::ledger::scenarios::node(1),
         since: Timestamp(3),
     };
+    let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
+    let domains = ledger.domain_standings(None, None, Timestamp(99));
+    let endpoints = ledger.endpoints("api", None, 9);
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
     let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
     let append =
@@ -184,6 +208,7 @@ fn decoders() -> Vec<Decoder> {
                 Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
                 Request::SetVCluster { change: vcluster(), by: "u".into() },
                 create,
+                lookup,
             ],
         ),
         decoder::<Result<Answer, Refusal>>(
@@ -201,6 +226,9 @@ fn decoders() -> Vec<Decoder> {
                 }))),
                 Err(Refusal::NotLeader { leader: Some(MemberId(2)) }),
                 Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
+                Ok(Answer::Domains(domains)),
+                Ok(Answer::Endpoints { endpoints, more: false }),
+                Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
             ],
         ),
         decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9, keys: Some(keys.clone()) }]),
@@ -229,6 +257,8 @@ fn decoders() -> Vec<Decoder> {
                 Change::Changes { revision: Revision(9), changes: vec![Change::LeaseEnded("l".into())], complete: true },
                 Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
                 Change::StartAgain { why: "w".into() },
+                Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
+                Change::VniPool(VniPool::default()),
             ],
         ),
         decoder(

@@ -9,10 +9,11 @@
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
-//! together exceed no quota, not even for a moment), *vClusters* (whose queue work stands in, and which nodes are for it, is the
-//! same for every scheduler), *allocations* (an acknowledged
-//! submission is not lost), *sessions* (who has the one terminal of an allocation is known after any restart), *leases* (one
-//! holder at a time, fenced by a rising token; renewals are the leader's memory), the
+//! together exceed no quota, not even for a moment), the cluster's *limits* (as the tenants' quotas), *vClusters* (whose queue work
+//! stands in, and which nodes are for it, is the same for every scheduler), *allocations* (an acknowledged
+//! submission is not lost), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
+//! two of them have one number, and what left one keeps it off others while it may still run), *services* (what is looked up runs),
+//! *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
 //! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
@@ -32,10 +33,13 @@ mod claims;
 mod holds;
 mod leases;
 mod level;
+mod limits;
+mod networks;
 mod nodes;
 mod recovery;
 mod reports;
 mod scripts;
+mod services;
 mod sessions;
 mod tenants;
 mod vclusters;
@@ -45,6 +49,8 @@ mod views;
 mod keyring_scenarios;
 #[cfg(test)]
 mod lease_scenarios;
+#[cfg(test)]
+mod network_scenarios;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
@@ -62,7 +68,9 @@ pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration, Urgency};
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{LEVEL_FIRST, LEVEL_KNOWN};
+pub use level::{LEVEL_FIRST, LEVEL_KNOWN, level_of};
+pub use limits::ClusterLimits;
+pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
 pub use tenants::{QuotaChange, TenantChange};
 pub use vclusters::VClusterChange;
@@ -70,7 +78,7 @@ pub use vclusters::VClusterChange;
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, InteractiveSession, Node, NodeId, Resources, Revision, Tenant,
-    Timestamp, VCluster,
+    Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,6 +138,16 @@ pub struct Ledger {
     /// What gossip is sealed with. Secret: it is told to agents alone.
     #[serde(default)]
     keyring: Keyring,
+    #[serde(default)]
+    vni_pool: VniPool,
+    /// Network domains that have a number.
+    #[serde(default)]
+    domains: BTreeMap<DomainKey, Arc<Domain>>,
+    /// Allocations that run and offer services.
+    #[serde(default)]
+    offering: BTreeSet<AllocationId>,
+    #[serde(default)]
+    limits: ClusterLimits,
 }
 
 fn level_first() -> u32 {
@@ -145,6 +163,9 @@ pub struct Holding {
     pub epoch: Epoch,
     /// How much.
     pub resources: Resources,
+    /// The number of the network domain that the claim was made in.
+    #[serde(default)]
+    pub vni: Option<u32>,
 }
 
 /// What one command did.
@@ -175,6 +196,10 @@ pub struct Changed {
     pub keyring: bool,
     /// vClusters that changed, or were deleted.
     pub vclusters: BTreeSet<String>,
+    /// Network domains that were given a number, or whose number is free again.
+    pub domains: BTreeSet<DomainKey>,
+    /// Whether the pool of those numbers is another one now.
+    pub vni_pool: bool,
 }
 
 impl Changed {
@@ -187,6 +212,8 @@ impl Changed {
         self.leases.extend(other.leases);
         self.keyring |= other.keyring;
         self.vclusters.extend(other.vclusters);
+        self.domains.extend(other.domains);
+        self.vni_pool |= other.vni_pool;
     }
 }
 
@@ -229,6 +256,10 @@ impl Default for Ledger {
             sessions: BTreeMap::new(),
             recovery: None,
             keyring: Keyring::default(),
+            vni_pool: VniPool::default(),
+            domains: BTreeMap::new(),
+            offering: BTreeSet::new(),
+            limits: ClusterLimits::default(),
         }
     }
 }
@@ -277,6 +308,9 @@ impl Ledger {
             Action::DeleteVCluster { name, by } => self.delete_vcluster(step, name, by),
             Action::CreateSession { id, allocation, by } => self.create_session(step, *id, *allocation, by),
             Action::DeleteSession { id, allocation, by } => self.delete_session(step, *id, *allocation, by),
+            Action::SetVniPool { change, by } => self.set_vni_pool(step, change, by),
+            Action::ReleaseDomains => self.release_domains(step),
+            Action::SetLimits { sensitive_pool_size, by } => self.set_limits(step, *sensitive_pool_size, by),
         }
     }
 

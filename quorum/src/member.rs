@@ -698,6 +698,10 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, .. }: &mu
             actions.extend(clocks.expiries(ledger.leases(), until));
         }
         actions.extend(rotation.due(&ledger, &core.keys_held, until));
+        // By the clock that stamped their last use: what is released has no work, so a jump of it harms nobody.
+        if !ledger.domains_due(crate::proposer::now()).is_empty() {
+            actions.push(Action::ReleaseDomains);
+        }
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();

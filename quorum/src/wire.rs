@@ -3,14 +3,15 @@
 
 use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::{Keyring, Secret};
-use crate::ledger::{Access, AuditHead, TenantChange, VClusterChange};
+use crate::ledger::{Access, AuditHead, ClusterLimits, QuotaChange, TenantChange, VClusterChange};
 use crate::roster::Roster;
 use crate::store::room::Shortage;
+use lattice_model::network::{DomainState, NoVni};
 use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster,
+    Principal, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -106,6 +107,20 @@ pub enum Request {
     DeleteTenant { name: String, by: String },
     /// All tenants, by name.
     ListTenants,
+    /// The pool that network domains have their numbers from.
+    GetVniPool,
+    /// Makes it another one. Domains keep the numbers that they have. The same again is the same success.
+    SetVniPool { change: VniPoolChange, by: String },
+    /// Network domains that have a number: of these tenants (of all where none is given), with this name (with any where none is given).
+    ListDomains { tenants: Option<Vec<String>>, name: Option<String> },
+    /// Names of services that are offered now, by these tenants (by all where none is given).
+    ListServices { tenants: Option<Vec<String>> },
+    /// Where a service is offered now, by these tenants (by all where none is given).
+    LookupService { name: String, tenants: Option<Vec<String>> },
+    /// Limits of the whole cluster.
+    GetLimits,
+    /// Makes them other ones. The same again is the same success.
+    SetLimits { sensitive_pool_size: QuotaChange, by: String },
     /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
     Stale(Box<Request>),
     /// Brings in a gossip key that the asker has drawn, or names the one that is being brought in. The leader takes the steps behind it.
@@ -190,6 +205,16 @@ pub enum Answer {
     Backup { name: String, url: String, revision: Revision, audit_records: u64 },
     /// All tenants, by name.
     Tenants(Vec<TenantStanding>),
+    /// The pool of VNIs, and what of it is in use.
+    VniPool(VniPoolStanding),
+    /// Network domains, by tenant and name.
+    Domains(Vec<DomainStanding>),
+    /// Names of services, by tenant and name; `more`: there are others behind them.
+    Services { services: Vec<ServiceStanding>, more: bool },
+    /// Where a service is offered; `more`: elsewhere as well.
+    Endpoints { endpoints: Vec<Endpoint>, more: bool },
+    /// Limits of the whole cluster, and what there is of them.
+    Limits(LimitsStanding),
     /// What the member had `age_ms` ago at the latest, when it last was in touch with the leader, or as leader with a majority.
     Stale { age_ms: u64, answer: Box<Answer> },
     /// This gossip key is brought in.
@@ -289,6 +314,71 @@ pub struct VClusterStanding {
     pub running: u32,
     /// The node whose agent serves its queue at present.
     pub served_by: Option<NodeId>,
+}
+
+/// What becomes of the pool of VNIs. What is not said stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VniPoolChange {
+    /// See [`VniPool::start`].
+    pub start: Option<u32>,
+    /// See [`VniPool::end`].
+    pub end: Option<u32>,
+    /// See [`VniPool::grace_ms`].
+    pub grace_ms: Option<u64>,
+}
+
+/// The pool of VNIs and what of it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VniPoolStanding {
+    pub pool: VniPool,
+    /// Domains that have one of its numbers.
+    pub used: u32,
+    /// Domains that have a number which it had once.
+    pub outside: u32,
+}
+
+/// A network domain as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainStanding {
+    pub tenant: String,
+    pub name: String,
+    pub vni: u32,
+    /// Its allocations that have nodes.
+    pub members: Vec<AllocationId>,
+    pub state: DomainState,
+    /// Where none has: nodes that have not said yet that nothing of its work is left there.
+    pub nodes: Vec<NodeId>,
+}
+
+/// A name under which running allocations of a tenant offer something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStanding {
+    pub tenant: String,
+    pub name: String,
+    pub endpoints: u32,
+    /// By how many allocations.
+    pub allocations: u32,
+}
+
+/// Where a service is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub tenant: String,
+    pub allocation: AllocationId,
+    pub node: NodeId,
+    /// By which other nodes reach that one.
+    pub host: String,
+    pub port: u16,
+    pub protocol: String,
+}
+
+/// Limits of the whole cluster, and what there is of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStanding {
+    pub limits: ClusterLimits,
+    /// Nodes that are claimed for sensitive use.
+    pub sensitive_nodes: u32,
 }
 
 /// A lease as the leader sees it.
@@ -437,6 +527,12 @@ pub enum Refusal {
     SessionExists { id: AllocationId, session: Uuid, node: NodeId },
     #[error("there is no session {id}")]
     NoSuchSession { id: Uuid },
+    #[error(transparent)]
+    NoVni(NoVni),
+    #[error("no service {name:?} is offered now")]
+    NoSuchService { name: String },
+    #[error("there is no network domain {name:?}")]
+    NoSuchDomain { name: String },
 }
 
 fn told(known: &[String], all: u64) -> String {
@@ -479,6 +575,13 @@ impl Refusal {
             }
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
+            Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
+            Self::NoSuchService { .. } => {
+                "a service is there while an allocation that offers it runs: `lattice service list` shows those that there are".to_owned()
+            }
+            Self::NoSuchDomain { .. } => {
+                "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
+            }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -681,6 +784,9 @@ pub struct WatchRequest {
     /// Whether vClusters are wanted (all of them).
     #[serde(default)]
     pub vclusters: bool,
+    /// Whether network domains and the pool of their numbers are wanted.
+    #[serde(default)]
+    pub domains: bool,
     /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
     /// starts again whenever its stream ends.
     #[serde(default)]
@@ -694,7 +800,17 @@ impl WatchRequest {
     /// A watch of nothing yet, that can be resumed.
     pub fn nothing() -> Self {
         let allocations = WatchAllocations::None;
-        Self { nodes: false, allocations, uid: None, tenants: false, leases: false, vclusters: false, resumable: true, since: None }
+        Self {
+            nodes: false,
+            allocations,
+            uid: None,
+            tenants: false,
+            leases: false,
+            vclusters: false,
+            domains: false,
+            resumable: true,
+            since: None,
+        }
     }
 }
 
@@ -752,6 +868,12 @@ pub enum Change {
     VCluster(Box<VCluster>),
     /// The vCluster of this name was deleted.
     VClusterDeleted(String),
+    /// This network domain has this number from now on. Who is in it is not told.
+    Domain { tenant: String, name: String, vni: u32 },
+    /// Its number is free again.
+    DomainReleased { tenant: String, name: String },
+    /// The pool that such numbers are from.
+    VniPool(VniPool),
 }
 
 /// What a member tells the leader about the agents that have a session with it, once a second, in memory only.

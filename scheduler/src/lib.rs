@@ -3,13 +3,15 @@
 //!
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
+mod domains;
 mod holdings;
 mod quotas;
 
 pub use holdings::Holdings;
 
+use domains::Domains;
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant, VCluster, hostlist};
+use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
 use quotas::Quotas;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +26,10 @@ pub struct View {
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters, by name; `default` has no record.
     pub vclusters: BTreeMap<String, VCluster>,
+    /// Network domains that have a number, by tenant and name.
+    pub domains: BTreeMap<(String, String), u32>,
+    /// Where such numbers come from; `None`: it is not known.
+    pub vni_pool: Option<VniPool>,
     /// Nodes that this agent's gossip shows alive.
     pub alive: BTreeSet<NodeId>,
 }
@@ -117,9 +123,11 @@ fn queue(view: &View) -> Vec<&Allocation> {
 
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
 /// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
-/// registered (it waits for nodes to be added, and blocks nobody), or its tenant's quotas leave no room for it.
+/// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
+/// for its network domain.
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
+    let mut domains = Domains::of(view);
     let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
     let mut blocked = BTreeSet::new();
@@ -127,7 +135,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         let queue = view.queue_of(allocation);
         let Some(lease_token) = token_of(queue).filter(|_| !blocked.contains(queue)) else { continue };
         let wanted = allocation.spec.nodes as usize;
-        if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() {
+        if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
             continue;
         }
         let named = view.named(allocation);
@@ -150,6 +158,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
             continue;
         }
         quotas.take(allocation, free.iter().map(|n| &n.id));
+        domains.take(allocation);
         let amount = |node: &Node| allocation.spec.amount_of(&node.size);
         for node in &free {
             held.take(&node.id, allocation.id, allocation.epoch, amount(node));
@@ -191,9 +200,11 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
     view.nodes.values().filter(fits).count()
 }
 
-/// What a pending allocation's tenant lacks for it, in the documents' words; `None`: its quotas leave room.
+/// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
+/// room, and there is a number for its network domain.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
-    Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"))
+    let quota = Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"));
+    quota.or_else(|| Domains::of(view).keeps_off(allocation).map(|no_vni| format!("{no_vni}; {}", no_vni.remedy())))
 }
 
 /// Why a pending allocation waits.
@@ -218,8 +229,9 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     }
     let wanted = allocation.spec.nodes as usize;
     let possible = possible(view, allocation);
-    let quotas = Quotas::of(view);
-    let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && quotas.keeps_off(a).is_none();
+    let (quotas, domains) = (Quotas::of(view), Domains::of(view));
+    let kept_off = |a: &Allocation| quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some();
+    let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
     let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = match &allocation.spec.share {
         None => format!("wants {wanted} nodes"),
@@ -227,8 +239,8 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     };
     let summary = if possible < wanted {
         format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
-    } else if let Some(quota) = headroom(view, allocation) {
-        quota
+    } else if let Some(why) = headroom(view, allocation) {
+        why
     } else if ahead > 0 {
         format!("{wants}, {free} are free; {ahead} allocation(s) submitted before it are served first")
     } else if free < wanted {

@@ -45,6 +45,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         ended_at: None,
         epoch: Epoch(0),
         shares: vec![],
+        vni: None,
         requeue_count: 0,
         excluded: vec![],
         revision: Revision(0),
@@ -54,13 +55,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
-    View {
-        nodes,
-        allocations: allocations.into_iter().map(|a| (a.id, a)).collect(),
-        tenants: BTreeMap::new(),
-        vclusters: BTreeMap::new(),
-        alive,
-    }
+    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive, ..View::default() }
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
@@ -184,6 +179,29 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     let there = of(running_on(shared(9, 1, 1, 1), "n2", half), "physics");
     v.allocations.insert(there.id, there);
     assert_eq!(placed(&v), [(id(1), vec!["n2".into()])]);
+}
+
+#[test]
+fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
+    let of = |mut allocation: Allocation, domain: &str| {
+        (allocation.spec.tenant, allocation.spec.connectivity.network_domain) = ("physics".into(), domain.into());
+        allocation
+    };
+    let queue = vec![of(pending(1, 1, 10), "a"), of(pending(2, 1, 20), "b"), of(pending(3, 1, 30), "a"), pending(4, 1, 40)];
+    let mut v = view(4, queue);
+    // Nothing is known of the pool: the quorum is the judge.
+    assert_eq!(placed(&v).len(), 4);
+    v.vni_pool = Some(VniPool { start: 1000, end: 1001, ..VniPool::default() });
+    v.domains.insert(("chemistry".into(), "a".into()), 1001);
+    // One number is left: the first has it, the third joins it, the second waits.
+    assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(1), id(3), id(4)]);
+    v.domains.insert(("physics".into(), "a".into()), 1000);
+    let why = explain(&v, &v.allocations[&id(2)]).summary;
+    assert!(why.starts_with("vni_pool_exhausted: cannot create network domain \"b\": VNI pool exhausted (2/2 in use); wait for"), "{why}");
+    assert_eq!(headroom(&v, &v.allocations[&id(3)]), None, "its domain has a number");
+    // What a pool that shrank gave once is none of its numbers.
+    v.vni_pool = Some(VniPool { start: 2000, end: 2000, ..VniPool::default() });
+    assert_eq!(placed(&v).len(), 4);
 }
 
 #[test]

@@ -85,6 +85,42 @@ impl AdminService for Api {
         Ok(Response::new(v1::ListTenantsResponse { tenants: tenants.collect() }))
     }
 
+    async fn get_vni_pool(&self, request: Request<v1::GetVniPoolRequest>) -> Result<Response<v1::VniPool>, Status> {
+        self.user(&request).await?;
+        self.vni_pool().await.map(Response::new)
+    }
+
+    async fn set_vni_pool(&self, request: Request<v1::SetVniPoolRequest>) -> Result<Response<v1::VniPool>, Status> {
+        Api::set_vni_pool(self, request).await.map(Response::new)
+    }
+
+    async fn list_network_domains(
+        &self,
+        request: Request<v1::ListNetworkDomainsRequest>,
+    ) -> Result<Response<v1::ListNetworkDomainsResponse>, Status> {
+        self.domains(request).await.map(Response::new)
+    }
+
+    async fn list_services(&self, request: Request<v1::ListServicesRequest>) -> Result<Response<v1::ListServicesResponse>, Status> {
+        self.services(request).await.map(Response::new)
+    }
+
+    async fn lookup_service(&self, request: Request<v1::LookupServiceRequest>) -> Result<Response<v1::LookupServiceResponse>, Status> {
+        self.lookup(request).await.map(Response::new)
+    }
+
+    async fn get_limits(&self, request: Request<v1::GetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
+        self.user(&request).await?;
+        self.limits().await.map(Response::new)
+    }
+
+    async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
+        let by = self.operator(&request).await?.name;
+        let sensitive_pool_size = quota_change(request.into_inner().sensitive_pool_size);
+        self.done(&Ask::SetLimits { sensitive_pool_size, by }).await?;
+        self.limits().await.map(Response::new)
+    }
+
     async fn list_gossip_keys(&self, request: Request<v1::ListGossipKeysRequest>) -> Result<Response<v1::ListGossipKeysResponse>, Status> {
         self.user(&request).await?;
         match self.quorum.call(&Ask::ListKeys, ANSWER).await.map_err(|e| status(&e))? {
@@ -132,6 +168,15 @@ fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
 }
 
 impl Api {
+    async fn limits(&self) -> Result<v1::Limits, Status> {
+        match self.quorum.call(&Ask::GetLimits, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Limits(now) => {
+                Ok(v1::Limits { sensitive_pool_size: now.limits.sensitive_pool_size, sensitive_nodes: now.sensitive_nodes })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn set_tenant(&self, request: Request<v1::TenantRequest>, create: bool) -> Result<Response<v1::TenantResponse>, Status> {
         let by = self.operator(&request).await?.name;
         let v1::TenantRequest { name, max_nodes, max_concurrent_allocations } = request.into_inner();

@@ -1,5 +1,6 @@
 //! `AllocationService`: submissions and their life. Output and launches are in files of their own.
 
+use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
 use super::{Api, attaching, launching, output};
@@ -7,9 +8,11 @@ use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, Revision, SharePhase, Timestamp, hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, MemoryKill, Node, NodeId, Revision, SharePhase, Timestamp,
+    hostlist,
 };
 use lattice_quorum::client::CallError;
+use lattice_quorum::ledger::{LEVEL_FIRST, level_of};
 use lattice_quorum::wire::{Answer, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -64,6 +67,7 @@ impl AllocationService for Api {
             }
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        self.understood(&spec).await?;
         let claim = self.placing.newcomer(id, &spec, &owner);
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim };
         match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
@@ -84,6 +88,7 @@ impl AllocationService for Api {
         };
         caller.check(allocation.id, &allocation.owner)?;
         let mut shown = v1::Allocation { age_ms, ..lattice_api::allocation::to_proto(&allocation) };
+        shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
         if allocation.state == AllocationState::Pending
             && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
         {
@@ -170,7 +175,8 @@ impl AllocationService for Api {
             .into_iter()
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
-        let allocation = Some(lattice_api::allocation::to_proto(&allocation));
+        let network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
+        let allocation = Some(v1::Allocation { network_note, ..lattice_api::allocation::to_proto(&allocation) });
         Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim }))
     }
 
@@ -212,6 +218,19 @@ impl AllocationService for Api {
 }
 
 impl Api {
+    /// Refuses what a member of the version before would leave out of a specification without a word.
+    async fn understood(&self, spec: &AllocationSpec) -> Result<(), Status> {
+        let needed = level_of(spec);
+        if needed == LEVEL_FIRST {
+            return Ok(());
+        }
+        match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Status(now) if now.level >= needed => Ok(()),
+            Answer::Status(now) => Err(status(&CallError::Refused(Refusal::ClusterLevel { needed, now: now.level }))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };

@@ -49,11 +49,16 @@ impl Api {
     /// runs (`lattice dev`).
     pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
         let user = self.user(request).await?;
-        if user.is_root() || user.uid == nix::unistd::geteuid().as_raw() {
+        if is_operator(&user) {
             return Ok(user);
         }
         Err(Status::permission_denied(format!("{} is no operator: ask root on a machine whose agent has the role api", user.name)))
     }
+}
+
+/// Whether a user that the agent vouches for is an operator: root, or the one as whom the agent itself runs.
+pub(super) fn is_operator(user: &Principal) -> bool {
+    user.is_root() || user.uid == nix::unistd::geteuid().as_raw()
 }
 
 impl Caller {

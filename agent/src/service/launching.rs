@@ -473,6 +473,7 @@ mod tests {
             ended_at: None,
             epoch: Epoch(epoch),
             shares: Vec::new(),
+            vni: None,
             requeue_count: 0,
             excluded: Vec::new(),
             revision: lattice_model::Revision(1),

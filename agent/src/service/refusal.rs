@@ -19,7 +19,9 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchLease { .. }
                 | Refusal::NoSuchTenant { .. }
                 | Refusal::NoSuchVCluster { .. }
-                | Refusal::NoSuchSession { .. } => Status::not_found(text),
+                | Refusal::NoSuchSession { .. }
+                | Refusal::NoSuchService { .. }
+                | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
                 }

@@ -157,6 +157,9 @@ fn event(changes: &[Change], uid: Option<u32>) -> v1::WatchEvent {
             | Change::TenantDeleted(_)
             | Change::VCluster(_)
             | Change::VClusterDeleted(_)
+            | Change::Domain { .. }
+            | Change::DomainReleased { .. }
+            | Change::VniPool(_)
             | Change::Start { .. }
             | Change::Changes { .. }
             | Change::StartAgain { .. } => {}

@@ -3,7 +3,7 @@ use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
 use lattice_model::spec::{Entrypoint, RequeuePolicy};
-use lattice_model::{Constraints, Data, DataMount, LivenessProbe, ProbeCheck};
+use lattice_model::{Connectivity, Constraints, Data, DataMount, Exposed, LivenessProbe, ProbeCheck};
 use proptest::prelude::*;
 
 fn minimal() -> v1::AllocationSpec {
@@ -53,6 +53,11 @@ fn mounted(source: &str, access: &str, tier_hint: &str) -> v1::Data {
     v1::Data { mounts: vec![mount], ..Default::default() }
 }
 
+fn exposed(name: &str, port: u32, protocol: &str) -> Option<v1::Connectivity> {
+    let expose = v1::connectivity::Expose { name: name.into(), port, protocol: protocol.into() };
+    Some(v1::Connectivity { network_domain: String::new(), expose: vec![expose] })
+}
+
 fn probed(probe_type: &str, port: u32, path: &str) -> Option<v1::LivenessProbe> {
     Some(v1::LivenessProbe { probe_type: probe_type.into(), port, path: path.into(), ..Default::default() })
 }
@@ -70,8 +75,10 @@ fn defaults_are_applied() {
     said.data = Some(v1::Data { scratch_per_node: "500GB".into(), ..Default::default() });
     said.telemetry_mode = "prod".into();
     said.on_isolation = "continue".into();
+    said.connectivity = exposed("", 8080, "");
     let model = to_model(&said).unwrap();
     assert_eq!((model.requeue, model.requeues_max, model.preemption_class), (RequeuePolicy::OnNodeFailure, 3, 0));
+    assert_eq!(model.connectivity.expose, [Exposed { name: "a".into(), port: 8080, protocol: "tcp".into() }]);
     let probe = model.liveness_probe.unwrap();
     let seconds = [probe.initial_delay, probe.period, probe.timeout].map(|d| d.as_secs());
     assert_eq!((probe.check, seconds, probe.failures_max), (ProbeCheck::Http { path: "/".into() }, [10, 30, 5], 3));
@@ -86,7 +93,7 @@ fn defaults_are_applied() {
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 19] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
@@ -99,13 +106,6 @@ fn what_is_not_built_is_refused_by_name() {
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
         ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
         ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
-        ("--network-domain", |s| {
-            s.connectivity = Some(v1::Connectivity { network_domain: "d".into(), ..Default::default() });
-        }),
-        ("--network-domain", |s| s.connectivity = Some(v1::Connectivity::default())),
-        ("--expose", |s| {
-            s.connectivity = Some(v1::Connectivity { expose: vec![Default::default()], ..Default::default() });
-        }),
         ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
         ("--checkpoint", |s| s.checkpoint = Some(v1::Checkpoint::default())),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
@@ -126,7 +126,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 29] = [
+    let cases: [(&str, Change); 32] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -163,6 +163,9 @@ fn bad_values_are_refused_by_name() {
         ("liveness-probe", |s| s.liveness_probe = probed("tcp", 65_536, "")),
         ("liveness-probe", |s| s.liveness_probe = probed("tcp", 80, "/x")),
         ("liveness-probe", |s| s.liveness_probe = probed("http", 0, "/x")),
+        ("expose", |s| s.connectivity = exposed("a", 65_536, "")),
+        ("expose", |s| s.connectivity = exposed("a b", 80, "")),
+        ("network-domain", |s| s.connectivity = Some(v1::Connectivity { network_domain: "a\n".into(), expose: vec![] })),
         ("env", |s| drop(s.env.insert("PMI_RANK".into(), "0".into()))),
         ("uenv", |s| s.environment = Some(v1::Environment { uenv: "/a.sqfs".into(), ..Default::default() })),
     ];
@@ -246,6 +249,15 @@ fn probe() -> impl Strategy<Value = LivenessProbe> {
     )
 }
 
+fn connectivity() -> impl Strategy<Value = Connectivity> {
+    let exposed = ("[a-zä]{1,9}", 1..=u16::MAX, "[a-z0-9]{1,9}").prop_map(|(name, port, protocol)| Exposed { name, port, protocol });
+    ("[a-zä ]{0,9}", prop::collection::vec(exposed, 0..4)).prop_map(|(network_domain, mut expose)| {
+        expose.sort();
+        expose.dedup_by(|a, b| (&a.name, a.port) == (&b.name, b.port));
+        Connectivity { network_domain, expose }
+    })
+}
+
 prop_compose! {
     fn binding()(
         cpu_bind in prop::sample::select(CpuBind::NAMES.to_vec()),
@@ -273,6 +285,7 @@ prop_compose! {
         data in data(),
         liveness_probe in prop::option::of(probe()),
         pty in prop::option::of((1..=u16::MAX, 1..=u16::MAX)),
+        connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
     ) -> AllocationSpec {
@@ -291,7 +304,8 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity,
+            sensitive: false,
         }
     }
 }

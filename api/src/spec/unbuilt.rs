@@ -30,7 +30,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         env: _,
         requeue: _,
         data: _,
-        connectivity,
+        connectivity: _,
         depends_on,
         checkpoint,
         telemetry_mode,
@@ -68,10 +68,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
     not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
-    if let Some(v1::Connectivity { network_domain, expose }) = connectivity {
-        not_built("--expose", !expose.is_empty())?;
-        not_built("--network-domain", !network_domain.is_empty() || expose.is_empty())?;
-    }
     not_built("--depends-on", !depends_on.is_empty())?;
     not_built("--checkpoint", checkpoint.is_some())?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;

@@ -30,6 +30,9 @@ pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
 
 fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
     let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
+    if !allocation.network_note.is_empty() {
+        text.push_str(&format!("Of its network domain: {}\n", allocation.network_note));
+    }
     if !explained.nodes.is_empty() {
         let mut table = Table::new(&["NODE", "REASON"]);
         for node in &explained.nodes {

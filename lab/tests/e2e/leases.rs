@@ -129,6 +129,7 @@ fn quarantine(w: &World) {
 fn behind(w: &World) {
     refused(w, &["lease", "grant", "a"], 4, &["not yet at this cluster level", "lattice quorum status"]);
     refused(w, &["node", "cordon", "n1", "--reason", "x"], 4, &["not yet at this cluster level"]);
+    refused(w, &["submit", "--network-domain", "a", "--", "/bin/true"], 4, &["not yet at this cluster level"]);
     w.completed(&w.submit(&["--", "/bin/true"]));
     // The member is restarted as what it is.
     let config = w.dir.join("member-1/quorum.yaml");

@@ -27,11 +27,13 @@ mod logs;
 mod member_disk;
 mod members;
 mod mpi;
+mod network;
 mod outage;
 mod partitions;
 mod probe;
 mod recovery;
 mod refusal;
+mod services;
 mod sessions;
 mod supervisor;
 mod survival;
@@ -59,6 +61,8 @@ fn main() -> ExitCode {
         data::trials(),
         hooks::trials(),
         probe::trials(),
+        network::trials(),
+        services::trials(),
         refusal::trials(),
         identity::trials(),
         isolation::trials(),

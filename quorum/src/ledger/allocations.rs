@@ -84,6 +84,8 @@ impl Ledger {
         let at = step.at;
         self.drop_session(step, id, actor);
         self.usage_shrinks(id);
+        self.leave_domain(step, id);
+        self.close_services(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = reason.state();
         allocation.ended_at = Some(at);
@@ -115,10 +117,13 @@ impl Ledger {
     pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason) {
         self.drop_session(step, id, "quorum");
         self.usage_shrinks(id);
+        self.leave_domain(step, id);
+        self.close_services(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);
         allocation.claimed_at = None;
+        allocation.vni = None;
         allocation.started_at = None;
         let nodes: Vec<NodeId> = std::mem::take(&mut allocation.shares).into_iter().map(|s| s.node).collect();
         self.leave(step, nodes);

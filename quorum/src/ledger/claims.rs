@@ -52,11 +52,15 @@ impl Ledger {
         if let Some(excess) = self.excess_of_claim(&allocation, claim) {
             return Err(Refusal::Quota(excess));
         }
+        if let Some(excess) = self.excess_of_sensitive(&allocation, claim) {
+            return Err(Refusal::Quota(excess));
+        }
+        let vni = self.vni_for(&allocation)?;
 
         let epoch = Epoch(self.epoch.0 + 1);
         self.epoch = epoch;
         for share in &claim.shares {
-            let held = Holding { allocation: id, epoch, resources: share.resources };
+            let held = Holding { allocation: id, epoch, resources: share.resources, vni };
             self.holdings.entry(share.node.clone()).or_default().push(held);
             step.changed.desired.insert(share.node.clone());
         }
@@ -65,10 +69,14 @@ impl Ledger {
             allocation.state = AllocationState::Staging;
             allocation.epoch = epoch;
             allocation.claimed_at = Some(at);
+            allocation.vni = vni;
             allocation.shares =
                 claim.shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: SharePhase::Claimed }).collect();
         }
         self.usage_grows(id);
+        if let Some(vni) = vni {
+            self.join_domain(step, id, vni);
+        }
         let head = claim.shares.first().map(|s| &s.node);
         let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
         self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);

@@ -3,9 +3,9 @@
 use super::access::Access;
 use super::keyring::Secret;
 use super::signing::SignedHead;
-use super::tenants::TenantChange;
+use super::tenants::{QuotaChange, TenantChange};
 use super::vclusters::VClusterChange;
-use crate::wire::{HeldShare, Refusal};
+use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
     Principal, ReportItem, Resources, Revision, Timestamp,
@@ -101,6 +101,12 @@ pub enum Action {
     CreateSession { id: Uuid, allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::DeleteSession`].
     DeleteSession { id: Uuid, allocation: AllocationId, by: Principal },
+    /// See [`crate::wire::Request::SetVniPool`].
+    SetVniPool { change: VniPoolChange, by: String },
+    /// The leader's clock says that network domains have been without work for long enough.
+    ReleaseDomains,
+    /// See [`crate::wire::Request::SetLimits`].
+    SetLimits { sensitive_pool_size: QuotaChange, by: String },
 }
 
 /// What a command is for. Where there is too little room on the disk, the less urgent are refused.
@@ -145,10 +151,8 @@ impl Action {
     /// The cluster level that it needs. Raising the level needs none: it is proposed when every member knows it.
     pub fn level(&self) -> u32 {
         match self {
-            // Members of before would lose what says that it is one.
-            Self::Submit { spec, .. } if spec.session => 5,
+            Self::Submit { spec, .. } => super::level_of(spec),
             Self::Bootstrap { .. }
-            | Self::Submit { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)
             | Self::Register(_)
@@ -175,7 +179,10 @@ impl Action {
             | Self::SetVCluster { .. }
             | Self::DeleteVCluster { .. }
             | Self::CreateSession { .. }
-            | Self::DeleteSession { .. } => 5,
+            | Self::DeleteSession { .. }
+            | Self::SetVniPool { .. }
+            | Self::ReleaseDomains
+            | Self::SetLimits { .. } => 5,
         }
     }
 
@@ -195,6 +202,8 @@ impl Action {
             | Self::RetireKey { .. }
             | Self::SetVCluster { .. }
             | Self::CreateSession { .. }
+            | Self::SetVniPool { .. }
+            | Self::SetLimits { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -207,6 +216,7 @@ impl Action {
             | Self::RevokeLease { .. }
             | Self::SetHold { .. }
             | Self::LiftHold { .. }
+            | Self::ReleaseDomains
             | Self::DeleteTenant { .. }
             | Self::DeleteVCluster { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
@@ -246,6 +256,9 @@ impl Action {
             | Self::DeleteVCluster { .. }
             | Self::CreateSession { .. }
             | Self::DeleteSession { .. }
+            | Self::SetVniPool { .. }
+            | Self::ReleaseDomains
+            | Self::SetLimits { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::SetVCluster { change, .. } => change.bytes_about(),
             Self::SetHold { reason, .. } => 256 + reason.len(),

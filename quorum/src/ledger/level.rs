@@ -6,14 +6,19 @@
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::AuditAction;
+use lattice_model::{AllocationSpec, AuditAction, Connectivity};
 
 /// The level of a cluster that has agreed on none: version 0.1's first commands.
 pub const LEVEL_FIRST: u32 = 1;
 /// The highest level that this program understands. 2: leases of users, holds, levels, tenants. 3: what nodes run is adopted
 /// after a recovery from a backup. 4: a report under a claim that another one followed is answered with its refusal. 5: gossip keys;
-/// vClusters, and a label of none is refused; interactive sessions.
+/// vClusters, and a label of none is refused; interactive sessions; network domains, services, limits of the whole cluster.
 pub const LEVEL_KNOWN: u32 = 5;
+
+/// The level at which every member understands this specification: one that does not would leave out what it does not know.
+pub fn level_of(spec: &AllocationSpec) -> u32 {
+    if spec.session || spec.sensitive || spec.connectivity != Connectivity::default() { 5 } else { LEVEL_FIRST }
+}
 
 impl Ledger {
     /// The committed level.

@@ -4,15 +4,17 @@ use super::keyring::{CONFIGURED, Keyring, Secret};
 use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
 use super::{
-    Access, AccessKind, Action, Applied, AuditHead, Command, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange, Registration,
-    SCHEDULER_LEASE, TenantChange, VClusterChange, scheduler_lease,
+    Access, AccessKind, Action, Applied, AuditHead, Command, DomainKey, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange,
+    Registration, SCHEDULER_LEASE, TenantChange, VClusterChange, scheduler_lease,
 };
 use crate::history::ChangeSet;
 use crate::pack;
+use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, HoldKind, MemberId, Node, NodeId,
-    NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant, Timestamp, VCluster,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Claim, Connectivity, EndReason, Epoch, Exposed,
+    HoldKind, MemberId, Node, NodeId, NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant,
+    Timestamp, VCluster, VniPool,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +99,17 @@ enum Move {
     Release {
         stale: bool,
     },
+    /// A pool of a few numbers.
+    Pool {
+        start: u32,
+        size: u32,
+        grace: u64,
+    },
+    /// Network domains whose time is over.
+    Domains,
+    Limits {
+        sensitive: QuotaChange,
+    },
     Expire {
         stale: bool,
     },
@@ -128,10 +141,10 @@ fn a_quota() -> impl Strategy<Value = QuotaChange> {
 fn a_move() -> impl Strategy<Value = Move> {
     let (id, node, node_again) = (0..IDS, 0..NODES, 0..NODES);
     prop_oneof![
-        2 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32, prop::bool::weighted(0.15))
+        3 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32, prop::bool::weighted(0.15))
             .prop_map(|(id, nodes, requeue, max, owner, named)| Move::Submit { id, nodes, requeue, max, owner, named }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        17 => (id.clone(), prop::collection::vec(node.clone(), 1..4), any::<bool>(), 0..12u8)
+        20 => (id.clone(), prop::collection::vec(node.clone(), 1..4), prop::bool::weighted(0.3), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
@@ -150,6 +163,9 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (0..2u128, 0..3u32, prop::bool::weighted(0.2)).prop_map(|(id, owner, delete)| Move::Session { id, owner, delete }),
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
+        1 => (999..1004u32, 1..6u32, 0..60u64).prop_map(|(start, size, grace)| Move::Pool { start, size, grace }),
+        4 => Just(Move::Domains),
+        1 => a_quota().prop_map(|sensitive| Move::Limits { sensitive }),
         1 => prop_oneof![
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
             (0..2u64, 0..3u8).prop_map(|(member, key)| Move::Key { member, key }),
@@ -174,18 +190,25 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             // Another one is of a tenant.
             let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
             let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
-            let spec = AllocationSpec { share, tenant, vcluster, session: number % 2 == 0, ..spec(nodes, policy, max) };
+            // Some name one of three domains, some offer a port, some are sensitive.
+            let network_domain = ["", "a", "b", "c"][usize::try_from(number % 4).unwrap()].to_owned();
+            let port = |port| Exposed { name: "api".into(), port, protocol: "tcp".into() };
+            let expose = (number % 3 == 0).then(|| port(80)).into_iter().collect();
+            let connectivity = Connectivity { network_domain, expose };
+            let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
+            let spec = AllocationSpec { share, tenant, vcluster, session, connectivity, sensitive, ..spec(nodes, policy, max) };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
         Move::Claim { id: number, nodes, half: small, stale } => {
-            // Mostly one that waits, in a queue that is served.
+            // Mostly one that waits, in a queue that is served, and not always the same: the first may get no number, or no room.
             let served = |a: &Allocation| {
                 let queue = ledger.queue_of(&a.spec.vcluster);
                 if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
             };
-            let waiting = ledger.allocations().find(|a| a.state == AllocationState::Pending && stale > 3 && served(a));
-            let number = waiting.map_or(id(number), |a| a.id);
+            let waits = |a: &&Arc<Allocation>| a.state == AllocationState::Pending && stale > 3 && served(a);
+            let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
+            let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
             let wanted = allocation.map_or(1, |a| a.spec.nodes as usize);
             let label = allocation.map_or("", |a| &a.spec.vcluster);
@@ -288,6 +311,12 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let renewed = lease.map_or(Revision(0), |l| l.renewed);
             Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
         }
+        Move::Pool { start, size, grace } => {
+            let change = VniPoolChange { start: Some(start), end: Some(start + size), grace_ms: Some(grace) };
+            Action::SetVniPool { change, by: "root".into() }
+        }
+        Move::Domains => Action::ReleaseDomains,
+        Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),
             by: user(0),
@@ -345,6 +374,38 @@ fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
             .collect();
         assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
     }
+}
+
+/// Who names a domain and has nodes is in it, under a number that no other domain has and that no node may still use for another.
+fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
+    let mut numbers = BTreeMap::new();
+    for (key, domain) in ledger.domains() {
+        assert!(numbers.insert(domain.vni, key).is_none(), "two domains have VNI {}", domain.vni);
+        let stands = |a: &&Arc<Allocation>| matches!(a.state, AllocationState::Staging | AllocationState::Running);
+        let named = ledger.allocations().filter(stands).filter(|a| super::domain_of(&a.spec).as_ref() == Some(key));
+        let named: BTreeSet<AllocationId> = named.inspect(|a| assert_eq!(a.vni, Some(domain.vni))).map(|a| a.id).collect();
+        assert_eq!((&named, named.is_empty()), (&domain.members, domain.idle_since.is_some()));
+    }
+    for known in ledger.nodes() {
+        for held in ledger.holdings(&known.id) {
+            let key = ledger.allocation(held.allocation).and_then(|a| super::domain_of(&a.spec));
+            assert_eq!(held.vni.and_then(|vni| numbers.get(&vni).copied()), key.as_ref(), "{held:?}");
+        }
+    }
+}
+
+/// What is offered is offered by what runs, and all of that is.
+fn invariant_services_are_of_what_runs(ledger: &Ledger) {
+    let runs: BTreeSet<AllocationId> = ledger.allocations().filter(|a| super::services::offers(a)).map(|a| a.id).collect();
+    assert_eq!(ledger.offering, runs);
+    let found: BTreeSet<AllocationId> = ledger.endpoints("api", None, usize::MAX).iter().map(|e| e.allocation).collect();
+    assert_eq!(found, runs);
+}
+
+/// There are more nodes for sensitive use than before only up to the limit.
+fn invariant_sensitive_nodes_are_limited(before: &Ledger, after: &Ledger) {
+    let (was, now) = (before.limits().sensitive_nodes, after.limits());
+    assert!(now.sensitive_nodes <= was || now.limits.sensitive_pool_size.is_none_or(|limit| now.sensitive_nodes <= limit));
 }
 
 /// What is signed is there, lies before its signature, and is signed with a key that is on record.
@@ -494,6 +555,9 @@ fn play(moves: &[Move]) -> History {
         };
         invariant_sessions_are_of_what_runs(&ledger);
         invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
+        invariant_each_domain_has_a_number_of_its_own(&ledger);
+        invariant_services_are_of_what_runs(&ledger);
+        invariant_sensitive_nodes_are_limited(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");
@@ -519,6 +583,8 @@ struct Watcher {
     tenants: BTreeMap<String, Arc<Tenant>>,
     leases: BTreeMap<String, (NodeId, u64, u64)>,
     vclusters: BTreeMap<String, Arc<VCluster>>,
+    domains: BTreeMap<DomainKey, u32>,
+    vni_pool: VniPool,
 }
 
 impl Watcher {
@@ -529,6 +595,8 @@ impl Watcher {
             tenants: ledger.tenants().map(|t| (t.name.clone(), Arc::clone(t))).collect(),
             leases: ledger.leases().map(|(name, l)| (name.to_owned(), (l.holder.clone(), l.token, l.ttl_ms))).collect(),
             vclusters: ledger.vclusters().map(|v| (v.name.clone(), Arc::clone(v))).collect(),
+            domains: ledger.domains().map(|(key, domain)| (key.clone(), domain.vni)).collect(),
+            vni_pool: ledger.vni_pool(),
         }
     }
 
@@ -553,6 +621,13 @@ impl Watcher {
                 None => drop(self.leases.remove(name)),
             }
         }
+        for (key, vni) in &set.domains {
+            match vni {
+                Some(vni) => drop(self.domains.insert(key.clone(), *vni)),
+                None => drop(self.domains.remove(key)),
+            }
+        }
+        self.vni_pool = set.vni_pool.unwrap_or(self.vni_pool);
     }
 }
 
@@ -659,6 +734,10 @@ fn histories_are_not_idle() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let moves = prop::collection::vec(a_move(), 120);
-    let claims: usize = (0..20).map(|_| play(&moves.new_tree(&mut runner).unwrap().current()).claims).sum();
+    let histories: Vec<History> = (0..20).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let claims: usize = histories.iter().map(|history| history.claims).sum();
     assert!(claims > 60, "{claims} claims in 20 histories exercise little");
+    let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
+    let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 20 histories exercise little");
 }

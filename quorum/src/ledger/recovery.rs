@@ -198,7 +198,7 @@ impl Ledger {
     fn take_up(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        let holding = Holding { allocation: id, epoch, resources: share.resources };
+        let holding = Holding { allocation: id, epoch, resources: share.resources, vni: share.vni };
         self.holdings.entry(node.clone()).or_default().push(holding);
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
@@ -218,6 +218,9 @@ impl Ledger {
             Some(phase) => {
                 if newer {
                     self.adopt_allocation(step, node, held);
+                }
+                if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
+                    self.adopt_vni(step, id, vni);
                 }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
@@ -247,6 +250,7 @@ impl Ledger {
         allocation.state = AllocationState::Staging;
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
+        allocation.vni = share.vni;
         allocation.claimed_at = Some(step.at);
         allocation.started_at = None;
         allocation.revision = step.revision;
@@ -257,12 +261,13 @@ impl Ledger {
         for other in others {
             let holdings = self.holdings.entry(other.node).or_default();
             if !holdings.iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
-                holdings.push(Holding { allocation: id, epoch, resources: other.resources });
+                holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni: share.vni });
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
+        self.close_services(id);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(step, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
     }
@@ -288,6 +293,7 @@ impl Ledger {
             allocation.started_at = Some(at);
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
             step.changed.desired.extend(nodes);
+            self.open_services(id);
         }
     }
 

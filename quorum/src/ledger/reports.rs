@@ -81,6 +81,7 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
         step.changed.desired.extend(nodes);
+        self.open_services(id);
         self.record(step, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
     }
 

@@ -1,12 +1,12 @@
 //! One story at a time, as people tell them.
 
-use super::{Action, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use super::{Action, Applied, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId,
-    NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses,
+    NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
 };
 use std::path::Path;
 use uuid::Uuid;
@@ -77,9 +77,25 @@ impl Story {
     }
 
     pub(super) fn act(&mut self, action: Action) -> Result<Outcome, Refusal> {
+        self.apply(action).result
+    }
+
+    /// Does it, and gives the audit records that it made.
+    pub(super) fn acted(&mut self, action: Action) -> Vec<AuditRecord> {
+        let applied = self.apply(action);
+        applied.result.unwrap();
+        applied.audit
+    }
+
+    fn apply(&mut self, action: Action) -> Applied {
         self.index += 1;
-        let command = Command { at: Timestamp(self.index * 1000), action };
-        self.ledger.apply(Revision(self.index), &command).result
+        let command = Command { at: self.now(), action };
+        self.ledger.apply(Revision(self.index), &command)
+    }
+
+    /// The time of the last command.
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp(self.index * 1000)
     }
 
     pub(super) fn done(&mut self, action: Action) {
@@ -98,7 +114,7 @@ impl Story {
         assert!(matches!(self.act(Action::Claim(claim)), Ok(Outcome::Claimed { .. })));
     }
 
-    fn proposal(&self, number: u128, nodes: &[u8]) -> Claim {
+    pub(super) fn proposal(&self, number: u128, nodes: &[u8]) -> Claim {
         let shares = nodes
             .iter()
             .map(|n| ClaimShare {

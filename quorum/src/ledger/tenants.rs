@@ -42,7 +42,7 @@ pub enum QuotaChange {
 }
 
 impl QuotaChange {
-    fn over(self, before: Option<u32>) -> Option<u32> {
+    pub(super) fn over(self, before: Option<u32>) -> Option<u32> {
         match self {
             Self::Keep => before,
             Self::Unlimited => None,

@@ -97,6 +97,7 @@ impl Ledger {
                 resources: held.resources,
                 nodes: allocation.nodes().map(|n| (n.clone(), mesh(n))).collect(),
                 spec: allocation.spec.clone(),
+                vni: held.vni,
                 requeue_count: allocation.requeue_count,
             });
         }

@@ -28,6 +28,8 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Allocations in one answer.
 const LIST_MAX: u32 = 1000;
+/// Names of services, or endpoints, in one answer.
+const SERVICES_MAX: usize = 10_000;
 
 /// What a member passes on to the leader.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,6 +54,8 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::Members
         | Request::GetAllocation { .. }
         | Request::ListNodes
+        | Request::ListServices { .. }
+        | Request::LookupService { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewCertificate { .. } => {
             return Ok(());
@@ -88,6 +92,11 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::CreateSession { .. }
         | Request::DeleteSession { .. }
         | Request::ListSessions
+        | Request::GetVniPool
+        | Request::SetVniPool { .. }
+        | Request::ListDomains { .. }
+        | Request::GetLimits
+        | Request::SetLimits { .. }
         | Request::StateHash
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
@@ -117,6 +126,11 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         | Request::ListKeys
         | Request::ListVClusters
         | Request::ListSessions
+        | Request::GetVniPool
+        | Request::ListDomains { .. }
+        | Request::ListServices { .. }
+        | Request::LookupService { .. }
+        | Request::GetLimits
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -145,6 +159,8 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::DeleteVCluster { name, by } => (Action::DeleteVCluster { name, by }, 0),
         Request::CreateSession { id, allocation, by } => (Action::CreateSession { id, allocation, by }, 0),
         Request::DeleteSession { id, allocation, by } => (Action::DeleteSession { id, allocation, by }, 0),
+        Request::SetVniPool { change, by } => (Action::SetVniPool { change, by }, 0),
+        Request::SetLimits { sensitive_pool_size, by } => (Action::SetLimits { sensitive_pool_size, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -236,6 +252,13 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListTenants
         | Request::ListVClusters
         | Request::ListSessions
+        | Request::GetVniPool
+        | Request::SetVniPool { .. }
+        | Request::ListDomains { .. }
+        | Request::ListServices { .. }
+        | Request::LookupService { .. }
+        | Request::GetLimits
+        | Request::SetLimits { .. }
         | Request::Stale(_)
         | Request::Submit { .. }
         | Request::Cancel { .. }
@@ -287,6 +310,32 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
+        Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_standing())),
+        Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
+        Request::ListDomains { tenants, name } => {
+            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::proposer::now());
+            match name {
+                Some(name) if found.is_empty() => Err(Refusal::NoSuchDomain { name: name.clone() }),
+                Some(_) | None => Ok(Answer::Domains(found)),
+            }
+        }
+        Request::ListServices { tenants } => {
+            // One more than is shown tells whether there are more.
+            let mut services = ledger.services(tenants.as_deref(), SERVICES_MAX + 1);
+            let more = services.len() > SERVICES_MAX;
+            services.truncate(SERVICES_MAX);
+            Ok(Answer::Services { services, more })
+        }
+        Request::LookupService { name, tenants } => {
+            let mut endpoints = ledger.endpoints(name, tenants.as_deref(), SERVICES_MAX + 1);
+            let more = endpoints.len() > SERVICES_MAX;
+            endpoints.truncate(SERVICES_MAX);
+            if endpoints.is_empty() {
+                Err(Refusal::NoSuchService { name: name.clone() })
+            } else {
+                Ok(Answer::Endpoints { endpoints, more })
+            }
+        }
         _ => return None,
     })
 }

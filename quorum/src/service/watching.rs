@@ -12,12 +12,12 @@
 
 use super::Packets;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
-use crate::ledger::Lease;
+use crate::ledger::{DomainKey, Lease};
 use crate::member::Core;
 use crate::pack::pack;
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
-use lattice_model::{Allocation, Node, Revision, Tenant, VCluster};
+use lattice_model::{Allocation, Node, Revision, Tenant, VCluster, VniPool};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -102,6 +102,8 @@ struct List {
     tenants: Vec<Arc<Tenant>>,
     leases: Vec<(String, Lease)>,
     vclusters: Vec<Arc<VCluster>>,
+    domains: Vec<(DomainKey, u32)>,
+    vni_pool: Option<VniPool>,
 }
 
 /// Made one by one, as they are sent.
@@ -114,7 +116,9 @@ impl List {
         let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
         let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
         let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
-        Box::new(tenants.chain(vclusters).chain(leases).chain(nodes).chain(allocations))
+        let pool = self.vni_pool.into_iter().map(Change::VniPool);
+        let domains = self.domains.into_iter().map(|(key, vni)| told_domain(key, Some(vni)));
+        Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 }
 
@@ -238,7 +242,9 @@ impl Watch<'_> {
         let tenants = if self.wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
         let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
         let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
-        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters }
+        let domains = ledger.domains().filter(|_| self.wanted.domains).map(|(key, domain)| (key.clone(), domain.vni)).collect();
+        let vni_pool = self.wanted.domains.then(|| ledger.vni_pool());
+        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool }
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
@@ -256,6 +262,8 @@ impl Watch<'_> {
             Some(tenant) => Change::Tenant(Box::new((**tenant).clone())),
             None => Change::TenantDeleted(name.clone()),
         });
+        let pool = set.vni_pool.filter(|_| self.wanted.domains).into_iter().map(Change::VniPool);
+        let domains = set.domains.iter().filter(|_| self.wanted.domains).map(|(key, vni)| told_domain(key.clone(), *vni));
         let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| told_lease(name, lease.as_ref()));
         let vclusters = set.vclusters.iter().filter(|_| self.wanted.vclusters).map(|(name, vcluster)| match vcluster {
             Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
@@ -263,7 +271,7 @@ impl Watch<'_> {
         });
         let nodes = set.nodes.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
         let allocations = set.allocations.iter().filter(|a| self.concerns(a)).map(|a| Change::Allocation(Box::new((**a).clone())));
-        Box::new(tenants.chain(vclusters).chain(leases).chain(nodes).chain(allocations))
+        Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 
     /// Tells what of a set concerns this watch; `false`: nothing does.
@@ -332,6 +340,13 @@ fn told_lease(name: &str, lease: Option<&Lease>) -> Change {
     }))
 }
 
+fn told_domain((tenant, name): DomainKey, vni: Option<u32>) -> Change {
+    match vni {
+        Some(vni) => Change::Domain { tenant, name, vni },
+        None => Change::DomainReleased { tenant, name },
+    }
+}
+
 fn bytes_about(change: &Change) -> usize {
     match change {
         Change::Node(node) => node_bytes(node),
@@ -341,7 +356,10 @@ fn bytes_about(change: &Change) -> usize {
         | Change::Lease(_)
         | Change::LeaseEnded(_)
         | Change::VCluster(_)
-        | Change::VClusterDeleted(_) => 256,
+        | Change::VClusterDeleted(_)
+        | Change::Domain { .. }
+        | Change::DomainReleased { .. }
+        | Change::VniPool(_) => 256,
         // Never within others.
         Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => 0,
     }

@@ -6,8 +6,8 @@ use crate::pack;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationState, Claim, EndReason, Epoch, Generation, Incarnation, NodeReport, NodeState, ReportItem, RequeuePolicy, Revision,
-    SharePhase, Timestamp,
+    AllocationSpec, AllocationState, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport, NodeState,
+    ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
 };
 
 struct Quorum {
@@ -30,7 +30,15 @@ impl Quorum {
     }
 
     fn submit(&mut self, number: u128, nodes: u32) {
-        let spec = Box::new(spec(nodes, RequeuePolicy::Always, 9));
+        self.submit_within(number, nodes, "");
+    }
+
+    /// One in this network domain, that offers a port.
+    fn submit_within(&mut self, number: u128, nodes: u32, domain: &str) {
+        let api = Exposed { name: "api".into(), port: 80, protocol: "tcp".into() };
+        let expose = (!domain.is_empty()).then_some(api).into_iter().collect();
+        let connectivity = Connectivity { network_domain: domain.into(), expose };
+        let spec = Box::new(AllocationSpec { connectivity, ..spec(nodes, RequeuePolicy::Always, 9) });
         self.act(Action::Submit { id: id(number), spec, owner: user(7), claim: None }).unwrap();
     }
 
@@ -168,6 +176,46 @@ fn what_a_node_alone_knows_is_adopted_whole() {
     now.comes_back(2, 1, vec![]);
     let adopted = now.ledger.allocation(id(1)).unwrap();
     assert_eq!((adopted.epoch, &adopted.spec, adopted.shares.len()), (epoch, &quorum.ledger.allocation(id(1)).unwrap().spec, 2));
+}
+
+#[test]
+fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() {
+    let mut quorum = three_nodes();
+    let none = crate::wire::VniPoolChange { grace_ms: Some(0), ..Default::default() };
+    quorum.act(Action::SetVniPool { change: none, by: "root".into() }).unwrap();
+    quorum.submit_within(1, 1, "a");
+    let known = quorum.run(1, &[0]);
+    let mut now = quorum.backup().recovered();
+    // After the backup: the first domain is released, and its number is another one's; then it is there again with the next.
+    quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
+    quorum.report(0, ReportItem::Released { allocation: id(1), epoch: known });
+    quorum.act(Action::ReleaseDomains).unwrap();
+    for (number, on, domain) in [(2, 1, "b"), (3, 2, "a")] {
+        quorum.submit_within(number, 1, domain);
+        quorum.run(number, &[on]);
+    }
+    let numbers = |of: &Quorum| of.ledger.domains().map(|((_, name), d)| (name.clone(), d.vni)).collect::<Vec<_>>();
+    assert_eq!((numbers(&quorum), numbers(&now)), (vec![("a".into(), 1001), ("b".into(), 1000)], vec![("a".into(), 1000)]));
+
+    now.lease();
+    now.comes_back(1, 1, quorum.held(1));
+    assert_eq!(numbers(&now), [("b".to_owned(), 1000)], "what only the backup believes is over");
+    now.submit_within(4, 1, "c");
+    // Its node is there, and yet any number may be used on those that have not spoken.
+    now.report(
+        1,
+        ReportItem::Ended { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, reason: EndReason::Exited { code: 0 } },
+    );
+    now.report(1, ReportItem::Released { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch });
+    assert!(matches!(now.claim(4, &[1]), Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("any VNI")));
+    now.comes_back(2, 1, quorum.held(2));
+    now.comes_back(0, 1, vec![]);
+    now.act(Action::ReleaseDomains).unwrap();
+    assert_eq!(numbers(&now), [("a".to_owned(), 1001)]);
+    assert_eq!(now.ledger.desired(&node(2)).shares[0].vni, Some(1001));
+    assert_eq!(now.ledger.endpoints("api", None, 9).iter().map(|e| e.allocation).collect::<Vec<_>>(), [id(3)]);
+    now.claim(4, &[1]).unwrap();
+    assert_eq!(now.ledger.allocation(id(4)).unwrap().vni, Some(1000));
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! `lattice network` and `lattice admin network`.
+
+use super::service::tenant;
+use crate::args::{NetworkCommand, VniPool};
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use crate::table::{Table, block};
+use lattice_api::v1;
+use lattice_model::duration::clock_text;
+use std::time::Duration;
+
+pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    match command {
+        NetworkCommand::List(args) => {
+            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.tenant), name: String::new() };
+            let domains = answer(client.admin().list_network_domains(request)).await?.domains;
+            match session.format() {
+                Format::Table => print(&table(&domains)),
+                Format::Json => print_json(&domains.iter().map(json).collect::<Vec<_>>()),
+                Format::Name => print_names(domains.iter().map(|d| d.name.as_str())),
+            }
+        }
+        NetworkCommand::Status(args) => {
+            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.of.tenant), name: args.name };
+            // Of several tenants, several domains may have one name.
+            let domains = answer(client.admin().list_network_domains(request)).await?.domains;
+            match session.format() {
+                Format::Table => print(&domains.iter().map(whole).collect::<Vec<_>>().join("\n")),
+                Format::Json => print_json(&domains.iter().map(json).collect::<Vec<_>>()),
+                Format::Name => print_names(domains.iter().flat_map(|d| &d.members).map(String::as_str)),
+            }
+        }
+    }
+}
+
+pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let VniPool { start, end, grace } = args;
+    let pool = if (start, end, grace) == (None, None, None) {
+        answer(client.admin().get_vni_pool(v1::GetVniPoolRequest {})).await?
+    } else {
+        let grace_ms = grace.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        answer(client.admin().set_vni_pool(v1::SetVniPoolRequest { start, end, grace_ms })).await?
+    };
+    let size = (pool.end + 1).saturating_sub(pool.start);
+    match session.format() {
+        Format::Table => print(&block(&[
+            ("VNIs", format!("{} to {}", pool.start, pool.end)),
+            ("In use", format!("{} of {size}", pool.used)),
+            ("Outside", if pool.outside == 0 { String::new() } else { format!("{} domains keep numbers of a former pool", pool.outside) }),
+            ("Grace", clock(pool.grace_ms)),
+        ])),
+        Format::Json => print_json(&serde_json::json!({
+            "start": pool.start, "end": pool.end, "size": size, "used": pool.used, "outside": pool.outside,
+            "grace_seconds": pool.grace_ms / 1000,
+        })),
+        Format::Name => print_names([format!("{}-{}", pool.start, pool.end).as_str()]),
+    }
+}
+
+fn table(domains: &[v1::NetworkDomain]) -> String {
+    let mut table = Table::new(&["DOMAIN", "TENANT", "VNI", "ALLOCATIONS", "STATE"]);
+    for d in domains {
+        table.row(vec![d.name.clone(), d.tenant.clone(), d.vni.to_string(), d.members.len().to_string(), state(d)]);
+    }
+    table.text(&["TENANT"])
+}
+
+fn whole(d: &v1::NetworkDomain) -> String {
+    block(&[
+        ("Domain", d.name.clone()),
+        ("Tenant", d.tenant.clone()),
+        ("VNI", d.vni.to_string()),
+        ("State", state(d)),
+        ("Allocations", d.members.iter().map(|id| short(id)).collect::<Vec<_>>().join(",")),
+        ("Still on", d.nodes.join(",")),
+    ])
+}
+
+fn state(d: &v1::NetworkDomain) -> String {
+    d.left_ms.map_or_else(|| d.state.clone(), |left| format!("{}, {} left", d.state, clock(left)))
+}
+
+fn clock(ms: u64) -> String {
+    clock_text(Duration::from_millis(ms))
+}
+
+fn json(d: &v1::NetworkDomain) -> serde_json::Value {
+    serde_json::json!({
+        "name": d.name, "tenant": d.tenant, "vni": d.vni, "state": d.state, "left_seconds": d.left_ms.map(|ms| ms / 1000),
+        "allocations": d.members, "nodes": d.nodes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_are_told_with_what_is_left_of_their_grace() {
+        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".to_owned();
+        let domain = v1::NetworkDomain {
+            tenant: "physics".into(),
+            name: "ml".into(),
+            vni: 1000,
+            members: vec![id.clone(), id],
+            state: "active".into(),
+            left_ms: None,
+            nodes: vec![],
+        };
+        let idle = v1::NetworkDomain {
+            name: "eval".into(),
+            vni: 1001,
+            members: vec![],
+            state: "grace".into(),
+            left_ms: Some(272_900),
+            nodes: vec!["n7".into()],
+            ..domain.clone()
+        };
+        let want = "\
+DOMAIN  TENANT   VNI   ALLOCATIONS  STATE
+ml      physics  1000  2            active
+eval    physics  1001  0            grace, 00:04:32 left
+";
+        assert_eq!(table(&[domain, idle.clone()]), want);
+        assert_eq!(whole(&idle), "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nStill on:  n7\n");
+    }
+}

@@ -1,0 +1,71 @@
+//! `lattice service`.
+
+use crate::args::ServiceCommand;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use crate::table::Table;
+use lattice_api::v1;
+use lattice_api::v1::lookup_service_response::Endpoint;
+
+pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    match command {
+        ServiceCommand::List(args) => {
+            let request = v1::ListServicesRequest { tenant: tenant(session, args.tenant) };
+            let v1::ListServicesResponse { services, more } = answer(client.admin().list_services(request)).await?;
+            tell_more(session, more);
+            match session.format() {
+                Format::Table => {
+                    let mut table = Table::new(&["SERVICE", "TENANT", "ENDPOINTS", "ALLOCATIONS"]);
+                    for s in services {
+                        table.row(vec![s.name, s.tenant, s.endpoints.to_string(), s.allocations.to_string()]);
+                    }
+                    print(&table.text(&["TENANT"]))
+                }
+                Format::Json => print_json(&services.iter().map(|s| {
+                    serde_json::json!({ "name": s.name, "tenant": s.tenant, "endpoints": s.endpoints, "allocations": s.allocations })
+                }).collect::<Vec<_>>()),
+                Format::Name => print_names(services.iter().map(|s| s.name.as_str())),
+            }
+        }
+        ServiceCommand::Lookup(args) => {
+            let request = v1::LookupServiceRequest { tenant: tenant(session, args.of.tenant), name: args.name };
+            let v1::LookupServiceResponse { endpoints, more } = answer(client.admin().lookup_service(request)).await?;
+            tell_more(session, more);
+            match session.format() {
+                Format::Table => {
+                    let mut table = Table::new(&["ENDPOINT", "PROTOCOL", "NODE", "ALLOCATION", "TENANT"]);
+                    for e in &endpoints {
+                        let allocation = short(&e.allocation).to_owned();
+                        table.row(vec![address(e), e.protocol.clone(), e.node.clone(), allocation, e.tenant.clone()]);
+                    }
+                    print(&table.text(&["TENANT"]))
+                }
+                Format::Json => print_json(&endpoints.iter().map(|e| {
+                    serde_json::json!({
+                        "host": e.host, "port": e.port, "protocol": e.protocol, "node": e.node, "allocation": e.allocation, "tenant": e.tenant,
+                    })
+                }).collect::<Vec<_>>()),
+                Format::Name => print_names(endpoints.iter().map(address).collect::<Vec<_>>().iter().map(String::as_str)),
+            }
+        }
+    }
+}
+
+fn address(e: &Endpoint) -> String {
+    format!("{}:{}", e.host, e.port)
+}
+
+fn tell_more(session: &Session, more: bool) {
+    if more {
+        session.note("there are more of them than one answer has");
+    }
+}
+
+/// The tenant whose names are wanted: the one that was typed, or outside of an allocation that of submissions.
+pub fn tenant(session: &Session, typed: Option<String>) -> Option<String> {
+    let within = std::env::var_os("LATTICE_ALLOC_ID").is_some();
+    typed.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !within && !tenant.is_empty()))
+}

@@ -1,0 +1,68 @@
+//! Options about network domains and services.
+
+use clap::Args;
+use lattice_api::v1;
+use lattice_api::v1::connectivity::Expose;
+
+/// See the module.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkFlags {
+    /// A name that it shares with other work of its tenant: all of them have one VNI
+    #[arg(long, alias = "network_domain", value_name = "NAME", overrides_with = "network_domain")]
+    pub network_domain: Option<String>,
+    /// A port that it offers while it runs, for `lattice service lookup NAME`; may be given often [default NAME: its own]
+    #[arg(long, value_name = "[NAME:]PORT[/PROTOCOL]", value_parser = exposed)]
+    pub expose: Vec<Expose>,
+}
+
+impl NetworkFlags {
+    /// These, and where they say nothing, what `under` says. Ports of both are offered.
+    pub fn over(self, under: Self) -> Self {
+        Self { network_domain: self.network_domain.or(under.network_domain), expose: [under.expose, self.expose].concat() }
+    }
+
+    /// The first of them that was given, if one was.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [("--network-domain", self.network_domain.is_some()), ("--expose", !self.expose.is_empty())];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+    }
+
+    /// As a message, where anything was said.
+    pub fn message(&self) -> Option<v1::Connectivity> {
+        let network_domain = self.network_domain.clone().unwrap_or_default();
+        self.first().map(|_| v1::Connectivity { network_domain, expose: self.expose.clone() })
+    }
+}
+
+fn exposed(text: &str) -> Result<Expose, String> {
+    let (rest, protocol) = text.split_once('/').unwrap_or((text, ""));
+    let (name, port) = rest.rsplit_once(':').unwrap_or(("", rest));
+    let port = port.parse().ok().filter(|port: &u16| *port > 0);
+    let port = port.ok_or_else(|| format!("{text:?} is not such as 8080, api:8080 or api:8080/http, with a port from 1 to 65535"))?;
+    Ok(Expose { name: name.to_owned(), port: port.into(), protocol: protocol.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: NetworkFlags,
+    }
+
+    #[test]
+    fn ports_have_a_name_and_a_protocol_where_one_is_said() {
+        let parse = |line: &str| Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).map(|l| l.flags);
+        let flags = parse("--network_domain d --expose 80 --expose=api:8080/http --expose a:b:1").unwrap();
+        let expose = |name: &str, port, protocol: &str| Expose { name: name.into(), port, protocol: protocol.into() };
+        assert_eq!(flags.expose, [expose("", 80, ""), expose("api", 8080, "http"), expose("a:b", 1, "")]);
+        assert_eq!(flags.message().unwrap().network_domain, "d");
+        assert_eq!(NetworkFlags::default().message(), None);
+        for bad in ["--expose=0", "--expose=api", "--expose=api:", "--expose=65536", "--expose=/http"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Services: what running work offers, found by name while it runs and never afterwards.
+
+use crate::harness::{Group, NOBODY, World};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use std::net::{TcpListener, TcpStream};
+
+static SERVICES: Group = Group::small("services");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        SERVICES.test("what_runs_is_found_by_its_name_also_from_within_other_work", &[], found),
+        SERVICES.test("a_service_whose_probe_fails_is_found_no_longer", &[], probed),
+    ]
+}
+
+fn endpoints(w: &World, name: &str) -> Vec<String> {
+    let done = w.run(&["service", "lookup", name, "-o", "name"]);
+    assert!([0, 3].contains(&done.code()), "{}", done.err());
+    done.out().lines().map(str::to_owned).collect()
+}
+
+fn serve(w: &World, more: &[&str]) -> String {
+    let id = w.submit(&[&["--service", "--cores", "1", "--tenant", "physics"], more, &["--", "/bin/sleep", "600"]].concat());
+    w.running(&id);
+    id
+}
+
+fn found(w: &World) {
+    // The service is this test: it listens, where the work would.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let first = serve(w, &["--expose", &format!("api:{port}/http"), "--expose", "metrics:9090"]);
+    let second = serve(w, &["--expose", "api:8081", "--nodes", "2"]);
+    let mut there = endpoints(w, "api");
+    there.sort_unstable();
+    let mut want = vec![format!("127.0.0.1:{port}"), "127.0.0.1:8081".to_owned(), "127.0.0.1:8081".to_owned()];
+    want.sort_unstable();
+    assert_eq!(there, want);
+    drop(TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+    let found = w.lattice.json(&["service", "lookup", "api"]).unwrap();
+    let of_first = found.as_array().unwrap().iter().find(|e| e["allocation"] == first.as_str()).unwrap().clone();
+    let node = w.status(&first)["nodes"][0].clone();
+    assert_eq!((&of_first["protocol"], &of_first["tenant"], &of_first["node"]), (&"http".into(), &"physics".into(), &node), "{of_first}");
+    let listed = w.ok(&["service", "list"]);
+    assert!(listed.contains("api") && listed.contains("metrics") && listed.contains("physics"), "{listed}");
+    assert!(w.ok(&["status", &first]).contains(&format!("api:{port}/http, metrics:9090/tcp")));
+    // Users are told of their own tenants, or of the one that they name.
+    assert_eq!(w.run_as(NOBODY, &["service", "lookup", "api"]).code(), 3);
+    assert_eq!(w.run_as(NOBODY, &["service", "lookup", "metrics", "--tenant", "physics", "-o", "name"]).out().trim(), "127.0.0.1:9090");
+    // Work is told of its own tenant, and of no other.
+    let path = format!("PATH={}:/usr/bin:/bin", w.dir.join("bin").display());
+    let ask = "lattice service lookup metrics -o name; echo code $?; lattice service list --tenant physics; echo other $?";
+    let asked = |tenant: &str| w.submit(&["--cores", "1", "--tenant", tenant, "--env", &path, "--", "sh", "-c", ask]);
+    let (inside, outside) = (asked("physics"), asked("chemistry"));
+    for id in [&inside, &outside] {
+        w.completed(id);
+    }
+    let log = w.log(&inside);
+    assert!(log.contains("127.0.0.1:9090\ncode 0") && log.contains("other 0"), "{log}");
+    let log = w.log(&outside);
+    assert!(log.contains("code 3") && log.contains("other 4") && log.contains("of that tenant alone"), "{log}");
+    // One that ends takes its own endpoints along, at once.
+    w.ok(&["cancel", &second]);
+    assert_eq!(endpoints(w, "api"), [format!("127.0.0.1:{port}")]);
+    w.ok(&["cancel", &first]);
+    let gone = w.run(&["service", "lookup", "api"]);
+    assert!(gone.code() == 3 && gone.err().contains("hint: "), "{}", gone.err());
+    let refused = w.run(&["submit", "--expose", "api:http", "--", "/bin/true"]);
+    assert!(refused.code() == 2 && refused.err().contains("api:8080/http"), "{}", refused.err());
+}
+
+fn probed(w: &World) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let probe = format!("tcp:{port},period=1s,delay=0,failures=2");
+    let id = serve(w, &["--name", "inference", "--expose", &port.to_string(), "--liveness-probe", &probe, "--requeue=never"]);
+    // Without a name of its own it is the allocation's.
+    assert_eq!(endpoints(w, "inference"), [format!("127.0.0.1:{port}")]);
+    drop(listener);
+    let ended = w.ended(&id);
+    assert_eq!(text(&ended, "state"), "Failed", "{ended}");
+    assert_eq!(endpoints(w, "inference"), [""; 0]);
+    assert_eq!(w.lattice.json(&["service", "list"]).unwrap().as_array().map(Vec::len), Some(0));
+}

@@ -1,0 +1,230 @@
+//! Network domains, which are names that allocations of one tenant share, each with a number (a VNI) from a pool; and the
+//! ports that work offers as services.
+
+use crate::spec::SpecError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The numbers that a pool may have: those below are reserved, 1 for management and 2 for telemetry. A VNI has 16 bits.
+pub const VNIS: RangeInclusive<u32> = 1000..=65_535;
+/// The longest that a domain may be kept without work.
+const GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
+/// Domains that one tenant may have at once.
+pub const DOMAINS_PER_TENANT_MAX: u32 = 50;
+/// Bytes of a domain's name.
+const DOMAIN_BYTES_MAX: usize = 128;
+/// Ports that one allocation may offer.
+const EXPOSED_MAX: usize = 16;
+/// Bytes of a service's name, and of its protocol's.
+const SERVICE_BYTES_MAX: usize = 128;
+const PROTOCOL_BYTES_MAX: usize = 16;
+/// What is spoken at a port where a submission says nothing.
+pub const PROTOCOL_DEFAULT: &str = "tcp";
+
+/// How an allocation is reached, and whom it reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connectivity {
+    /// The domain that it shares with others of its tenant; empty: none.
+    pub network_domain: String,
+    /// What it offers while it runs.
+    pub expose: Vec<Exposed>,
+}
+
+/// A port that work offers under a name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Exposed {
+    /// As others look it up. Visible characters without `:` and `/`.
+    pub name: String,
+    /// At least 1, on each of its nodes.
+    pub port: u16,
+    /// What is spoken there: a label.
+    pub protocol: String,
+}
+
+impl Connectivity {
+    /// Checks every range and form.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let invalid = |field, why: String| Err(SpecError::Invalid { field, why });
+        let domain = &self.network_domain;
+        if domain.len() > DOMAIN_BYTES_MAX || domain.chars().any(char::is_control) {
+            return invalid("network-domain", format!("at most {DOMAIN_BYTES_MAX} bytes without control characters"));
+        }
+        if self.expose.len() > EXPOSED_MAX {
+            return invalid("expose", format!("{} ports given; {EXPOSED_MAX} are the most", self.expose.len()));
+        }
+        for (index, exposed) in self.expose.iter().enumerate() {
+            let Exposed { name, port, protocol } = exposed;
+            let visible = name.chars().all(|c| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '/'));
+            if name.is_empty() || name.len() > SERVICE_BYTES_MAX || !visible {
+                let why =
+                    format!("{name:?} is no name of a service (no blanks, no : and /, at most {SERVICE_BYTES_MAX} bytes): say NAME:PORT");
+                return invalid("expose", why);
+            }
+            if *port == 0 {
+                return invalid("expose", format!("{name}: a port from 1 to 65535 is needed"));
+            }
+            let word = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+            if protocol.is_empty() || protocol.len() > PROTOCOL_BYTES_MAX || !protocol.bytes().all(word) {
+                return invalid("expose", format!("{name}: {protocol:?} is no protocol such as tcp or http"));
+            }
+            if self.expose[..index].iter().any(|other| other.name == *name && other.port == *port) {
+                return invalid("expose", format!("{name}:{port} is given twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// About how many bytes of strings it has.
+    pub fn bytes(&self) -> usize {
+        self.network_domain.len() + self.expose.iter().map(|e| e.name.len() + e.protocol.len() + 8).sum::<usize>()
+    }
+}
+
+/// Where domains have their numbers from, and for how long they keep them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VniPool {
+    /// The first number, in [`VNIS`].
+    pub start: u32,
+    /// The last one, in [`VNIS`], not below `start`.
+    pub end: u32,
+    /// How long a domain keeps its number when its last allocation has lost its nodes, in milliseconds: at most a week.
+    pub grace_ms: u64,
+}
+
+impl Default for VniPool {
+    fn default() -> Self {
+        Self { start: 1000, end: 4095, grace_ms: 300_000 }
+    }
+}
+
+/// A pool that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidPool {
+    #[error("a pool of VNIs lies within {} to {} and begins before it ends, not {start} to {end}: 1 to {} are reserved", VNIS.start(), VNIS.end(), VNIS.start() - 1)]
+    Range { start: u32, end: u32 },
+    #[error("a domain keeps its VNI for at most {} days, not {grace_ms} ms", GRACE_MAX.as_secs() / 86_400)]
+    Grace { grace_ms: u64 },
+}
+
+impl VniPool {
+    /// Checks every range.
+    pub fn validate(&self) -> Result<(), InvalidPool> {
+        let Self { start, end, grace_ms } = *self;
+        if !VNIS.contains(&start) || !VNIS.contains(&end) || start > end {
+            return Err(InvalidPool::Range { start, end });
+        }
+        if Duration::from_millis(grace_ms) > GRACE_MAX {
+            return Err(InvalidPool::Grace { grace_ms });
+        }
+        Ok(())
+    }
+
+    /// All numbers, the lowest first: that is the order in which they are given.
+    pub fn numbers(&self) -> RangeInclusive<u32> {
+        self.start..=self.end
+    }
+
+    /// How many there are.
+    pub fn size(&self) -> u32 {
+        (self.end + 1).saturating_sub(self.start)
+    }
+
+    /// What stands against a number for a domain that has none; `None`: there is one. `used`: numbers of the pool that are
+    /// not free; `of_tenant`: domains that the tenant has.
+    pub fn obstacle(&self, domain: &str, used: u32, of_tenant: u32) -> Option<NoVni> {
+        let domain = domain.to_owned();
+        if of_tenant >= DOMAINS_PER_TENANT_MAX {
+            return Some(NoVni::TooManyDomains { domain, most: DOMAINS_PER_TENANT_MAX });
+        }
+        (used >= self.size()).then(|| NoVni::Exhausted { domain, used, size: self.size() })
+    }
+}
+
+/// Why a domain gets no number now.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum NoVni {
+    #[error("vni_pool_exhausted: cannot create network domain {domain:?}: VNI pool exhausted ({used}/{size} in use)")]
+    Exhausted { domain: String, used: u32, size: u32 },
+    #[error("max_domains: cannot create network domain {domain:?}: its tenant has {most} already, and {most} are the most")]
+    TooManyDomains { domain: String, most: u32 },
+}
+
+impl NoVni {
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Exhausted { .. } => "wait for running allocations to complete, or contact your system admin",
+            Self::TooManyDomains { .. } => "let allocations share a domain, or wait until one of them is released: `lattice network list`",
+        }
+    }
+}
+
+/// Where a domain stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DomainState {
+    /// Some allocation of it has nodes.
+    Active,
+    /// None has; it keeps its number for so long, and whoever joins it meanwhile has the same.
+    Grace { left_ms: u64 },
+    /// That time is over; these nodes have not said yet that nothing of its work is left there.
+    Leaving,
+}
+
+impl fmt::Display for DomainState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Active => "active",
+            Self::Grace { .. } => "grace",
+            Self::Leaving => "leaving",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http(name: &str, port: u16) -> Exposed {
+        Exposed { name: name.into(), port, protocol: "http".into() }
+    }
+
+    #[test]
+    fn each_range_is_kept() {
+        let good = Connectivity { network_domain: "ml workspace".into(), expose: vec![http("api", 80), http("api", 81)] };
+        assert_eq!(good.validate(), Ok(()));
+        type Change = fn(&mut Connectivity);
+        let changes: [(&str, Change); 8] = [
+            ("network-domain", |c| c.network_domain = "x".repeat(129)),
+            ("network-domain", |c| c.network_domain = "a\nb".into()),
+            ("expose", |c| c.expose = (1..=17).map(|port| http("a", port)).collect()),
+            ("expose", |c| c.expose[0].name = "a:b".into()),
+            ("expose", |c| c.expose[0].name = "a b".into()),
+            ("expose", |c| c.expose[0].port = 0),
+            ("expose", |c| c.expose[0].protocol = "HTTP".into()),
+            ("expose", |c| c.expose[1].port = 80),
+        ];
+        for (named, change) in changes {
+            let mut changed = good.clone();
+            change(&mut changed);
+            assert!(matches!(changed.validate(), Err(SpecError::Invalid { field, .. }) if field == named), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_keeps_off_what_is_reserved_and_is_exhausted_at_its_size() {
+        let pool = VniPool::default();
+        assert_eq!((pool.size(), pool.validate()), (3096, Ok(())));
+        for (start, end) in [(999, 4095), (2000, 1999), (1000, 65_536)] {
+            assert_eq!(VniPool { start, end, ..pool }.validate(), Err(InvalidPool::Range { start, end }));
+        }
+        assert!(VniPool { grace_ms: u64::MAX, ..pool }.validate().is_err());
+        assert_eq!(pool.obstacle("ml", 3095, 49), None);
+        let told = pool.obstacle("ml", 3096, 0).unwrap().to_string();
+        assert_eq!(told, "vni_pool_exhausted: cannot create network domain \"ml\": VNI pool exhausted (3096/3096 in use)");
+        assert!(matches!(pool.obstacle("ml", 0, 50), Some(NoVni::TooManyDomains { .. })));
+    }
+}

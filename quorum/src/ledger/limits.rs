@@ -1,0 +1,54 @@
+//! Limits of the whole cluster, whoever asks.
+
+use super::{Ledger, Outcome, QuotaChange, Step, Subject};
+use crate::wire::{LimitsStanding, Refusal};
+use lattice_model::tenant::Excess;
+use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterLimits {
+    /// Nodes that may be claimed for sensitive use at once; one that several allocations share counts once. `None`: no limit.
+    pub sensitive_pool_size: Option<u32>,
+}
+
+impl Ledger {
+    /// The limits, and what there is of them.
+    pub fn limits(&self) -> LimitsStanding {
+        LimitsStanding { limits: self.limits, sensitive_nodes: count(self.sensitive_nodes().len()) }
+    }
+
+    pub(super) fn set_limits(&mut self, step: &mut Step, sensitive_pool_size: QuotaChange, by: &str) -> Result<Outcome, Refusal> {
+        let next = ClusterLimits { sensitive_pool_size: sensitive_pool_size.over(self.limits.sensitive_pool_size) };
+        if next == self.limits {
+            return Ok(Outcome::Done);
+        }
+        self.limits = next;
+        let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        self.record(step, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}"));
+        Ok(Outcome::Done)
+    }
+
+    /// What stands against a claim of nodes for sensitive use.
+    pub(super) fn excess_of_sensitive(&self, allocation: &Allocation, claim: &Claim) -> Option<Excess> {
+        let limit = self.limits.sensitive_pool_size.filter(|_| allocation.spec.sensitive)?;
+        let nodes = self.sensitive_nodes();
+        let current = count(nodes.len());
+        let requested = count(claim.shares.iter().filter(|s| !nodes.contains(&s.node)).count());
+        let over = requested > 0 && current.saturating_add(requested) > limit;
+        over.then(|| Excess { tenant: String::new(), quota: Quota::SensitivePoolSize, current, requested, limit })
+    }
+
+    /// Nodes that are claimed for sensitive use.
+    fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
+        let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && super::views::holds_nodes(a.state);
+        self.allocations.values().filter(live).flat_map(|a| a.nodes()).collect()
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,200 @@
+//! Network domains and the numbers (VNIs) that they have from the pool.
+//!
+//! ```text
+//!   none ──first claim: lowest free number──▶ active ──last one leaves──▶ grace ──its time is over, nodes are free──▶ none
+//!                                               ▲────────next claim───────┘
+//! ```
+//!
+//! A number is given in the commit that gives the nodes: whoever runs has one, and what waits takes none. It is free again by a
+//! command of the leader's, so that everybody who watches sees the same free numbers. As long as a node may still run what had
+//! a number, nobody else gets it.
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::{Conflict, DomainStanding, Refusal, VniPoolChange, VniPoolStanding};
+use lattice_model::network::DomainState;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, NodeId, Timestamp, VniPool};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A tenant and a name: two tenants may use one name for two domains.
+pub type DomainKey = (String, String);
+
+/// A domain that has a number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its number.
+    pub vni: u32,
+    /// Its allocations that have nodes.
+    pub members: BTreeSet<AllocationId>,
+    /// When the last of them lost its nodes.
+    pub idle_since: Option<Timestamp>,
+}
+
+/// The domain that an allocation names.
+pub fn domain_of(spec: &AllocationSpec) -> Option<DomainKey> {
+    let name = &spec.connectivity.network_domain;
+    (!name.is_empty()).then(|| (spec.tenant.clone(), name.clone()))
+}
+
+impl Ledger {
+    /// Where numbers come from.
+    pub fn vni_pool(&self) -> VniPool {
+        self.vni_pool
+    }
+
+    /// One domain.
+    pub fn domain(&self, key: &DomainKey) -> Option<&Arc<Domain>> {
+        self.domains.get(key)
+    }
+
+    /// All domains that have a number.
+    pub fn domains(&self) -> impl Iterator<Item = (&DomainKey, &Arc<Domain>)> {
+        self.domains.iter()
+    }
+
+    /// The pool, and how much of it is in use.
+    pub fn vni_pool_standing(&self) -> VniPoolStanding {
+        let (inside, outside): (Vec<u32>, Vec<u32>) =
+            self.domains.values().map(|d| d.vni).partition(|vni| self.vni_pool.numbers().contains(vni));
+        VniPoolStanding { pool: self.vni_pool, used: count(inside.len()), outside: count(outside.len()) }
+    }
+
+    /// The domains of these tenants (of all where none is given) with this name (with any where none is given), as of `now`.
+    pub fn domain_standings(&self, tenants: Option<&[String]>, name: Option<&str>, now: Timestamp) -> Vec<DomainStanding> {
+        let wanted = |(key, _): &(&DomainKey, &Arc<Domain>)| tenants.is_none_or(|t| t.contains(&key.0)) && name.is_none_or(|n| *n == key.1);
+        let standing = |(key, domain): (&DomainKey, &Arc<Domain>)| DomainStanding {
+            tenant: key.0.clone(),
+            name: key.1.clone(),
+            vni: domain.vni,
+            members: domain.members.iter().copied().collect(),
+            state: match domain.idle_since {
+                None => DomainState::Active,
+                Some(since) => match self.vni_pool.grace_ms.saturating_sub(now.since_ms(since)) {
+                    0 => DomainState::Leaving,
+                    left_ms => DomainState::Grace { left_ms },
+                },
+            },
+            nodes: if domain.members.is_empty() { self.nodes_that_hold(domain.vni) } else { Vec::new() },
+        };
+        self.domains.iter().filter(wanted).map(standing).collect()
+    }
+
+    pub(super) fn set_vni_pool(&mut self, step: &mut Step, change: &VniPoolChange, by: &str) -> Result<Outcome, Refusal> {
+        let now = self.vni_pool;
+        let next = VniPool {
+            start: change.start.unwrap_or(now.start),
+            end: change.end.unwrap_or(now.end),
+            grace_ms: change.grace_ms.unwrap_or(now.grace_ms),
+        };
+        next.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        if next == now {
+            return Ok(Outcome::Done);
+        }
+        self.vni_pool = next;
+        step.changed.vni_pool = true;
+        let detail = format!("VNIs {} to {}, grace {} ms", next.start, next.end, next.grace_ms);
+        self.record(step, by, AuditAction::VniPoolSet, Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    /// The number that the allocation's domain has, or is to have; `None`: it names no domain.
+    pub(super) fn vni_for(&self, allocation: &Allocation) -> Result<Option<u32>, Refusal> {
+        let Some(key) = domain_of(&allocation.spec) else { return Ok(None) };
+        if let Some(domain) = self.domains.get(&key) {
+            return Ok(Some(domain.vni));
+        }
+        // Nodes that have not said what they run may use any number.
+        if let Some(node) = self.placing_waits_for().into_iter().next() {
+            let why = "may use any VNI: the quorum was recovered from a backup, and this node has not said yet what it has".to_owned();
+            return Err(Refusal::Conflict { conflicts: vec![Conflict { node, holder: None, why }] });
+        }
+        let held = self.holdings.values().flatten().filter_map(|h| h.vni);
+        let used: BTreeSet<u32> =
+            self.domains.values().map(|d| d.vni).chain(held).filter(|vni| self.vni_pool.numbers().contains(vni)).collect();
+        let of_tenant = self.domains.keys().filter(|(tenant, _)| *tenant == key.0).count();
+        if let Some(obstacle) = self.vni_pool.obstacle(&key.1, count(used.len()), count(of_tenant)) {
+            return Err(Refusal::NoVni(obstacle));
+        }
+        Ok(self.vni_pool.numbers().find(|vni| !used.contains(vni)))
+    }
+
+    /// The allocation has nodes from now on, and this number.
+    pub(super) fn join_domain(&mut self, step: &mut Step, id: AllocationId, vni: u32) {
+        let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
+        if let Some(domain) = self.domains.get_mut(&key) {
+            let domain = Arc::make_mut(domain);
+            domain.members.insert(id);
+            domain.idle_since = None;
+            return;
+        }
+        step.changed.domains.insert(key.clone());
+        let detail = told(&key, vni);
+        self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None }));
+        self.record(step, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    /// A node says, after a recovery, that the allocation runs there with this number. What only the backup believes of the
+    /// number or of the domain is over: the lost quorum gave neither to two.
+    pub(super) fn adopt_vni(&mut self, step: &mut Step, id: AllocationId, vni: u32) {
+        let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
+        let unsaid = |m: &AllocationId| self.allocations.get(m).is_none_or(|a| a.nodes().any(|node| self.awaits(node)));
+        let against = self.domains.iter().filter(|(k, d)| (**k == key) != (d.vni == vni));
+        let against: Vec<(DomainKey, bool)> = against.map(|(k, d)| (k.clone(), d.members.iter().all(|m| *m == id || unsaid(m)))).collect();
+        if against.iter().any(|(_, believed)| !believed) {
+            // Another node has said otherwise. It runs with its number all the same, and while it does nobody is given that.
+            return;
+        }
+        for (key, _) in against {
+            self.release_domain(step, &key);
+        }
+        self.join_domain(step, id, vni);
+    }
+
+    /// The allocation loses its nodes.
+    pub(super) fn leave_domain(&mut self, step: &Step, id: AllocationId) {
+        let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
+        let Some(domain) = self.domains.get_mut(&key).filter(|d| d.members.contains(&id)) else { return };
+        let domain = Arc::make_mut(domain);
+        domain.members.remove(&id);
+        if domain.members.is_empty() {
+            domain.idle_since = Some(step.at);
+        }
+    }
+
+    /// Domains whose time is over at `now` and whose number no node may still use.
+    pub fn domains_due(&self, now: Timestamp) -> Vec<DomainKey> {
+        let over = |since: Timestamp| now.since_ms(since) >= self.vni_pool.grace_ms;
+        let over: Vec<_> = self.domains.iter().filter(|(_, d)| d.members.is_empty() && d.idle_since.is_some_and(over)).collect();
+        if over.is_empty() {
+            return Vec::new();
+        }
+        let held: BTreeSet<u32> = self.holdings.values().flatten().filter_map(|h| h.vni).collect();
+        over.into_iter().filter(|(_, d)| !held.contains(&d.vni)).map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(super) fn release_domains(&mut self, step: &mut Step) -> Result<Outcome, Refusal> {
+        for key in self.domains_due(step.at) {
+            self.release_domain(step, &key);
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn release_domain(&mut self, step: &mut Step, key: &DomainKey) {
+        let Some(domain) = self.domains.remove(key) else { return };
+        step.changed.domains.insert(key.clone());
+        self.record(step, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), told(key, domain.vni));
+    }
+
+    fn nodes_that_hold(&self, vni: u32) -> Vec<NodeId> {
+        self.holdings.iter().filter(|(_, held)| held.iter().any(|h| h.vni == Some(vni))).map(|(node, _)| node.clone()).collect()
+    }
+}
+
+fn told((tenant, name): &DomainKey, vni: u32) -> String {
+    format!("{name:?} of tenant {tenant:?}, VNI {vni}")
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
