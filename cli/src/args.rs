@@ -856,6 +856,21 @@ pub struct AdminNetwork {
 pub enum AdminNetworkCommand {
     /// Show the pool, or change it; a domain keeps the number that it has
     Pool(VniPool),
+    /// How long one domain keeps its VNI without work, until it is released
+    SetGrace(SetGrace),
+}
+
+#[derive(Args)]
+pub struct SetGrace {
+    /// The domain
+    #[arg(long, value_name = "NAME")]
+    pub domain: String,
+    /// Of this tenant [default: that of your submissions]
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// At most 7d
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    pub grace: Duration,
 }
 
 #[derive(Args)]
@@ -923,6 +938,9 @@ pub struct OfTenant {
     /// Of this tenant [default: that of your submissions, else those of your own allocations; operators: all]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
+    /// Of all tenants that you may see, also where your submissions have one
+    #[arg(short, long, conflicts_with = "tenant")]
+    pub all: bool,
 }
 
 #[derive(Args)]
@@ -1029,6 +1047,7 @@ mod tests {
             "network status ml-workspace --tenant physics",
             "service lookup api -o name",
             "admin network pool --start=1000 --end=8191 --grace=15m",
+            "admin network set-grace --domain=ml --grace=15m",
             "admin limits --sensitive-pool-size=4",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",

@@ -55,6 +55,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::VCluster(args) => vcluster::run(session, args.what).await.map(well),
         Command::Admin(Admin { what: AdminCommand::Network(args) }) => match args.what {
             AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(well),
+            AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(well),
         },
         Command::Admin(Admin { what: AdminCommand::Limits(args) }) => limits::run(session, args).await.map(well),
         Command::Network(args) => network::run(session, args.what).await.map(well),

@@ -110,7 +110,7 @@ actions! {
     SessionCreated,
     /// By its user, or with its allocation.
     SessionDeleted,
-    /// The pool of VNIs, or how long a network domain keeps its own, is another one now.
+    /// The pool of VNIs, or how long network domains keep theirs, is another one now.
     VniPoolSet,
     /// A network domain was given a VNI.
     NetworkDomainCreated,

@@ -309,6 +309,7 @@ impl Ledger {
             Action::CreateSession { id, allocation, by } => self.create_session(step, *id, *allocation, by),
             Action::DeleteSession { id, allocation, by } => self.delete_session(step, *id, *allocation, by),
             Action::SetVniPool { change, by } => self.set_vni_pool(step, change, by),
+            Action::SetDomainGrace { domain, grace_ms, by } => self.set_domain_grace(step, domain, *grace_ms, by),
             Action::ReleaseDomains => self.release_domains(step),
             Action::SetLimits { sensitive_pool_size, by } => self.set_limits(step, *sensitive_pool_size, by),
         }

@@ -3,7 +3,7 @@
 
 use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::{Keyring, Secret};
-use crate::ledger::{Access, AuditHead, ClusterLimits, QuotaChange, TenantChange, VClusterChange};
+use crate::ledger::{Access, AuditHead, ClusterLimits, DomainKey, QuotaChange, TenantChange, VClusterChange};
 use crate::roster::Roster;
 use crate::store::room::Shortage;
 use lattice_model::network::{DomainState, NoVni};
@@ -11,7 +11,7 @@ use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool,
+    Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -111,6 +111,8 @@ pub enum Request {
     GetVniPool,
     /// Makes it another one. Domains keep the numbers that they have. The same again is the same success.
     SetVniPool { change: VniPoolChange, by: String },
+    /// How long one network domain keeps its number without work, instead of what the pool says, until it is released.
+    SetDomainGrace { domain: DomainKey, grace_ms: u64, by: String },
     /// Network domains that have a number: of these tenants (of all where none is given), with this name (with any where none is given).
     ListDomains { tenants: Option<Vec<String>>, name: Option<String> },
     /// Names of services that are offered now, by these tenants (by all where none is given).
@@ -347,6 +349,8 @@ pub struct DomainStanding {
     /// Its allocations that have nodes.
     pub members: Vec<AllocationId>,
     pub state: DomainState,
+    /// For how long it keeps its number without work.
+    pub grace_ms: u64,
     /// Where none has: nodes that have not said yet that nothing of its work is left there.
     pub nodes: Vec<NodeId>,
 }
@@ -556,6 +560,9 @@ impl Refusal {
             }
             Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
+            Self::Quota(Excess { quota: Quota::SensitivePoolSize, .. }) => {
+                "wait for sensitive work to end, or ask an operator for more: `lattice admin limits` shows the limit and what is claimed".to_owned()
+            }
             Self::Quota(_) => {
                 "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \
                  shows what is in use"

@@ -94,6 +94,16 @@ impl AdminService for Api {
         Api::set_vni_pool(self, request).await.map(Response::new)
     }
 
+    async fn set_network_grace(
+        &self,
+        request: Request<v1::SetNetworkGraceRequest>,
+    ) -> Result<Response<v1::SetNetworkGraceResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::SetNetworkGraceRequest { tenant, name, grace_ms } = request.into_inner();
+        self.done(&Ask::SetDomainGrace { domain: (tenant, name), grace_ms, by }).await?;
+        Ok(Response::new(v1::SetNetworkGraceResponse {}))
+    }
+
     async fn list_network_domains(
         &self,
         request: Request<v1::ListNetworkDomainsRequest>,

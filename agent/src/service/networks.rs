@@ -69,6 +69,7 @@ impl Api {
             tenant: d.tenant,
             name: d.name,
             vni: d.vni,
+            grace_ms: d.grace_ms,
             members: d.members.iter().map(ToString::to_string).collect(),
             state: d.state.to_string(),
             left_ms: match d.state {

@@ -1,7 +1,7 @@
 //! `lattice network` and `lattice admin network`.
 
 use super::service::tenant;
-use crate::args::{NetworkCommand, VniPool};
+use crate::args::{NetworkCommand, SetGrace, VniPool};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
@@ -15,7 +15,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
     let client = session.connect().await?;
     match command {
         NetworkCommand::List(args) => {
-            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.tenant), name: String::new() };
+            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args), name: String::new() };
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
                 Format::Table => print(&table(&domains)),
@@ -24,7 +24,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
             }
         }
         NetworkCommand::Status(args) => {
-            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.of.tenant), name: args.name };
+            let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args.of), name: args.name };
             // Of several tenants, several domains may have one name.
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
@@ -42,7 +42,7 @@ pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
     let pool = if (start, end, grace) == (None, None, None) {
         answer(client.admin().get_vni_pool(v1::GetVniPoolRequest {})).await?
     } else {
-        let grace_ms = grace.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let grace_ms = grace.map(milliseconds);
         answer(client.admin().set_vni_pool(v1::SetVniPoolRequest { start, end, grace_ms })).await?
     };
     let size = (pool.end + 1).saturating_sub(pool.start);
@@ -61,6 +61,22 @@ pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
     }
 }
 
+pub async fn set_grace(session: &Session, args: SetGrace) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let tenant = args.tenant.unwrap_or_else(|| session.settings.tenant.clone());
+    let request = v1::SetNetworkGraceRequest { tenant, name: args.domain.clone(), grace_ms: milliseconds(args.grace) };
+    answer(client.admin().set_network_grace(request)).await?;
+    match session.format() {
+        Format::Table => print(&format!("{} keeps its VNI for {} without work\n", args.domain, clock(milliseconds(args.grace)))),
+        Format::Json => print_json(&serde_json::json!({ "name": args.domain, "grace_seconds": args.grace.as_secs() })),
+        Format::Name => print_names([args.domain.as_str()]),
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn table(domains: &[v1::NetworkDomain]) -> String {
     let mut table = Table::new(&["DOMAIN", "TENANT", "VNI", "ALLOCATIONS", "STATE"]);
     for d in domains {
@@ -75,6 +91,7 @@ fn whole(d: &v1::NetworkDomain) -> String {
         ("Tenant", d.tenant.clone()),
         ("VNI", d.vni.to_string()),
         ("State", state(d)),
+        ("Grace", clock(d.grace_ms)),
         ("Allocations", d.members.iter().map(|id| short(id)).collect::<Vec<_>>().join(",")),
         ("Still on", d.nodes.join(",")),
     ])
@@ -91,7 +108,7 @@ fn clock(ms: u64) -> String {
 fn json(d: &v1::NetworkDomain) -> serde_json::Value {
     serde_json::json!({
         "name": d.name, "tenant": d.tenant, "vni": d.vni, "state": d.state, "left_seconds": d.left_ms.map(|ms| ms / 1000),
-        "allocations": d.members, "nodes": d.nodes,
+        "grace_seconds": d.grace_ms / 1000, "allocations": d.members, "nodes": d.nodes,
     })
 }
 
@@ -110,6 +127,7 @@ mod tests {
             state: "active".into(),
             left_ms: None,
             nodes: vec![],
+            grace_ms: 300_000,
         };
         let idle = v1::NetworkDomain {
             name: "eval".into(),
@@ -126,6 +144,8 @@ ml      physics  1000  2            active
 eval    physics  1001  0            grace, 00:04:32 left
 ";
         assert_eq!(table(&[domain, idle.clone()]), want);
-        assert_eq!(whole(&idle), "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nStill on:  n7\n");
+        let want =
+            "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nGrace:     00:05:00\nStill on:  n7\n";
+        assert_eq!(whole(&idle), want);
     }
 }

@@ -1,6 +1,6 @@
 //! `lattice service`.
 
-use crate::args::ServiceCommand;
+use crate::args::{OfTenant, ServiceCommand};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
@@ -13,7 +13,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
     let client = session.connect().await?;
     match command {
         ServiceCommand::List(args) => {
-            let request = v1::ListServicesRequest { tenant: tenant(session, args.tenant) };
+            let request = v1::ListServicesRequest { tenant: tenant(session, args) };
             let v1::ListServicesResponse { services, more } = answer(client.admin().list_services(request)).await?;
             tell_more(session, more);
             match session.format() {
@@ -31,7 +31,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
             }
         }
         ServiceCommand::Lookup(args) => {
-            let request = v1::LookupServiceRequest { tenant: tenant(session, args.of.tenant), name: args.name };
+            let request = v1::LookupServiceRequest { tenant: tenant(session, args.of), name: args.name };
             let v1::LookupServiceResponse { endpoints, more } = answer(client.admin().lookup_service(request)).await?;
             tell_more(session, more);
             match session.format() {
@@ -65,7 +65,7 @@ fn tell_more(session: &Session, more: bool) {
 }
 
 /// The tenant whose names are wanted: the one that was typed, or outside of an allocation that of submissions.
-pub fn tenant(session: &Session, typed: Option<String>) -> Option<String> {
+pub fn tenant(session: &Session, of: OfTenant) -> Option<String> {
     let within = std::env::var_os("LATTICE_ALLOC_ID").is_some();
-    typed.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !within && !tenant.is_empty()))
+    of.tenant.or_else(|| Some(session.settings.tenant.clone()).filter(|tenant| !of.all && !within && !tenant.is_empty()))
 }

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::keyring::Secret;
+use super::networks::DomainKey;
 use super::signing::SignedHead;
 use super::tenants::{QuotaChange, TenantChange};
 use super::vclusters::VClusterChange;
@@ -105,6 +106,8 @@ pub enum Action {
     SetVniPool { change: VniPoolChange, by: String },
     /// The leader's clock says that network domains have been without work for long enough.
     ReleaseDomains,
+    /// See [`crate::wire::Request::SetDomainGrace`].
+    SetDomainGrace { domain: DomainKey, grace_ms: u64, by: String },
     /// See [`crate::wire::Request::SetLimits`].
     SetLimits { sensitive_pool_size: QuotaChange, by: String },
 }
@@ -181,6 +184,7 @@ impl Action {
             | Self::CreateSession { .. }
             | Self::DeleteSession { .. }
             | Self::SetVniPool { .. }
+            | Self::SetDomainGrace { .. }
             | Self::ReleaseDomains
             | Self::SetLimits { .. } => 5,
         }
@@ -203,6 +207,7 @@ impl Action {
             | Self::SetVCluster { .. }
             | Self::CreateSession { .. }
             | Self::SetVniPool { .. }
+            | Self::SetDomainGrace { .. }
             | Self::SetLimits { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
@@ -257,6 +262,7 @@ impl Action {
             | Self::CreateSession { .. }
             | Self::DeleteSession { .. }
             | Self::SetVniPool { .. }
+            | Self::SetDomainGrace { .. }
             | Self::ReleaseDomains
             | Self::SetLimits { .. }
             | Self::RaiseLevel { .. } => 256,

@@ -150,6 +150,25 @@ fn a_pool_that_shrinks_takes_no_number_away() {
 }
 
 #[test]
+fn one_domain_may_have_a_grace_of_its_own_until_it_is_released() {
+    let mut s = Story::new(1);
+    let grace = |grace_ms| Action::SetDomainGrace { domain: (String::new(), "a".into()), grace_ms, by: "root".into() };
+    assert!(matches!(s.act(grace(0)), Err(Refusal::NoSuchDomain { .. })));
+    s.done(submit(1, within("", "a")));
+    let epoch = s.claimed(1, &[0]);
+    assert!(matches!(s.act(grace(u64::MAX)), Err(Refusal::Malformed { .. })));
+    s.done(grace(2000));
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    released(&mut s, 0, 1, epoch);
+    assert!(matches!(domain(&s, "a").unwrap(), DomainStanding { grace_ms: 2000, state: DomainState::Grace { left_ms: 1000 }, .. }));
+    s.done(Action::ReleaseDomains);
+    assert_eq!(domain(&s, "a"), None);
+    s.done(submit(2, within("", "a")));
+    s.claimed(2, &[0]);
+    assert_eq!(domain(&s, "a").unwrap().grace_ms, 300_000);
+}
+
+#[test]
 fn work_that_is_requeued_leaves_its_domain_and_joins_it_again() {
     let mut s = Story::new(2);
     s.done(submit(1, within("", "a")));

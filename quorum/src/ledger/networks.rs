@@ -29,6 +29,9 @@ pub struct Domain {
     pub members: BTreeSet<AllocationId>,
     /// When the last of them lost its nodes.
     pub idle_since: Option<Timestamp>,
+    /// For how long it keeps its number then, where an operator said so; else as the pool says.
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
 }
 
 /// The domain that an allocation names.
@@ -67,10 +70,11 @@ impl Ledger {
             tenant: key.0.clone(),
             name: key.1.clone(),
             vni: domain.vni,
+            grace_ms: self.grace_ms(domain),
             members: domain.members.iter().copied().collect(),
             state: match domain.idle_since {
                 None => DomainState::Active,
-                Some(since) => match self.vni_pool.grace_ms.saturating_sub(now.since_ms(since)) {
+                Some(since) => match self.grace_ms(domain).saturating_sub(now.since_ms(since)) {
                     0 => DomainState::Leaving,
                     left_ms => DomainState::Grace { left_ms },
                 },
@@ -96,6 +100,22 @@ impl Ledger {
         let detail = format!("VNIs {} to {}, grace {} ms", next.start, next.end, next.grace_ms);
         self.record(step, by, AuditAction::VniPoolSet, Subject::default(), detail);
         Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_domain_grace(&mut self, step: &mut Step, key: &DomainKey, grace_ms: u64, by: &str) -> Result<Outcome, Refusal> {
+        VniPool { grace_ms, ..self.vni_pool }.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        let Some(domain) = self.domains.get_mut(key) else { return Err(Refusal::NoSuchDomain { name: key.1.clone() }) };
+        if domain.grace_ms == Some(grace_ms) {
+            return Ok(Outcome::Done);
+        }
+        let detail = format!("{}, grace {grace_ms} ms", told(key, domain.vni));
+        Arc::make_mut(domain).grace_ms = Some(grace_ms);
+        self.record(step, by, AuditAction::VniPoolSet, Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    fn grace_ms(&self, domain: &Domain) -> u64 {
+        domain.grace_ms.unwrap_or(self.vni_pool.grace_ms)
     }
 
     /// The number that the allocation's domain has, or is to have; `None`: it names no domain.
@@ -130,7 +150,7 @@ impl Ledger {
         }
         step.changed.domains.insert(key.clone());
         let detail = told(&key, vni);
-        self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None }));
+        self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None, grace_ms: None }));
         self.record(step, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
     }
 
@@ -164,8 +184,8 @@ impl Ledger {
 
     /// Domains whose time is over at `now` and whose number no node may still use.
     pub fn domains_due(&self, now: Timestamp) -> Vec<DomainKey> {
-        let over = |since: Timestamp| now.since_ms(since) >= self.vni_pool.grace_ms;
-        let over: Vec<_> = self.domains.iter().filter(|(_, d)| d.members.is_empty() && d.idle_since.is_some_and(over)).collect();
+        let over = |d: &Domain| d.idle_since.is_some_and(|since| now.since_ms(since) >= self.grace_ms(d));
+        let over: Vec<_> = self.domains.iter().filter(|(_, d)| d.members.is_empty() && over(d)).collect();
         if over.is_empty() {
             return Vec::new();
         }

@@ -105,8 +105,10 @@ enum Move {
         size: u32,
         grace: u64,
     },
-    /// Network domains whose time is over.
-    Domains,
+    /// Network domains whose time is over; or one gets another time.
+    Domains {
+        grace: Option<u64>,
+    },
     Limits {
         sensitive: QuotaChange,
     },
@@ -164,7 +166,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => any::<bool>().prop_map(|stale| Move::Release { stale }),
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => (999..1004u32, 1..6u32, 0..60u64).prop_map(|(start, size, grace)| Move::Pool { start, size, grace }),
-        4 => Just(Move::Domains),
+        4 => prop_oneof![3 => Just(None), 1 => (0..60u64).prop_map(Some)].prop_map(|grace| Move::Domains { grace }),
         1 => a_quota().prop_map(|sensitive| Move::Limits { sensitive }),
         1 => prop_oneof![
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
@@ -315,7 +317,10 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let change = VniPoolChange { start: Some(start), end: Some(start + size), grace_ms: Some(grace) };
             Action::SetVniPool { change, by: "root".into() }
         }
-        Move::Domains => Action::ReleaseDomains,
+        Move::Domains { grace: None } => Action::ReleaseDomains,
+        Move::Domains { grace: Some(grace_ms) } => {
+            Action::SetDomainGrace { domain: (TENANT.into(), "a".into()), grace_ms, by: "root".into() }
+        }
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

@@ -94,6 +94,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::ListSessions
         | Request::GetVniPool
         | Request::SetVniPool { .. }
+        | Request::SetDomainGrace { .. }
         | Request::ListDomains { .. }
         | Request::GetLimits
         | Request::SetLimits { .. }
@@ -160,6 +161,7 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Request::CreateSession { id, allocation, by } => (Action::CreateSession { id, allocation, by }, 0),
         Request::DeleteSession { id, allocation, by } => (Action::DeleteSession { id, allocation, by }, 0),
         Request::SetVniPool { change, by } => (Action::SetVniPool { change, by }, 0),
+        Request::SetDomainGrace { domain, grace_ms, by } => (Action::SetDomainGrace { domain, grace_ms, by }, 0),
         Request::SetLimits { sensitive_pool_size, by } => (Action::SetLimits { sensitive_pool_size, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
@@ -254,6 +256,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListSessions
         | Request::GetVniPool
         | Request::SetVniPool { .. }
+        | Request::SetDomainGrace { .. }
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
         | Request::LookupService { .. }
