@@ -159,6 +159,7 @@ mod tests {
             unlimited: vec![],
             features: features.iter().map(|f| (*f).to_owned()).collect(),
             holds: vec![],
+            home: String::new(),
             leaving: vec![],
             hold_revision: Revision(0),
             report_seq: 0,
