@@ -764,8 +764,6 @@ pub struct VClusterSettings {
     #[arg(long, hide = true)]
     cycle_interval: Option<String>,
     #[arg(long, hide = true)]
-    backfill_depth: Option<String>,
-    #[arg(long, hide = true)]
     description: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1)]
     borrow: Option<Option<String>>,
@@ -775,7 +773,6 @@ impl VClusterSettings {
     fn unbuilt(&self) -> Option<&'static str> {
         let given = [
             ("--cycle-interval", self.cycle_interval.is_some()),
-            ("--backfill-depth", self.backfill_depth.is_some()),
             ("--description", self.description.is_some()),
             ("--borrow", self.borrow.is_some()),
         ];
