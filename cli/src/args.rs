@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::flags::SubmitFlags;
+use crate::later::Later;
 use crate::output::Format;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use lattice_api::allocation::state_from_name;
@@ -49,40 +50,40 @@ pub struct Global {
 #[derive(Subcommand)]
 pub enum Command {
     /// Put a script or a command into the queue
-    Submit(Submit),
+    Submit(Later<Submit>),
     /// List your allocations, or show one
-    Status(Status),
+    Status(Later<Status>),
     /// Why an allocation stands where it stands
-    Explain(Key),
+    Explain(Later<Key>),
     /// End allocations
-    Cancel(Cancel),
+    Cancel(Later<Cancel>),
     /// Show what an allocation's program wrote
-    Logs(Logs),
+    Logs(Later<Logs>),
     /// Open a terminal in a running allocation
-    Attach(Attach),
+    Attach(Later<Attach>),
     /// Ask for nodes and open a terminal on the first of them; when its shell ends, they are given back
-    Session(InteractiveSession),
+    Session(Later<InteractiveSession>),
     /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
-    Launch(Launch),
+    Launch(Later<Launch>),
     /// List the nodes, or show one
-    Nodes(ListNodes),
+    Nodes(Later<ListNodes>),
     /// What this machine's agent knows of its own node, even without a quorum
-    Node(Node),
+    Node(Later<Node>),
     /// The quorum's members
-    Quorum(Quorum),
+    Quorum(Later<Quorum>),
     /// The queues (--vcluster): whose they are, which nodes they have, and what waits in them
     #[command(name = "vcluster")]
-    VCluster(VCluster),
+    VCluster(Later<VCluster>),
     /// Leases for programs of your own: one holder at a time, fenced by a token
-    Lease(Lease),
+    Lease(Later<Lease>),
     /// Network domains: names that work of one tenant shares, each with a VNI
-    Network(Network),
+    Network(Later<Network>),
     /// What running work offers, and where
-    Service(Service),
+    Service(Later<Service>),
     /// The audit log
-    Audit(Audit),
+    Audit(Later<Audit>),
     /// The gossip between the agents
-    Gossip(Gossip),
+    Gossip(Later<Gossip>),
     /// Run a whole cluster of one machine in one process, to try things out
     #[command(disable_help_flag = true)]
     Dev(Rest),
@@ -90,7 +91,7 @@ pub enum Command {
     #[command(disable_help_flag = true)]
     Doctor(Rest),
     /// Tenants and their quotas, vClusters, limits of the whole cluster
-    Admin(Admin),
+    Admin(Later<Admin>),
 }
 
 impl Command {
@@ -98,8 +99,8 @@ impl Command {
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) => true,
-            Self::Session(session) => session.what.is_none(),
-            Self::Logs(logs) => logs.follow,
+            Self::Session(session) => session.0.what.is_none(),
+            Self::Logs(logs) => logs.0.follow,
             _ => false,
         }
     }

@@ -26,6 +26,7 @@ mod vcluster;
 use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
+use crate::later::Later;
 use crate::session::Session;
 use lattice_model::HoldKind;
 
@@ -33,16 +34,16 @@ use lattice_model::HoldKind;
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
     let well = |()| 0;
     match command {
-        Command::Submit(args) => Box::pin(submit::run(session, args)).await.map(well),
-        Command::Status(args) => status::run(session, args).await.map(well),
-        Command::Explain(args) => explain::run(session, args).await.map(well),
-        Command::Cancel(args) => cancel::run(session, args).await,
-        Command::Logs(args) => logs::run(session, args).await,
-        Command::Attach(args) => Box::pin(attach::run(session, args)).await,
-        Command::Session(args) => Box::pin(session::run(session, args)).await,
-        Command::Launch(args) => Box::pin(launch::run(session, args)).await,
-        Command::Nodes(args) => nodes::run(session, args).await.map(well),
-        Command::Node(args) => match args.what {
+        Command::Submit(Later(args)) => Box::pin(submit::run(session, args)).await.map(well),
+        Command::Status(Later(args)) => status::run(session, args).await.map(well),
+        Command::Explain(Later(args)) => explain::run(session, args).await.map(well),
+        Command::Cancel(Later(args)) => cancel::run(session, args).await,
+        Command::Logs(Later(args)) => logs::run(session, args).await,
+        Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,
+        Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
+        Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,
+        Command::Nodes(Later(args)) => nodes::run(session, args).await.map(well),
+        Command::Node(Later(args)) => match args.what {
             NodeCommand::Status(args) => node_status::run(session, args).await.map(well),
             NodeCommand::List(args) => nodes::run(session, args).await.map(well),
             NodeCommand::Cordon(args) => hold::set(session, HoldKind::Cordon, args).await.map(well),
@@ -50,17 +51,17 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             NodeCommand::Quarantine(args) => hold::set(session, HoldKind::Quarantine, args).await.map(well),
             NodeCommand::Unquarantine(args) => hold::lift(session, HoldKind::Quarantine, args).await.map(well),
         },
-        Command::Admin(Admin { what: AdminCommand::Tenant(args) }) => tenant::run(session, args.what).await.map(well),
-        Command::Admin(Admin { what: AdminCommand::VCluster(args) }) => vcluster::administer(session, args.what).await.map(well),
-        Command::VCluster(args) => vcluster::run(session, args.what).await.map(well),
-        Command::Admin(Admin { what: AdminCommand::Network(args) }) => match args.what {
+        Command::Admin(Later(Admin { what: AdminCommand::Tenant(args) })) => tenant::run(session, args.what).await.map(well),
+        Command::Admin(Later(Admin { what: AdminCommand::VCluster(args) })) => vcluster::administer(session, args.what).await.map(well),
+        Command::VCluster(Later(args)) => vcluster::run(session, args.what).await.map(well),
+        Command::Admin(Later(Admin { what: AdminCommand::Network(args) })) => match args.what {
             AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(well),
             AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(well),
         },
-        Command::Admin(Admin { what: AdminCommand::Limits(args) }) => limits::run(session, args).await.map(well),
-        Command::Network(args) => network::run(session, args.what).await.map(well),
-        Command::Service(args) => service::run(session, args.what).await.map(well),
-        Command::Quorum(args) | Command::Admin(Admin { what: AdminCommand::Raft(args) }) => match args.what {
+        Command::Admin(Later(Admin { what: AdminCommand::Limits(args) })) => limits::run(session, args).await.map(well),
+        Command::Network(Later(args)) => network::run(session, args.what).await.map(well),
+        Command::Service(Later(args)) => service::run(session, args.what).await.map(well),
+        Command::Quorum(Later(args)) | Command::Admin(Later(Admin { what: AdminCommand::Raft(args) })) => match args.what {
             QuorumCommand::Status => quorum::status(session).await.map(well),
             QuorumCommand::Members => quorum::members(session).await.map(well),
             QuorumCommand::Add(args) => members::add(session, args).await.map(well),
@@ -73,9 +74,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Recover(rest) => Err(handover::exec(QUORUM, "recover", &rest.args)),
             QuorumCommand::Restore(rest) => Err(handover::exec(QUORUM, "restore", &rest.args)),
         },
-        Command::Lease(args) => lease::run(session, args.what).await.map(well),
-        Command::Audit(args) => Box::pin(audit::run(session, args)).await.map(well),
-        Command::Gossip(args) => match args.what {
+        Command::Lease(Later(args)) => lease::run(session, args.what).await.map(well),
+        Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(well),
+        Command::Gossip(Later(args)) => match args.what {
             GossipCommand::Members => gossip::run(session).await.map(well),
             GossipCommand::Keys(args) => gossip_keys::run(session, args.what).await.map(well),
         },

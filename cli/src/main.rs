@@ -21,6 +21,7 @@ mod interrupts;
 mod keyboard;
 mod label;
 mod last;
+mod later;
 mod listing;
 mod memory;
 mod network;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
-        Command::Quorum(quorum) => match quorum.what.of_a_member() {
+        Command::Quorum(quorum) => match quorum.0.what.of_a_member() {
             Some((verb, rest)) => Err(handover::exec(QUORUM, verb, &rest.args)),
             None => talk_to_agent(cli),
         },
