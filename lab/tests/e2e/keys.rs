@@ -13,10 +13,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 static KEYS: Group = Group { theme: "keys", name: "keys", nodes: 3, quorum: 3, tweak };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// Between two looks at who is alive.
+const LOOK: Duration = Duration::from_millis(50);
 
 fn tweak(options: &mut Options) {
     // A dead agent is soon Down: a rotation does not wait for it then.
@@ -86,6 +89,8 @@ fn nobody_is_lost(w: &World, doing: impl FnOnce()) {
             while !over.load(Ordering::Relaxed) {
                 lost.extend(NODES.iter().flat_map(|at| missing(w, at)));
                 looks += 1;
+                // A suspicion lasts longer, and looking must not be what keeps an agent from answering.
+                std::thread::sleep(LOOK);
             }
             (looks, lost)
         });
