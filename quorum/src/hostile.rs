@@ -148,13 +148,14 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
         Action::RaiseLevel { level: LEVEL_KNOWN },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
-        Action::SetVCluster { change: vcluster(), by: "u".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
         Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), by: "root".into() },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
         Action::Claim(claim),
         Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
+        // Last: the claim was made while the node was of the default's.
+        Action::SetVCluster { change: vcluster(), by: "u".into() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
