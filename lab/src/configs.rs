@@ -63,7 +63,7 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     let delegated = Path::new(cgroup_root).iter().next().map(Path::new).unwrap_or(Path::new(""));
     let _ = writeln!(text, "cgroup_delegated: {}\ncgroup_v1_controllers: [cpu, cpuset, pids, io]\npids_max: 1024", quoted(delegated));
     let _ = writeln!(text, "grace_seconds: {}\nfence_timeout_seconds: {}", options.grace_seconds, options.fence_timeout_seconds);
-    let _ = writeln!(text, "scheduler_lease_ms: 2000");
+    let _ = writeln!(text, "scheduler_lease_ms: {}", options.scheduler_lease_ms);
     if options.log_lines.is_empty() {
         let _ = writeln!(text, "log_store: {:?}", format!("file://{}", cluster.dir.join("objects").display()));
     }

@@ -39,6 +39,8 @@ pub struct Options {
     pub down_after_ms: u64,
     /// Between a leader's signs of life, in milliseconds.
     pub raft_heartbeat_ms: u64,
+    /// How long a scheduler's lease lives that is not renewed, in milliseconds.
+    pub scheduler_lease_ms: u64,
     /// How often the audit chain's head is signed, and how often the records behind the archive's last whole segment are put
     /// there again. Each second in the lab, so that a test sees it; what is measured has the defaults ([`Options::with_audit_as_documented`]).
     pub audit_sign_seconds: u64,
@@ -91,6 +93,7 @@ impl Options {
             heartbeat_ms: 500,
             degraded_after_ms: 3_000,
             down_after_ms: 60_000,
+            scheduler_lease_ms: 2_000,
             audit_sign_seconds: 1,
             audit_archive_seconds: 1,
             raft_heartbeat_ms: 50,

@@ -42,6 +42,8 @@ const AGENT_PERCENT: f64 = 0.3;
 const AT_REST: Duration = Duration::from_secs(20);
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
+/// An agent's own default.
+const SCHEDULER_LEASE_MS: u64 = 5_000;
 /// A shim, in megabytes.
 const SHIM_MB: f64 = 3.0;
 
@@ -197,7 +199,12 @@ fn pid_of_n1(cluster: &Cluster) -> Result<i32> {
 fn at_rest() -> Result<Figure> {
     eprintln!("bench: an agent at rest, {} s", AT_REST.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-rest-{}", std::process::id()));
-    let clocks = UpOptions { heartbeat_ms: HEARTBEAT_MS, degraded_after_ms: DEGRADED_AFTER_MS, ..UpOptions::new(3, 1, &dir) };
+    let clocks = UpOptions {
+        heartbeat_ms: HEARTBEAT_MS,
+        degraded_after_ms: DEGRADED_AFTER_MS,
+        scheduler_lease_ms: SCHEDULER_LEASE_MS,
+        ..UpOptions::new(3, 1, &dir)
+    };
     let guard = Guard::new(&dir);
     let cluster = up::up(&UpOptions { build: false, ..clocks }.with_audit_as_documented())?;
     let measured = rest_of(&cluster);
