@@ -25,4 +25,6 @@ nightly:
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories
     LATTICE_TEST_ALLOCATIONS=100000 cargo test --release -p lattice-lab --test e2e -- lists::
     cargo run --release -p lattice-lab -- bench launch
+    cargo run --release -p lattice-lab -- bench mpi
     cargo run --release -p lattice-lab -- bench quorum
+    cargo run --release -p lattice-lab -- bench nodes

@@ -16,6 +16,7 @@ mod link;
 mod local_launch;
 mod prepare;
 mod probing;
+mod run_lease;
 mod task;
 mod terminals;
 mod undo;

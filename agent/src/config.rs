@@ -1,8 +1,12 @@
 //! The agent's configuration: one YAML file, read once.
 
+use crate::conformance::settings::{ConformanceSettings, ConformanceSettingsError};
+use crate::health::settings::{HealthSettings, HealthSettingsError};
 use crate::log_store::LogStore;
 use lattice_model::NodeId;
 use lattice_model::constraint::is_feature;
+use lattice_model::fact::TOPOLOGY_GROUP_BYTES_MAX;
+use lattice_pmi::{FANOUT_MAX, FANOUT_MIN};
 use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
@@ -45,6 +49,8 @@ pub struct AgentConfig {
     /// The cluster's gossip key, 64 hexadecimal digits in a file of mode 0600: in use until the quorum has others, and by new nodes
     /// until they have registered.
     pub gossip_key_file: PathBuf,
+    /// Sessions with the quorum that this agent carries at once for peers that reach no member; 0 to 1000. 0: none.
+    pub relay_max: usize,
     /// Agents to join through, `host:port`, besides those that the quorum names.
     pub gossip_seeds: Vec<String>,
     /// Timers of gossip.
@@ -79,8 +85,10 @@ pub struct AgentConfig {
     pub shim: PathBuf,
     /// Seconds between SIGTERM and SIGKILL when work is ended; 0 to 3600.
     pub grace_seconds: u64,
-    /// Seconds a fence may wait for its last node, while all of them are connected; 1 to 3600.
+    /// Seconds a fence may wait for its last node, while all of them are connected; 1 to 3600. One that brings nothing has no limit.
     pub fence_timeout_seconds: u64,
+    /// How many other agents each agent of a launch speaks to, in launches headed here; 2 to 64. 0: by the launch's size, 16 to 32.
+    pub launch_fanout: u32,
     /// Bytes of logs kept on this node: of all ended allocations together, and of each running one while the log store
     /// lacks them; then the oldest go. At least `log_ring_bytes`.
     pub log_spool_max_bytes: u64,
@@ -108,9 +116,15 @@ pub struct AgentConfig {
     pub epilogue: PathBuf,
     /// Seconds that the epilogue may take; 1 to 86,400.
     pub epilogue_timeout_seconds: u64,
+    /// The site's program that wipes this node (`lattice node wipe`), absolute; empty: none, and it cannot be wiped.
+    pub wipe_hook: PathBuf,
+    /// Seconds that it may take; 1 to 86,400.
+    pub wipe_timeout_seconds: u64,
     /// What work may ask for of this node by name (`--constraint`), besides what the agent finds itself (`nvme_scratch`, `gpu`,
     /// `gpu_type=…`, `unified_memory`): words, or `key=value`. At most 16.
     pub features: Vec<String>,
+    /// The part of the network that this node is in, as the site names it: a dragonfly group, a leaf switch. At most 64 bytes; empty: not said.
+    pub topology_group: String,
     /// Where allocations' scratch lies on a disk of this node, absolute; root's, writable by nobody else, and this
     /// agent's alone: what is named like an allocation in it is removed. Empty: scratch is in memory.
     pub scratch_dir: PathBuf,
@@ -126,6 +140,10 @@ pub struct AgentConfig {
     pub mount_roots: Vec<PathBuf>,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
+    /// What of this node is looked after, see [`HealthSettings`].
+    pub health: HealthSettings,
+    /// What of this node's software and firmware must be the same elsewhere, see [`ConformanceSettings`].
+    pub conformance: ConformanceSettings,
 }
 
 /// How fast a block device may be used.
@@ -189,7 +207,9 @@ impl Default for AgentConfig {
             shim: PathBuf::new(),
             grace_seconds: 30,
             fence_timeout_seconds: 60,
+            launch_fanout: 0,
             log_spool_max_bytes: 1 << 30,
+            relay_max: 16,
             attach_max_concurrent: 5,
             log_ring_bytes: 64 << 20,
             log_store: String::new(),
@@ -201,7 +221,10 @@ impl Default for AgentConfig {
             prologue_timeout_seconds: 300,
             epilogue: PathBuf::new(),
             epilogue_timeout_seconds: 300,
+            wipe_hook: PathBuf::new(),
+            wipe_timeout_seconds: 1800,
             features: Vec::new(),
+            topology_group: String::new(),
             scratch_dir: PathBuf::new(),
             scratch_tmpfs_dir: "/scratch/tmp".into(),
             scratch_tmpfs_max_bytes: 0,
@@ -209,6 +232,8 @@ impl Default for AgentConfig {
             output_dir: PathBuf::new(),
             mount_roots: vec!["/data".into(), "/mnt".into()],
             scheduler_lease_ms: 5000,
+            health: HealthSettings::default(),
+            conformance: ConformanceSettings::default(),
         }
     }
 }
@@ -234,6 +259,12 @@ pub enum AgentConfigError {
     MountRoot { path: PathBuf },
     #[error("features: {feature:?} is none: a word of letters, digits, _, - and ., or such a word, = and a text; at most 16 of them")]
     Feature { feature: String },
+    #[error("topology_group: {group:?} is no name: at most {TOPOLOGY_GROUP_BYTES_MAX} bytes without control characters")]
+    TopologyGroup { group: String },
+    #[error(transparent)]
+    Health(#[from] HealthSettingsError),
+    #[error(transparent)]
+    Conformance(#[from] ConformanceSettingsError),
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -252,9 +283,14 @@ impl AgentConfig {
         };
         within("grace_seconds", self.grace_seconds, 0, 3600)?;
         within("fence_timeout_seconds", self.fence_timeout_seconds, 1, 3600)?;
+        if self.launch_fanout != 0 {
+            within("launch_fanout", self.launch_fanout.into(), FANOUT_MIN.into(), FANOUT_MAX.into())?;
+        }
         within("attach_max_concurrent", u64::try_from(self.attach_max_concurrent).unwrap_or(u64::MAX), 1, 1000)?;
+        within("relay_max", self.relay_max as u64, 0, 1000)?;
         within("prologue_timeout_seconds", self.prologue_timeout_seconds, 1, 86_400)?;
         within("epilogue_timeout_seconds", self.epilogue_timeout_seconds, 1, 86_400)?;
+        within("wipe_timeout_seconds", self.wipe_timeout_seconds, 1, 86_400)?;
         self.validate_paths()?;
         within("scheduler_lease_ms", self.scheduler_lease_ms, 500, 60_000)?;
         within("pids_max", self.pids_max, 64, 4_194_304)?;
@@ -263,6 +299,9 @@ impl AgentConfig {
         }
         if let Some((_, feature)) = self.features.iter().enumerate().find(|(number, f)| *number >= FEATURES_MAX || !is_feature(f)) {
             return Err(AgentConfigError::Feature { feature: feature.clone() });
+        }
+        if self.topology_group.len() > TOPOLOGY_GROUP_BYTES_MAX || self.topology_group.chars().any(char::is_control) {
+            return Err(AgentConfigError::TopologyGroup { group: self.topology_group.clone() });
         }
         within("log_ring_bytes", self.log_ring_bytes, 64 << 10, self.log_spool_max_bytes)?;
         within("log_flush_seconds", self.log_flush_seconds, 1, 3600)?;
@@ -282,6 +321,8 @@ impl AgentConfig {
             return Err(AgentConfigError::SchedulerWithoutApi);
         }
         self.gossip.validate()?;
+        self.health.validate()?;
+        self.conformance.validate()?;
         Ok(())
     }
 
@@ -290,6 +331,7 @@ impl AgentConfig {
         let paths = [
             ("prologue", self.prologue.as_path()),
             ("epilogue", &self.epilogue),
+            ("wipe_hook", &self.wipe_hook),
             ("scratch_dir", &self.scratch_dir),
             ("scratch_tmpfs_dir", &self.scratch_tmpfs_dir),
             ("home_source", Path::new(&self.home_source)),

@@ -4,16 +4,22 @@ use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
+use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::NodeView;
+use crate::facts::Facts;
+use crate::gpus::GpuStandings;
 use crate::growth::Growth;
+use crate::health::Checks;
 use crate::hooks::Hooks;
-use crate::launch::Launches;
+use crate::launch::{Launches, Parents};
 use crate::mesh::Mesh;
 use crate::places::Places;
+use crate::relay::Carried;
 use crate::spool::Spools;
 use crate::troubles::Troubles;
+use lattice_model::constraint::{LAUNCH_SHAPES, has};
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
@@ -39,22 +45,36 @@ pub struct Context {
     pub bounds: Bounds,
     /// How work is kept from GPUs that are not its own.
     pub device_filter: DeviceFilter,
-    /// What this node is made of.
-    pub topology: Arc<NodeTopology>,
+    /// What this node is made of, with every GPU that it ever had in this life of the agent.
+    pub topology: watch::Receiver<Arc<NodeTopology>>,
     /// Whether work may run as root.
     pub allow_root: bool,
     /// SIGTERM to SIGKILL.
     pub grace: Duration,
     /// How long a fence may wait while all its nodes are connected.
     pub fence_timeout: Duration,
+    /// How many agents of a launch one of them speaks to, where the site says so; else by the launch's size.
+    pub launch_fanout: Option<u32>,
     /// What the site runs before and after an allocation.
     pub hooks: Hooks,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
     /// What is the matter with this node.
     pub troubles: Troubles,
+    /// What its checks find.
+    pub checks: Checks,
+    /// What nodes say of themselves.
+    pub facts: Facts,
+    /// What is the matter with its GPUs.
+    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    /// What its software and firmware are.
+    pub conformance: Conformity,
     /// The way to other agents.
     pub mesh: Mesh,
+    /// Peers whose sessions this agent carries.
+    pub carried: Carried,
+    /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.
+    pub acknowledged: watch::Receiver<Option<u64>>,
     /// The allocations on this node.
     pub workers: Workers,
     /// Output that lies here, and its way into the log store.
@@ -67,6 +87,8 @@ pub struct Context {
     pub growth: Growth,
     /// The launches whose head this node is.
     pub launches: Launches,
+    /// Who speaks to this node's parts of launches that are headed elsewhere.
+    pub parents: Parents,
     /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
     pub attached: Places,
     /// How many of them one user has at most.
@@ -80,6 +102,18 @@ pub struct Context {
 }
 
 impl Context {
+    /// What this node is made of.
+    pub fn topology(&self) -> Arc<NodeTopology> {
+        Arc::clone(&self.topology.borrow())
+    }
+
+    /// Of these nodes, those whose agents know launches of the usual shape alone, as the quorum says of them.
+    pub fn shapeless<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
+        let cluster = self.cluster.borrow();
+        let is_older = |node: &&NodeId| **node != self.me && cluster.nodes.get(*node).is_some_and(|n| !has(&n.features, LAUNCH_SHAPES));
+        nodes.filter(is_older).collect()
+    }
+
     /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
         let known = self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());

@@ -393,6 +393,7 @@ mod tests {
             state: AllocationState::Staging,
             requeue_count: 0,
             vni: None,
+            run_lease_ms: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

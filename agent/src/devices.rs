@@ -67,6 +67,32 @@ fn tried(slice: &Slice) -> Result<(), String> {
 
 /// What an allocation's work must not open here.
 pub fn denied(context: &Context, assignment: Option<&Assignment>) -> BTreeSet<Device> {
-    let files = assignment.map(|a| a.denied(&context.topology.gpu)).unwrap_or_default();
+    let files = assignment.map(|a| a.denied(&context.topology().gpu)).unwrap_or_default();
     files.into_iter().map(|f| (f.major, f.minor)).collect()
+}
+
+/// Keeps the work that is here from GPUs that came since it was begun. Blocking. An error says why it may open them.
+pub fn keep_from_newcomers(context: &Context) -> Result<(), String> {
+    let locals = context.view.borrow().locals.clone();
+    let filter = match (&context.device_filter, &context.slice) {
+        (DeviceFilter::Bpf, Some(slice)) => slice,
+        // Nothing is kept from anybody, which is said elsewhere.
+        (DeviceFilter::None { .. }, _) => return Ok(()),
+        // What is begun from now on knows of them.
+        (DeviceFilter::Bpf | DeviceFilter::V1, _) if locals.iter().all(|local| local.assignment.is_none()) => return Ok(()),
+        (DeviceFilter::Bpf | DeviceFilter::V1, _) => {
+            return Err(
+                "work that runs here could open it: cgroup version 1 takes no filter anew; it is offered when that work is over".to_owned()
+            );
+        }
+    };
+    for local in locals.iter().filter(|local| local.assignment.is_some()) {
+        let work = filter.scope(local.share.allocation).work();
+        // What has no scope yet is given its filter with it.
+        if work.path().exists() {
+            devices::keep_out(&work, &denied(context, local.assignment.as_ref()))
+                .map_err(|e| format!("device filter: {}", with_causes(&e)))?;
+        }
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ use crate::devices::DeviceFilter;
 use crate::features;
 use crate::machine;
 use crate::memory_bytes;
+use crate::pmix;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::credentials::{Credentials, rough};
@@ -133,7 +134,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         }
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
     }
-    mpi(&mut add);
+    mpi(config, &mut add);
     network(&mut add);
     let machine = machine::look(&config.simulated_gpus);
     add("processors", Health::Ok, processors(&machine.topology));
@@ -251,7 +252,7 @@ fn hooks(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)
     }
 }
 
-fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {
+fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
     let there = |name: &str| {
         ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
             .iter()
@@ -259,15 +260,19 @@ fn mpi(add: &mut dyn FnMut(&'static str, Health, String)) {
             .find(|p| p.exists())
     };
     let (health, text) = match (there("libmpich.so.12"), there("libmpi.so.40")) {
-        (Some(mpich), _) => {
-            (Health::Ok, format!("PMI-1 serves {}; PMI-2 and PMIx (Open MPI) are not served by this version", mpich.display()))
-        }
-        (None, Some(other)) => {
-            (Health::Degraded, format!("{} needs PMIx, which this version does not serve; MPICH works", other.display()))
-        }
-        (None, None) => (Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1".to_owned()),
+        (Some(mpich), _) => (Health::Ok, format!("PMI-1 serves {}, and PMI-2 what speaks that", mpich.display())),
+        (None, Some(other)) => (Health::Ok, format!("{} speaks PMIx alone (--pmi=pmix)", other.display())),
+        (None, None) => (Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1 or PMI-2".to_owned()),
     };
     add("MPI", health, text);
+    match pmix::library(config) {
+        Ok(version) => add("PMIx", Health::Ok, format!("served with libpmix {version}")),
+        Err(why) => {
+            // Who has no need of it lacks nothing.
+            let health = if there("libmpi.so.40").is_some() { Health::Degraded } else { Health::Ok };
+            add("PMIx", health, format!("not served: {why}; --pmi=pmix is refused here (an agent looks when it starts)"));
+        }
+    }
 }
 
 /// What a network domain is worth on this machine.

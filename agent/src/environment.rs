@@ -1,9 +1,10 @@
 //! What work finds in its environment.
 
 use crate::context::Context;
+use crate::hatch;
 use crate::machine;
-use lattice_model::launch::block_layout;
-use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, NodeRanks};
+use lattice_model::layout::lay_out;
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, NodeRanks, hostlist};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
@@ -42,7 +43,74 @@ fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     if share.spec.uenv.is_some() {
         set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
     }
+    if share.spec.launch.shape.slurm_env {
+        env.extend(slurm_job(share));
+    }
     env
+}
+
+/// What programs find under Slurm of their job (`--slurm-env`).
+fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
+    // Theirs are numbers: of the id, so that they differ from one allocation to the next.
+    let bytes = share.allocation.0.as_bytes();
+    let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
+    let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
+    let list = hostlist::fold(share.nodes.iter().map(|(node, _)| node));
+    let mut env = vec![
+        ("SLURM_JOB_ID", number.clone()),
+        ("SLURM_JOBID", number),
+        ("SLURM_JOB_NAME", share.spec.name.clone()),
+        ("SLURM_JOB_USER", share.owner.name.clone()),
+        ("SLURM_JOB_NODELIST", list.clone()),
+        ("SLURM_NODELIST", list),
+        ("SLURM_JOB_NUM_NODES", nodes.to_string()),
+        ("SLURM_NNODES", nodes.to_string()),
+        ("SLURM_NTASKS", share.spec.ranks().to_string()),
+        ("SLURM_NPROCS", share.spec.ranks().to_string()),
+        ("SLURM_NTASKS_PER_NODE", tasks.to_string()),
+        ("SLURM_TASKS_PER_NODE", repeated(share.nodes.iter().map(|_| tasks))),
+        ("SLURM_SUBMIT_DIR", share.spec.working_dir.to_string_lossy().into_owned()),
+    ];
+    if share.spec.launch.shape.cpus_per_task > 0 {
+        env.push(("SLURM_CPUS_PER_TASK", share.spec.launch.shape.cpus_per_task.to_string()));
+    }
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// What they find of one launch in it, over that; what differs from rank to rank, the shim adds.
+fn slurm_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape) -> Vec<(String, String)> {
+    let ranks: u32 = nodes.iter().map(|n| n.count).sum();
+    let list = hostlist::fold(nodes.iter().map(|n| &n.node));
+    let counts = repeated(nodes.iter().map(|n| n.count));
+    let mut env = vec![
+        ("SLURM_STEP_NODELIST", list),
+        ("SLURM_STEP_NUM_NODES", nodes.len().to_string()),
+        ("SLURM_STEP_NUM_TASKS", ranks.to_string()),
+        ("SLURM_STEP_TASKS_PER_NODE", counts.clone()),
+        ("SLURM_NNODES", nodes.len().to_string()),
+        ("SLURM_NTASKS", ranks.to_string()),
+        ("SLURM_NPROCS", ranks.to_string()),
+        ("SLURM_TASKS_PER_NODE", counts),
+        ("SLURM_DISTRIBUTION", shape.distribution.to_string()),
+    ];
+    if shape.cpus_per_task > 0 {
+        env.push(("SLURM_CPUS_PER_TASK", shape.cpus_per_task.to_string()));
+    }
+    let step = env.into_iter().map(|(name, value)| (name.to_owned(), value));
+    slurm_job(share).into_iter().chain(step).collect()
+}
+
+/// `2(x3),1` for 2, 2, 2 and 1.
+fn repeated(counts: impl Iterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for count in counts {
+        match runs.last_mut() {
+            Some((same, times)) if *same == count => *times += 1,
+            Some(_) | None => runs.push((count, 1)),
+        }
+    }
+    let told = |(count, times): &(u32, u32)| if *times > 1 { format!("{count}(x{times})") } else { count.to_string() };
+    runs.iter().map(told).collect::<Vec<_>>().join(",")
 }
 
 /// The network domain and its number, for work and for the site's hooks.
@@ -56,6 +124,11 @@ pub fn of_domain(share: &DesiredShare) -> Vec<(&'static str, String)> {
 pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String)> {
     let mut env = base(share);
     of_this_node(&mut env, share, context);
+    if share.spec.launch.shape.slurm_env {
+        let first = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"].map(|name| (name.to_owned(), "0".to_owned()));
+        env.extend(first);
+        env.insert("SLURMD_NODENAME".to_owned(), context.me.to_string());
+    }
     env.into_iter().collect()
 }
 
@@ -80,38 +153,52 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.data.environment(share));
+    // What it starts on another node is a launch of another shape than the usual one.
+    let served = context.shapeless(share.nodes.iter().map(|(node, _)| node)).is_empty();
+    hatch::environment(env, &context.state_dir, share, served);
 }
 
 /// A launch's environment, the same for all its ranks.
 pub fn of_launch(
     share: &DesiredShare,
     id: LaunchId,
-    ranks: u32,
+    nodes: &[NodeRanks],
+    shape: &LaunchShape,
     own: impl IntoIterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {
+    let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());
     env.insert("LATTICE_NPROCS".to_owned(), ranks.to_string());
+    if shape.cpus_per_task > 0 {
+        env.insert("LATTICE_CPUS_PER_TASK".to_owned(), shape.cpus_per_task.to_string());
+    }
+    if shape.slurm_env {
+        env.extend(slurm_step(share, nodes, shape));
+    }
     env
 }
 
 /// The one launch of an inline command: its id follows from allocation and epoch, so that it is begun once.
 pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
     let id = entry_launch_id(share.allocation, share.epoch);
-    let per_node = share.spec.tasks_per_node;
+    let (asked, per_node) = (&share.spec.launch, share.spec.tasks_per_node);
     let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
-    let ranks = per_node.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
-    let nodes: Vec<NodeRanks> = block_layout(&names, ranks, Some(per_node)).unwrap_or_default();
+    // Fewer ranks than there is room for are dealt out evenly.
+    let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(per_node);
+    let nodes: Vec<NodeRanks> = lay_out(&names, share.spec.ranks(), limit, &asked.shape.distribution).unwrap_or_default();
     LaunchSpec {
         id,
         number: 1,
         allocation: share.allocation,
         epoch: share.epoch,
         argv,
-        env: of_launch(share, id, ranks, []),
+        env: of_launch(share, id, &nodes, &asked.shape, []),
         working_dir: share.spec.working_dir.clone(),
         nodes,
+        shape: asked.shape.clone(),
+        kill_on_bad_exit: !asked.keeps_on_bad_exit,
         pty: share.spec.pty,
         binding: share.spec.binding,
     }

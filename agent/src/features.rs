@@ -2,8 +2,11 @@
 
 use crate::config::AgentConfig;
 use crate::data_plane::DataPlane;
+use crate::pmix;
 use lattice_model::NodeTopology;
-use lattice_model::constraint::{CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, NVME_SCRATCH, UNIFIED_MEMORY};
+use lattice_model::constraint::{
+    CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_SHAPES, NVME_SCRATCH, PMIX, RUN_LEASE, UNIFIED_MEMORY,
+};
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +18,8 @@ const CXI_CLASS: &str = "/sys/class/cxi";
 /// Devices below devices (LVM on RAID on disks): no machine stacks more.
 const STACKED_MAX: u32 = 8;
 
-/// All of them, ascending.
-pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology) -> Vec<String> {
+/// All of them, ascending. `scopes`: whether all processes of an allocation can be found and killed.
+pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scopes: bool) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {
         features.insert(NVME_SCRATCH.to_owned());
@@ -31,7 +34,12 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology) -> Ve
     if has_cxi() {
         features.insert(CXI.to_owned());
     }
-    features.into_iter().take(FEATURES_MAX).collect()
+    // Not the site's to say.
+    features.retain(|feature| ![RUN_LEASE, LAUNCH_SHAPES, PMIX].contains(&feature.as_str()));
+    let own = [(LAUNCH_SHAPES, true), (PMIX, pmix::library(config).is_ok()), (RUN_LEASE, scopes)];
+    let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
+    all.extend(features.into_iter().take(FEATURES_MAX - all.len()));
+    all.into_iter().collect()
 }
 
 /// Whether this machine has a CXI device.

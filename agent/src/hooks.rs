@@ -119,37 +119,77 @@ impl Hooks {
         let Some(Hook { program, limit }) = hook.clone() else { return Ok(()) };
         let group = context.slice.as_ref().map(|slice| slice.hook(share.allocation));
         let env = environment(moment, context, share, data);
-        let started = {
-            let (program, group) = (program.clone(), group.clone());
-            tokio::task::spawn_blocking(move || start(&program, &env, group.as_ref())).await
-        };
-        let started = started.unwrap_or_else(|broke| Err(broke.to_string()));
-        let begun = started.and_then(|started| Running::of(started, group).map_err(|e| e.to_string()));
-        let mut running = begun.map_err(|why| HookFailure::NotStarted { moment, program: program.clone(), why })?;
-        let until = Instant::now() + limit;
-        let given_up = running.follow(until, cancel).await;
-        if given_up != GivenUp::No {
-            running.signal(Signal::SIGTERM);
-            running.follow(Instant::now() + GRACE, &CancellationToken::new()).await;
-        }
-        let (outcome, not_started, output) = running.end().await;
+        let ran = run_program(&program, env, group, limit, cancel).await;
+        let (end, output) = ran.map_err(|why| HookFailure::NotStarted { moment, program: program.clone(), why })?;
         keep(dir, moment, &output);
         let said = last_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
-        match (given_up, not_started, outcome) {
-            (GivenUp::Cancelled, ..) => Err(HookFailure::Cancelled { moment, program }),
-            (GivenUp::TooLong, ..) => Err(HookFailure::TooLong { moment, program, limit_s: limit.as_secs(), said }),
-            (GivenUp::No, Some(NotStarted { why, .. }), _) => Err(HookFailure::NotStarted { moment, program, why }),
-            (GivenUp::No, None, Some(RankOutcome::Exited { code: 0 })) => Ok(()),
-            (GivenUp::No, None, outcome) => {
-                let how = match outcome {
-                    Some(RankOutcome::Signalled { signal }) => format!("was ended by signal {signal}"),
-                    Some(outcome) => format!("ended with exit code {}", outcome.code()),
-                    None => "could not be waited for".to_owned(),
-                };
-                Err(HookFailure::Failed { moment, program, how, said })
-            }
+        match end {
+            ProgramEnd::Cancelled => Err(HookFailure::Cancelled { moment, program }),
+            ProgramEnd::TooLong => Err(HookFailure::TooLong { moment, program, limit_s: limit.as_secs(), said }),
+            ProgramEnd::Exited(0) => Ok(()),
+            end => Err(HookFailure::Failed { moment, program, how: end.to_string(), said }),
         }
     }
+}
+
+/// How a program of the site's ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramEnd {
+    Exited(i32),
+    Signalled(i32),
+    /// Nobody knows how.
+    Unknown,
+    /// It was killed: its time was over.
+    TooLong,
+    /// It was killed: it is not wanted any more.
+    Cancelled,
+}
+
+impl fmt::Display for ProgramEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "ended with exit code {code}"),
+            Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
+            Self::Unknown => f.write_str("could not be waited for"),
+            Self::TooLong => f.write_str("was not over in time and was killed"),
+            Self::Cancelled => f.write_str("was cancelled"),
+        }
+    }
+}
+
+/// Runs a program of the site's as root to its end, for `limit` at most, or until `cancel`; then nothing of it is left: neither in
+/// `group`, where there is one, nor in its process group. How it ended, and the end of what it wrote.
+///
+/// # Errors
+/// Why it could not be started.
+pub async fn run_program(
+    program: &Path,
+    env: Vec<(String, String)>,
+    group: Option<Cgroup>,
+    limit: Duration,
+    cancel: &CancellationToken,
+) -> Result<(ProgramEnd, Vec<u8>), String> {
+    let started = {
+        let (program, group) = (program.to_owned(), group.clone());
+        tokio::task::spawn_blocking(move || start(&program, &env, group.as_ref())).await
+    };
+    let started = started.unwrap_or_else(|broke| Err(broke.to_string()))?;
+    let mut running = Running::of(started, group).map_err(|e| e.to_string())?;
+    let given_up = running.follow(Instant::now() + limit, cancel).await;
+    if given_up != GivenUp::No {
+        running.signal(Signal::SIGTERM);
+        running.follow(Instant::now() + GRACE, &CancellationToken::new()).await;
+    }
+    let (outcome, not_started, output) = running.end().await;
+    let end = match (given_up, not_started, outcome) {
+        (GivenUp::Cancelled, ..) => ProgramEnd::Cancelled,
+        (GivenUp::TooLong, ..) => ProgramEnd::TooLong,
+        (GivenUp::No, Some(NotStarted { why, .. }), _) => return Err(why),
+        (GivenUp::No, None, Some(RankOutcome::Signalled { signal })) => ProgramEnd::Signalled(signal.into()),
+        (GivenUp::No, None, Some(outcome)) => ProgramEnd::Exited(outcome.code()),
+        (GivenUp::No, None, None) => ProgramEnd::Unknown,
+    };
+    Ok((end, output))
 }
 
 /// Everything that a hook finds in its environment. The owner's own variables are not among it.
@@ -319,7 +359,8 @@ fn keep(dir: &ShimDir, moment: Moment, output: &[u8]) {
     }
 }
 
-fn last_line(output: &[u8]) -> Option<String> {
+/// The last line that says something, without control characters and not too long.
+pub fn last_line(output: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(output);
     let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty())?;
     Some(line.chars().filter(|c| !c.is_control()).take(LINE_CHARS_MAX).collect())

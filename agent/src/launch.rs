@@ -1,36 +1,52 @@
-//! Launches headed by this node: a task each, in the middle of a star.
+//! Launches headed by this node: a task each, at the root of a tree.
 //!
 //! ```text
-//!                    ┌───────── head task ─────────┐
-//!   part task 0 ─────┤ LaunchHead   how ranks end  ├───── part task 1 ── mesh ── agent of node 1
-//!   (this node)      │ FenceHub     fences merged  │
-//!                    └─────────────────────────────┘
+//!                       head task (LaunchHead: how ranks end)
+//!                           │
+//!                        Branch ── this node's part
+//!                    ╭──────┴──────╮
+//!                 Branch         Branch        in the agents of other nodes: launch::serve
+//!                 ╭──┴──╮        ╭──┴──╮
 //! ```
 //!
-//! A part task keeps the line to its node and makes it anew when it breaks; after each connect the node tells all that
-//! it knows, so a head that was restarted, or a part that was away, misses nothing. A silent node is no reason to abort.
+//! Each edge is a stream that its parent opens, and opens again when it breaks; after each connect everything below tells all that
+//! it knows, so a head that was restarted, or an agent that was away, misses nothing. A silent node is no reason to abort.
 
-use crate::allocation::AllocationHandle;
+mod branch;
+mod line;
+mod older;
+mod seek;
+mod serve;
+mod told;
+
+pub use serve::{Parents, serve};
+
 use crate::context::Shared;
-use crate::mesh::frame::{self, Open, ToHead, ToPart, WireLaunch};
-use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeId};
+use crate::mesh::frame::{ToHead, ToPart};
+use branch::{Branch, Heard};
+use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
-use lattice_pmi::FenceHub;
+use lattice_pmi::{Subtree, fanout_for};
+use line::Around;
+use older::Older;
+use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use told::Told;
 
-/// Messages waiting for a head, and for one part.
-const QUEUE: usize = 256;
 /// Ended launches of one allocation whose end is remembered for a caller that comes back.
 const ENDED_REMEMBERED: usize = 256;
 /// How long after its end was told a launch is still known to its nodes: for a caller whose connection broke before
 /// it heard the end.
 const FORGET_AFTER: Duration = Duration::from_secs(20);
-/// How often a waiting fence is looked at.
-const FENCE_LOOK: Duration = Duration::from_millis(250);
+/// Behind the name of a node whose agent cannot serve a launch of another shape than the usual one.
+pub const UNSHAPED: &str =
+    "an agent of an older version, which lays ranks out in blocks of one program alone: update it, or leave the options of the layout out";
+/// How often a waiting fence, and who is away, are looked at.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The launches of this head, by id. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -178,265 +194,247 @@ struct Signals {
     stop: CancellationToken,
 }
 
-/// What a part task tells the head.
-enum FromPart {
-    Connected,
-    Disconnected,
-    Said(ToHead),
-}
-
 async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
     let Signals { ended, mut aborts, forget, stop } = signals;
-    let (said, mut heard) = mpsc::channel(QUEUE);
-    let (parts, queues): (Vec<_>, Vec<_>) = spec.nodes.iter().map(|_| mpsc::channel(QUEUE)).unzip();
-    let mut queues: Vec<Option<mpsc::Receiver<ToPart>>> = queues.into_iter().map(Some).collect();
-    let mut begin = |which: &dyn Fn(&NodeId) -> bool| {
-        for (index, ranks) in spec.nodes.iter().enumerate().filter(|(_, ranks)| which(&ranks.node)) {
-            let Some(queue) = queues[index].take() else { continue };
-            let (context, share, spec) = (Arc::clone(&context), Arc::clone(&share), Arc::clone(&spec));
-            let part = PartTask { context, share, spec, node: ranks.node.clone(), index };
-            tokio::spawn(part.run(queue, said.clone(), stop.clone()));
-        }
+    let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
+    let fanout = context.launch_fanout.unwrap_or_else(|| fanout_for(parts));
+    let whole = Subtree::whole(parts);
+    let lines = stop.child_token();
+    // They end with this task, also where it is not told to stop.
+    let _ends = lines.clone().drop_guard();
+    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let mut state = Head {
+        launch: LaunchHead::new(LaunchSpec::clone(&spec)),
+        branch: Branch::new(around, whole),
+        seek: Seek::default(),
+        older: Older::default(),
+        ended_ranks: vec![0; spec.nodes.len()],
+        waiting_since: None,
+        asked: None,
     };
     // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
     // leaves no ranks that nobody knows of.
-    let here = spec.part(&context.me).is_some();
-    begin(&|node| !here || node == &context.me);
-    let mut state = Head {
-        launch: LaunchHead::new(LaunchSpec::clone(&spec)),
-        hub: FenceHub::new(spec.nodes.len()),
-        connected: vec![false; spec.nodes.len()],
-        ended_ranks: vec![0; spec.nodes.len()],
-        parts,
-        waiting_since: None,
-    };
-    let mut look = tokio::time::interval(FENCE_LOOK);
+    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == context.me);
+    if waits_for_own {
+        state.branch.serve(Subtree::single(0));
+    } else {
+        state.branch.serve(whole);
+    }
+    let mut look = tokio::time::interval(LOOK);
     while state.launch.end().is_none() {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = look.tick() => state.look_at_fence(context.fence_timeout).await,
+            _ = look.tick() => {
+                // What this node itself does not reach nobody else is asked for.
+                let _unreached = state.branch.look(Instant::now());
+                state.look_at_fence(context.fence_timeout);
+            }
             Some(Abort { code, why }) = aborts.recv() => {
                 let abort = state.launch.abort(code, why);
-                state.spread(abort).await;
+                state.spread(abort);
             }
-            message = heard.recv() => {
-                let Some((part, message)) = message else { return };
-                if matches!(message, FromPart::Said(_)) && !matches!(message, FromPart::Said(ToHead::Synced)) {
-                    begin(&|_| true);
+            part = state.seek.reached() => state.branch.take_over(part),
+            Some((line, news)) = state.branch.news() => {
+                let Some(heard) = state.branch.hear(line, news) else { continue };
+                if std::mem::take(&mut waits_for_own) {
+                    for child in whole.children(fanout) {
+                        state.branch.serve(child);
+                    }
                 }
-                state.heard(part, message).await;
+                state.heard(heard).await;
             }
         }
     }
     ended.send_replace(state.launch.end());
-    tokio::select! {
-        () = stop.cancelled() => return,
-        () = forget.cancelled() => {}
-        // Parts that reconnect after the end have nothing to say that matters; their queue must not fill.
-        () = async { while heard.recv().await.is_some() {} } => {}
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = forget.cancelled() => break,
+            // Parts that reconnect after the end have nothing to say that matters, but that they are there.
+            Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
+        }
     }
-    for part in &state.parts {
-        let _ = part.send(ToPart::Forget).await;
+    if let Some(forget) = told(ToPart::Forget) {
+        state.branch.tell(&forget);
+        state.branch.carried().await;
     }
+}
+
+/// For all below. What cannot be written is too long for a frame: none of these is.
+fn told(message: ToPart) -> Option<Arc<Told>> {
+    Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
+}
+
+/// Nodes, and ranks of each, that are named where all of them would be too many.
+const NAMED: usize = 16;
+/// How long the nodes that a fence waits for may take to say which of their ranks have not come.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The nodes that a fence has waited for too long were asked who has not come.
+struct Asked {
+    fence: u32,
+    at: Instant,
+    /// By node's part.
+    ranks: BTreeMap<usize, Vec<u32>>,
+}
+
+impl Asked {
+    /// Who has not come, for people.
+    fn told(&self, missing: &[usize], nodes: &[NodeRanks]) -> String {
+        let one = |part: &usize| {
+            let NodeRanks { node, count, .. } = &nodes[*part];
+            match self.ranks.get(part).map(Vec::as_slice) {
+                None | Some([]) => format!("node {node} (which of its {count} ranks it does not say)"),
+                Some([rank]) => format!("rank {rank} on node {node}"),
+                Some(ranks) => format!("ranks {} on node {node}", listed(ranks.iter().map(u32::to_string), ranks.len(), "")),
+            }
+        };
+        listed(missing.iter().map(one), missing.len(), " nodes")
+    }
+}
+
+/// The first of them, and how many more there are.
+fn listed(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
+    let more = (count > NAMED).then(|| format!("{} more{of}", count - NAMED));
+    all.take(NAMED).chain(more).collect::<Vec<_>>().join(", ")
 }
 
 struct Head {
     launch: LaunchHead,
-    hub: FenceHub,
-    connected: Vec<bool>,
+    branch: Branch,
+    seek: Seek,
+    older: Older,
     ended_ranks: Vec<u32>,
-    parts: Vec<mpsc::Sender<ToPart>>,
     waiting_since: Option<(u32, Instant)>,
+    asked: Option<Asked>,
 }
 
 impl Head {
-    async fn heard(&mut self, part: usize, message: FromPart) {
-        let abort = match message {
-            FromPart::Connected => {
-                self.connected[part] = true;
-                None
-            }
-            FromPart::Disconnected => {
-                self.connected[part] = false;
+    async fn heard(&mut self, heard: Heard) {
+        let abort = match heard {
+            Heard::Said { part, said } => self.said(part as usize, said),
+            Heard::Whole(merged) => {
                 self.waiting_since = None;
-                None
-            }
-            FromPart::Said(ToHead::Begun) => None,
-            FromPart::Said(ToHead::RankEnded { rank, outcome }) => {
-                self.ended_ranks[part] += 1;
-                self.launch.handle(part, PartEvent::RankEnded { rank, outcome: outcome.into() })
-            }
-            FromPart::Said(ToHead::Aborted { code, why }) => self.launch.handle(part, PartEvent::Aborted { code, why }),
-            FromPart::Said(ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes }) => {
-                let kill = MemoryKill { launch, whole, had_bytes, limit_bytes };
-                self.launch.handle(part, PartEvent::OutOfMemory { kill })
-            }
-            FromPart::Said(ToHead::WalltimeOver) => self.launch.handle(part, PartEvent::WalltimeOver),
-            FromPart::Said(ToHead::Lost { why }) => self.launch.handle(part, PartEvent::Lost { why }),
-            FromPart::Said(ToHead::Fence { number, blob }) => match self.hub.contribute(part, number, blob) {
-                Ok(Some(merged)) => {
-                    self.waiting_since = None;
-                    for to_part in &self.parts {
-                        let _ = to_part.send(ToPart::FenceDone { number: merged.number, blob: merged.blob.to_vec() }).await;
+                let number = merged.number;
+                match Told::fence_done(merged).await {
+                    Ok(done) => {
+                        self.branch.tell(&done);
+                        None
                     }
-                    None
+                    Err(error) => self.launch.abort(1, format!("fence {number} is done and cannot be told: {error}")),
                 }
-                Ok(None) => None,
-                Err(refused) => self.launch.abort(1, refused.to_string()),
-            },
-            FromPart::Said(ToHead::Synced) => {
-                if let Some((code, why)) = self.launch.aborted() {
-                    let _ = self.parts[part].send(ToPart::Abort { code: *code, why: why.clone() }).await;
-                } else if let Some(merged) = self.hub.resume(part) {
-                    let _ = self.parts[part].send(ToPart::FenceDone { number: merged.number, blob: merged.blob.to_vec() }).await;
-                }
+            }
+            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.context.me)),
+            Heard::Older { part } => self.found_older(part),
+            Heard::Unreached { part } => {
+                self.seek.begin(&self.branch.around, part);
                 None
             }
+            // The line breaks, and is made again: what took it is no parent of this head's.
+            Heard::Replaced => None,
         };
-        self.spread(abort).await;
+        self.spread(abort);
     }
 
-    async fn spread(&mut self, abort: Option<(i32, String)>) {
+    /// A part's agent is older: it is served alone. One that does not even know that was put back to its version after whoever began the
+    /// launch had looked whether all agents know its shape.
+    fn found_older(&mut self, part: u32) -> Option<(i32, String)> {
+        if self.branch.found_older(part) {
+            tracing::info!(launch = %self.launch.spec().id, node = ?self.branch.around.node(part), "its agent knows no trees yet");
+            return None;
+        }
+        let is_certain = self.older.is_certain(part, Instant::now());
+        is_certain.then(|| PartEvent::Lost { why: UNSHAPED.to_owned() }).and_then(|lost| self.launch.handle(part as usize, lost))
+    }
+
+    fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
+        let event = match said {
+            ToHead::RankEnded { rank, outcome } => {
+                if let Some(ended) = self.ended_ranks.get_mut(part) {
+                    *ended += 1;
+                }
+                PartEvent::RankEnded { rank, outcome: outcome.into() }
+            }
+            ToHead::Aborted { code, why } => {
+                let node = self.launch.spec().nodes.get(part).map(|ranks| ranks.node.to_string()).unwrap_or_default();
+                PartEvent::Aborted { code, why: format!("{node}: {why}") }
+            }
+            ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes } => {
+                PartEvent::OutOfMemory { kill: MemoryKill { launch, whole, had_bytes, limit_bytes } }
+            }
+            ToHead::WalltimeOver => PartEvent::WalltimeOver,
+            ToHead::Lost { why } => PartEvent::Lost { why },
+            ToHead::Absent { ranks } => {
+                if let Some(asked) = &mut self.asked {
+                    asked.ranks.insert(part, ranks);
+                }
+                return None;
+            }
+            // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
+            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced => return None,
+        };
+        self.launch.handle(part, event)
+    }
+
+    fn spread(&mut self, abort: Option<(i32, String)>) {
         let Some((code, why)) = abort else { return };
         tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
-        for part in &self.parts {
-            let _ = part.send(ToPart::Abort { code, why: why.clone() }).await;
+        if let Some(abort) = told(ToPart::Abort { code, why }) {
+            self.branch.tell(&abort);
         }
     }
 
     /// A fence that waits for a node whose ranks ended waits for ever; one that waits too long while every node is
-    /// connected has failed. While a node is away, the clock stands.
-    async fn look_at_fence(&mut self, timeout: Duration) {
-        let Some((number, missing)) = self.hub.waiting_for() else {
-            self.waiting_since = None;
+    /// connected has failed. While a node is away, the clock stands. An empty one has no clock: `MPI_Finalize` is such a fence in
+    /// MPICH and in Open MPI, and ranks may come to it hours apart.
+    fn look_at_fence(&mut self, timeout: Duration) {
+        let waiting = self.branch.waiting_for().filter(|_| self.branch.away().is_empty());
+        let Some((fence, missing)) = waiting else {
+            (self.waiting_since, self.asked) = (None, None);
             return;
         };
-        if !self.connected.iter().all(|c| *c) {
-            self.waiting_since = None;
-            return;
-        }
         let since = match self.waiting_since {
-            Some((n, since)) if n == number => since,
+            Some((number, since)) if number == fence => since,
             Some(_) | None => Instant::now(),
         };
-        self.waiting_since = Some((number, since));
+        self.waiting_since = Some((fence, since));
         let nodes = &self.launch.spec().nodes;
-        let gone = missing.iter().find(|p| self.ended_ranks[**p] > 0).map(|p| nodes[*p].node.clone());
-        let abort = if let Some(node) = gone {
-            self.launch.abort(1, format!("fence {number} waits for node {node}, where a rank ended without coming to it"))
-        } else if since.elapsed() > timeout {
-            let names: Vec<String> = missing.iter().map(|p| nodes[*p].node.to_string()).collect();
-            self.launch
-                .abort(1, format!("PMI fence timeout: after {} s fence {number} still waits for {}", timeout.as_secs(), names.join(", ")))
-        } else {
-            None
-        };
-        self.spread(abort).await;
-    }
-}
-
-/// Keeps the line to one node of the launch.
-struct PartTask {
-    context: Shared,
-    share: Arc<DesiredShare>,
-    spec: Arc<LaunchSpec>,
-    node: NodeId,
-    index: usize,
-}
-
-impl PartTask {
-    async fn run(self, mut queue: mpsc::Receiver<ToPart>, said: mpsc::Sender<(usize, FromPart)>, stop: CancellationToken) {
-        let mut pause = Duration::from_millis(50);
-        loop {
-            let connected = tokio::select! {
-                () = stop.cancelled() => return,
-                connected = self.connect() => connected,
+        let missing: Vec<usize> = missing.into_iter().map(|part| part as usize).filter(|part| *part < nodes.len()).collect();
+        let gone = missing.iter().find(|part| self.ended_ranks[**part] > 0);
+        let why = if let Some(part) = gone {
+            format!("fence {fence} waits for node {}, where a rank ended without coming to it", nodes[*part].node)
+        } else if since.elapsed() > timeout && self.branch.carries(fence) {
+            let Some(asked) = self.asked.as_ref().filter(|asked| asked.fence == fence) else {
+                self.asked = Some(Asked { fence, at: Instant::now(), ranks: BTreeMap::new() });
+                told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question));
+                return;
             };
-            if let Some(mut line) = connected {
-                if said.send((self.index, FromPart::Connected)).await.is_err() {
-                    return;
-                }
-                pause = Duration::from_millis(50);
-                loop {
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        message = queue.recv() => {
-                            let Some(message) = message else { return };
-                            if !line.send(message).await {
-                                break;
-                            }
-                        }
-                        message = line.next() => {
-                            let Some(message) = message else { break };
-                            if said.send((self.index, FromPart::Said(message))).await.is_err() {
-                                return;
-                            }
-                        }
-                    }
-                }
-                if said.send((self.index, FromPart::Disconnected)).await.is_err() {
-                    return;
-                }
+            if asked.at.elapsed() < ANSWER && !missing.iter().all(|part| asked.ranks.contains_key(part)) {
+                return;
             }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
-    }
-
-    async fn connect(&self) -> Option<Line> {
-        if self.node == self.context.me {
-            let handle = self.context.workers.of_epoch(self.spec.allocation, self.spec.epoch)?;
-            let heard = handle.attach(&self.context.me, LaunchSpec::clone(&self.spec)).await;
-            return Some(Line::Here { launch: self.spec.id, handle, heard });
-        }
-        let address = self.context.mesh_address(&self.share, &self.node)?;
-        let opened = self.context.mesh.open(&self.node, &address).await;
-        let (mut send, recv) = match opened {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::debug!(node = %self.node, %error, "a part of a launch cannot be reached now");
-                return None;
-            }
-        };
-        frame::write(&mut send, &Open::Part(WireLaunch::from(&*self.spec))).await.ok()?;
-        // Reading a frame is not safe to abandon half-way: a task of its own does it.
-        let (to_line, heard) = mpsc::channel(QUEUE);
-        tokio::spawn(read_frames(recv, to_line));
-        Some(Line::There { send, heard })
-    }
-}
-
-async fn read_frames(mut recv: quinn::RecvStream, to_line: mpsc::Sender<ToHead>) {
-    while let Ok(message) = frame::read::<ToHead, _>(&mut recv).await {
-        if to_line.send(message).await.is_err() {
+            format!("PMI fence timeout: after {} s fence {fence} still waits for {}", timeout.as_secs(), asked.told(&missing, nodes))
+        } else {
             return;
-        }
+        };
+        let abort = self.launch.abort(1, why);
+        self.spread(abort);
     }
 }
 
-/// The way to a part, on this node or another.
-enum Line {
-    Here { launch: LaunchId, handle: AllocationHandle, heard: mpsc::Receiver<ToHead> },
-    There { send: quinn::SendStream, heard: mpsc::Receiver<ToHead> },
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Line {
-    async fn send(&mut self, message: ToPart) -> bool {
-        match self {
-            Self::Here { launch, handle, .. } => {
-                handle.pass_on(*launch, message).await;
-                true
-            }
-            Self::There { send, .. } => frame::write(send, &message).await.is_ok(),
-        }
-    }
-
-    async fn next(&mut self) -> Option<ToHead> {
-        match self {
-            Self::Here { heard, .. } | Self::There { heard, .. } => heard.recv().await,
-        }
+    #[test]
+    fn a_fence_that_waits_names_ranks_and_nodes_and_not_too_many_of_them() {
+        let nodes: Vec<NodeRanks> =
+            (0..40).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i * 20, count: 20 }).collect();
+        let ranks = BTreeMap::from([(1, vec![21]), (2, (40..60).collect())]);
+        let asked = Asked { fence: 1, at: Instant::now(), ranks };
+        let told = asked.told(&[1, 2, 3], &nodes);
+        let expected = "rank 21 on node n1, ranks 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 4 more on node n2, \
+                        node n3 (which of its 20 ranks it does not say)";
+        assert_eq!(told, expected);
+        assert!(asked.told(&(0..40).collect::<Vec<_>>(), &nodes).ends_with(", 24 more nodes"));
     }
 }

@@ -5,9 +5,10 @@
 //!   session ───┤  reports, node view (watch)            │ Command, bounded 256 each
 //!   (quorum)   └────────────────────────────────────────▼
 //!                                    allocation tasks, one each ── Unix socket ── shims
-//!   membership (UDP)                        ▲ ToHead / ToPart
+//!   membership (UDP), facts (what it says)  ▲ ToHead / ToPart
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
+//!   health, gpus (looks at the machine): what keeps work off, what is offered
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -19,6 +20,7 @@ mod allocation;
 mod bounds;
 mod cluster;
 pub mod config;
+pub mod conformance;
 mod context;
 mod data_plane;
 pub mod dev;
@@ -28,9 +30,13 @@ pub mod doctor;
 mod driver;
 mod entry;
 mod environment;
+mod facts;
 mod features;
 mod gossip_keys;
+mod gpus;
 mod growth;
+mod hatch;
+pub mod health;
 mod hooks;
 mod journal;
 mod launch;
@@ -43,9 +49,11 @@ mod mesh;
 mod meshd;
 mod places;
 mod placing;
+mod pmix;
 mod quorum_list;
 mod readiness;
 pub mod recovery;
+mod relay;
 mod service;
 mod session;
 mod spool;
@@ -53,31 +61,40 @@ mod supervisor;
 mod sweep;
 mod terminal;
 mod troubles;
+mod wipe;
+mod words;
 
 use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
+use crate::conformance::Conforming;
 use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
+use crate::facts::Facts;
 use crate::gossip_keys::GossipKeys;
+use crate::gpus::{GpuWatching, Offering};
 use crate::growth::Growth;
+use crate::health::Checking;
 use crate::hooks::Hooks;
 use crate::journal::{Opened, StateDir};
-use crate::launch::Launches;
+use crate::launch::{Launches, Parents};
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
 use crate::places::Places;
 use crate::placing::Placing;
 use crate::recovery::Unusable;
+use crate::relay::Carried;
 use crate::session::{Registration, SessionState};
 use crate::spool::Spools;
 use crate::troubles::Troubles;
+use crate::wipe::Wiping;
 use anyhow::{Context as _, anyhow, bail};
-use lattice_gossip::{Core, Fact, Identity, Key, Keyring};
+use lattice_gossip::{Core, Identity, Key, Keyring};
+use lattice_model::fact::NodeFact;
 use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
@@ -85,6 +102,7 @@ use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
 use lattice_runtime::shim::LogRoom;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +150,13 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     }
     let slice = usable_slice(&config, &mut degraded);
     let simulated = config.simulated_gpus.clone();
-    let machine = tokio::task::spawn_blocking(move || machine::look(&simulated)).await?;
+    let policy = config.health.gpu_policy.clone();
+    let (machine, mut gpus) = tokio::task::spawn_blocking(move || {
+        let machine = machine::look(&simulated);
+        let gpus = GpuWatching::begin(&machine.topology, simulated, policy);
+        (machine, gpus)
+    })
+    .await?;
     for lacking in &machine.lacking {
         tracing::warn!(%lacking, "GPUs");
     }
@@ -145,6 +169,10 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         tracing::warn!("{why}");
     }
     degraded.extend(unlimited);
+    if let Err(why) = hatch::install(&config.state_dir) {
+        tracing::warn!("{why}");
+        degraded.push(why);
+    }
     let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
     degraded.extend(device_filter.shortcoming(&topology.gpu));
     let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
@@ -166,9 +194,32 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         bytes_max: config.log_spool_max_bytes,
     };
     let spools = Spools::new(log_store, of_output, tasks.clone(), stop.child_token());
+    let (checking, checks) = Checking::new(config.health.clone(), &me, &config.state_dir);
+    let finds = checking.finds();
+    tasks.spawn(checking.run(stop.child_token()));
+    let own = NodeFact {
+        node: me.clone(),
+        state: NodeState::Booting,
+        reason: String::new(),
+        holds: Vec::new(),
+        schedulable: config.schedulable,
+        cores: size.cores,
+        memory_bytes: size.memory_bytes,
+        gpus: BTreeMap::new(),
+        topology_group: Some(config.topology_group.clone()).filter(|group| !group.is_empty()),
+        features: Vec::new(),
+        fingerprint: None,
+        images: Vec::new(),
+        images_all: 0,
+    };
+    let (conforming, conformance) = Conforming::new(config.conformance.clone(), &me);
+    tasks.spawn(conforming.run(stop.child_token()));
     let (events, queue) = mpsc::channel(EVENTS);
+    let (beats, acknowledged) = watch::channel(None);
     let (cluster_out, cluster_view) = watch::channel(Arc::new(Cluster::default()));
     let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
+    let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
+    let (session_state, session_view) = watch::channel(lost);
     let context = Arc::new(Context {
         me: me.clone(),
         state_dir: config.state_dir.clone(),
@@ -177,20 +228,28 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         slice,
         bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
         device_filter,
-        topology: Arc::clone(&topology),
+        topology: gpus.topology(),
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
+        launch_fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
         spools: spools.clone(),
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
         data,
         troubles,
+        checks: checks.clone(),
+        gpus: gpus.standings(),
+        facts: Facts::new(own),
+        conformance,
         mesh: mesh.clone(),
+        carried: Carried::new(config.relay_max, session_view.clone()),
+        acknowledged,
         workers: Workers::default(),
         adoption: Adoption::default(),
         growth: Growth::start().context("inotify")?,
         launches: Launches::default(),
+        parents: Parents::default(),
         attached: Places::default(),
         attach_max_concurrent: config.attach_max_concurrent,
         cluster: cluster_view.clone(),
@@ -200,24 +259,37 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     supervisor::status("taking up the node's work");
     let sweeper = Arc::clone(&context);
     let brain = tokio::task::spawn_blocking(move || {
-        sweep::strays(&sweeper, &brain);
+        let mut brain = brain;
+        let alive = sweep::strays(&sweeper, &brain);
+        if !alive.is_empty() {
+            let ids: Vec<String> = alive.iter().map(lattice_model::AllocationId::short).collect();
+            let text =
+                format!("something of allocation {} does not end: its room stays held; end it, and start the agent again", ids.join(", "));
+            sweeper.troubles.say("work of a former life", text);
+        }
+        brain.could_not_end(alive);
         brain
     })
     .await?;
     failpoint::pass(Point::StraysSwept);
 
+    let offering = Offering::begin(&gpus, size, &config, &context);
+    let offer = offering.offer();
     let registration = Registration {
         boot,
-        size,
+        offer: offer.clone(),
         addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
         schedulable: config.schedulable,
         unlimited: bounds::unlimited(&context.bounds.controllers).into_iter().chain(context.data.unlimited()).collect(),
-        features: features::of(&config, &context.data, &topology),
         previous: brain.incarnation(),
         found: brain.found(),
+        wipes: !config.wipe_hook.as_os_str().is_empty(),
     };
+    let (wiping, wipes) = Wiping::new(&config, &me, node_view.clone());
+    tasks.spawn(wiping.run(stop.child_token()));
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
     let outputs = Outputs { reports, view };
+    gpus.tell(&context, &offering).await;
     let driver_stop = CancellationToken::new();
     let for_stop = driver_stop.clone();
     let for_driver = Arc::clone(&context);
@@ -236,20 +308,20 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         spools.resume();
         spools.trim();
     });
-    let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
-    let (session_state, session_view) = watch::channel(lost);
     let session_stop = stop.child_token();
     tasks.spawn(session::run(
         Arc::clone(&context),
         quorum.clone(),
         registration,
-        (keys, membership.clone()),
+        (keys, membership.clone(), wipes),
         (reports_view, node_view.clone()),
-        session_state,
+        (session_state, beats),
         session_stop,
     ));
+    tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
+    tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));
     let (held, leases) = watch::channel(placing::Leases::new());
     let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone() };
     if config.has(Role::Scheduler) {
@@ -352,7 +424,6 @@ async fn gossip(config: &AgentConfig, keys: &Keyring, life: u64, stop: Cancellat
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
     let membership = Membership::start(core, socket, stop);
-    membership.ask(Ask::Say(Fact { state: NodeState::Ready, held: false, schedulable: config.schedulable, digest: 0 })).await;
     for seed in &config.gossip_seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {

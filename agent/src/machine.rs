@@ -2,7 +2,7 @@
 //! the whole topology and its own part of it, so that no rank looks for it again.
 
 use lattice_model::binding::PlacedGpu;
-use lattice_model::topology::Core;
+use lattice_model::topology::{Core, GpuDevice};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
 use lattice_runtime::topology::{self, Discovered, Files, SimulatedGpu};
 use serde::Serialize;
@@ -14,6 +14,18 @@ use std::path::{Path, PathBuf};
 /// Looks at this machine. Takes as long as its vendors' libraries do: once per start.
 pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
+}
+
+/// What was found now, with the GPUs that were known before and are not found: work is still to be kept from their files.
+pub fn with_lost(mut now: NodeTopology, before: &NodeTopology) -> NodeTopology {
+    let mut next = now.gpu.gpus.iter().map(|g| g.index + 1).max().unwrap_or(0);
+    for gpu in &before.gpu.gpus {
+        if now.gpu.by_id(&gpu.id).is_none() {
+            now.gpu.gpus.push(GpuDevice { index: next, ..gpu.clone() });
+            next += 1;
+        }
+    }
+    now
 }
 
 /// What of it is registered.

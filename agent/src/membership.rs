@@ -1,6 +1,6 @@
 //! The shell around gossip's core: a UDP socket, timers, and a view that others read.
 
-use lattice_gossip::{Core, Event, Fact, Keyring, Liveness, Member, Output, Refusals, Token};
+use lattice_gossip::{Core, Counters, Event, Fact, Keyring, Liveness, Member, News, Output, Refusals, Token};
 use lattice_model::NodeId;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What is asked of gossip from outside.
@@ -22,12 +22,35 @@ pub enum Ask {
     Rekey(Box<Keyring>, oneshot::Sender<()>),
 }
 
+/// Changes that wait for one who follows them; of more, the oldest go, and it is told so.
+const CHANGES_MAX: usize = 1_024;
+
+/// What gossip has counted, and how slow this node believes itself to be.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// See there.
+    pub counters: Counters,
+    /// See [`Core::health`].
+    pub health: u32,
+}
+
+/// One change of the view.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What it was.
+    pub news: News,
+    /// The node as it is now, unless it is forgotten.
+    pub member: Option<Member>,
+}
+
 /// A cloneable handle.
 #[derive(Clone)]
 pub struct Membership {
     asks: mpsc::Sender<Ask>,
     members: watch::Receiver<Arc<Vec<Member>>>,
-    refused: watch::Receiver<Refusals>,
+    counted: watch::Receiver<Counted>,
+    changes: broadcast::Sender<Change>,
+    began: Instant,
 }
 
 impl Membership {
@@ -35,10 +58,12 @@ impl Membership {
     pub fn start(core: Core, socket: UdpSocket, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
-        let (refusals, refused) = watch::channel(Refusals::default());
-        let task = Task { core, socket, timers: BinaryHeap::new(), began: Instant::now(), order: 0, view, refusals };
+        let (counts, counted) = watch::channel(Counted::default());
+        let (changes, _) = broadcast::channel(CHANGES_MAX);
+        let began = Instant::now();
+        let task = Task { core, socket, timers: BinaryHeap::new(), began, order: 0, view, counts, changes: changes.clone() };
         tokio::spawn(task.run(queue, stop));
-        Self { asks, members, refused }
+        Self { asks, members, counted, changes, began }
     }
 
     /// Asks; waits while gossip is busy.
@@ -61,7 +86,22 @@ impl Membership {
 
     /// Datagrams that were not taken, by reason.
     pub fn refused(&self) -> Refusals {
-        *self.refused.borrow()
+        self.counted.borrow().counters.refused
+    }
+
+    /// What was counted.
+    pub fn counted(&self) -> Counted {
+        self.counted.borrow().clone()
+    }
+
+    /// For how long a member has been seen as it is.
+    pub fn for_ms(&self, member: &Member) -> u64 {
+        ms(self.began.elapsed()).saturating_sub(member.since_ms)
+    }
+
+    /// What changes in the view from now on.
+    pub fn follow(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
     }
 
     /// Told when the view changes.
@@ -83,7 +123,8 @@ struct Task {
     began: Instant,
     order: u64,
     view: watch::Sender<Arc<Vec<Member>>>,
-    refusals: watch::Sender<Refusals>,
+    counts: watch::Sender<Counted>,
+    changes: broadcast::Sender<Change>,
 }
 
 /// A token that never decides the order of timers.
@@ -142,7 +183,7 @@ impl Task {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        ms(self.began.elapsed())
     }
 
     fn handle(&mut self, event: Event<'_>) {
@@ -151,8 +192,7 @@ impl Task {
         if self.carry_out(out) {
             self.publish();
         }
-        let refused = self.core.counters().refused;
-        self.refusals.send_if_modified(|known| std::mem::replace(known, refused) != refused);
+        self.counts.send_replace(Counted { counters: self.core.counters().clone(), health: self.core.health() });
     }
 
     fn carry_out(&mut self, out: Vec<Output>) -> bool {
@@ -171,6 +211,10 @@ impl Task {
                 Output::News(what) => {
                     tracing::debug!(?what, "gossip");
                     news = true;
+                    if self.changes.receiver_count() > 0 {
+                        let member = what.node().and_then(|node| self.core.member(node));
+                        let _nobody_follows_any_more = self.changes.send(Change { news: what, member });
+                    }
                 }
             }
         }
@@ -178,8 +222,12 @@ impl Task {
     }
 
     fn publish(&self) {
-        self.view.send_replace(Arc::new(self.core.members().cloned().collect()));
+        self.view.send_replace(Arc::new(self.core.members().collect()));
     }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -5,7 +5,10 @@
 //! shared; a stream costs no handshake.
 
 pub mod binding;
+pub mod branch;
+pub mod fact;
 pub mod frame;
+pub mod shape;
 pub mod terminal;
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,34 @@
 //! What this agent does for others over the mesh. Who may ask for what is decided here, stream by stream.
 //!
-//! * a launch's part: only the head of an allocation that this node has, under the same epoch;
+//! * a launch's part: only the head of an allocation that this node has, under the same epoch; a subtree of a launch: any of that
+//!   allocation's nodes, as the tree has it;
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
 //! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
+//! * a session with the quorum: any agent ([`crate::relay`]);
+//! * what this node says about itself: every agent; a user may ask any of them;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
 use crate::context::Shared;
 use crate::entry;
 use crate::environment;
+use crate::facts;
+use crate::launch;
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
 use crate::mesh::frame::{
-    self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireLaunch, vouched,
+    self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireOutcome, vouched,
 };
+use crate::mesh::shape::WireAsk;
+use crate::relay;
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
+use crate::words;
 use lattice_model::binding::BindingRequest;
-use lattice_model::launch::block_layout;
-use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Principal};
+use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
+use lattice_model::spec::TASKS_PER_NODE_MAX;
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, hostlist};
+use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::ShimDir;
 use quinn::{RecvStream, SendStream};
@@ -31,6 +41,8 @@ use tokio_util::sync::CancellationToken;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader of output waits for an agent that has just begun to have adopted it.
 const ADOPTION_WAIT: Duration = Duration::from_secs(3);
+/// Ranks whose ends are told in one frame.
+const EXITS_AT_ONCE: usize = 8192;
 /// Pieces of output that wait for a slow reader.
 const LOG_QUEUE: usize = 16;
 
@@ -56,12 +68,24 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     match opened? {
-        Open::Part(launch) => part(context, &stream.peer, launch, stream.send, stream.recv).await,
+        Open::Branch(open) => launch::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Part(launch) => part(context, &stream.peer, LaunchSpec::try_from(launch)?, stream.send, stream.recv).await,
+        Open::ShapedPart(shaped) => {
+            let (launch, shape) = *shaped;
+            part(context, &stream.peer, shape.of(launch)?, stream.send, stream.recv).await
+        }
         Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
-        Open::Launch(open) => launch(context, &stream.peer, open, stream.send).await,
+        Open::Launch(open) => launch(context, &stream.peer, open, WireAsk::default(), stream.send).await,
+        Open::ShapedLaunch(asked) => {
+            let (open, ask) = *asked;
+            launch(context, &stream.peer, open, ask, stream.send).await
+        }
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
+        Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
                 Ok(()) => HeadAnswer::Done,
@@ -72,8 +96,13 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     }
 }
 
-async fn part(context: &Shared, peer: &Caller, wire: WireLaunch, mut send: SendStream, recv: RecvStream) -> Result<(), frame::FrameError> {
-    let launch = LaunchSpec::try_from(wire)?;
+async fn part(
+    context: &Shared,
+    peer: &Caller,
+    launch: LaunchSpec,
+    mut send: SendStream,
+    recv: RecvStream,
+) -> Result<(), frame::FrameError> {
     let Some(handle) = context.workers.of_epoch(launch.allocation, launch.epoch) else {
         let why = format!("allocation {} is not on this node under epoch {}", launch.allocation.short(), launch.epoch);
         return frame::write(&mut send, &ToHead::Lost { why }).await;
@@ -84,11 +113,13 @@ async fn part(context: &Shared, peer: &Caller, wire: WireLaunch, mut send: SendS
         return frame::write(&mut send, &ToHead::Lost { why: "refused: not the allocation's head".to_owned() }).await;
     }
     let id = launch.id;
+    let parent = context.parents.take(id);
     let mut to_head = handle.attach(&context.me, launch).await;
     let (from_head, mut heard) = mpsc::channel(LOG_QUEUE);
     let reader = tokio::spawn(read_to_part(recv, from_head));
     let result = loop {
         tokio::select! {
+            () = parent.stop.cancelled() => break Ok(()),
             message = to_head.recv() => {
                 let Some(message) = message else { break Ok(()) };
                 if let Err(error) = frame::write(&mut send, &message).await {
@@ -216,12 +247,12 @@ async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send:
     }
 }
 
-async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, ask: WireAsk, mut send: SendStream) -> Result<(), frame::FrameError> {
     let refused = |why: &str| LaunchItem::Refused { why: why.to_owned() };
     if peer.role != Role::Api {
         return frame::write(&mut send, &refused("the asking agent may not vouch for users")).await;
     }
-    let mut items = match begin(context, &open).await {
+    let mut items = match begin(context, &open, ask).await {
         Ok(items) => items,
         Err(why) => return frame::write(&mut send, &refused(&why)).await,
     };
@@ -247,7 +278,7 @@ async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, mut send: Sen
 
 /// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
 /// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
-pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
+pub async fn begin(context: &Shared, open: &LaunchOpen, ask: WireAsk) -> Result<mpsc::Receiver<LaunchItem>, String> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
@@ -258,11 +289,14 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
         return Err(format!("allocation {short} belongs to {}", share.owner.name));
     }
     worker.settled().await?;
+    let exits = ask.exits;
     let view = match context.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
         Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
         None => {
-            let spec = launch_spec(&share, id, open)?;
+            let asked = ShapeRequest::try_from(ask).map_err(|e| e.to_string())?;
+            let spec = launch_spec(&share, id, open, &asked)?;
+            knows_shapes(context, &spec)?;
             context.launches.begin_next(context, &share, spec).await?
         }
     };
@@ -277,6 +311,13 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
             () = out.closed() => return,
             end = ended.wait_for(Option::is_some) => end.ok().and_then(|e| e.clone()),
         };
+        if let Some(end) = end.as_ref().filter(|_| exits) {
+            for some in exits_of(&view.spec, end).chunks(EXITS_AT_ONCE) {
+                if out.send(LaunchItem::Exits(some.to_vec())).await.is_err() {
+                    return;
+                }
+            }
+        }
         let item = match end {
             Some(end) => LaunchItem::Ended { code: end.code, aborted: end.aborted },
             None => LaunchItem::Refused { why: "the allocation was ended".to_owned() },
@@ -337,29 +378,79 @@ pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle
     if ours { Ok((worker, id)) } else { Err(format!("allocation {} has no launch {}", allocation.short(), id.short())) }
 }
 
-fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen) -> Result<LaunchSpec, String> {
+/// How each rank ended, with the place of its node.
+fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOutcome>)> {
+    let of_run = |run: RankRun| (run.first..run.first + run.count).map(move |rank| (rank, u32::try_from(run.node).unwrap_or(u32::MAX)));
+    let ended = |(rank, place)| match end.bad.get(&rank) {
+        None => (rank, place, Some(WireOutcome::Exited(0))),
+        Some(RankEnd::Ended(outcome)) => (rank, place, Some((*outcome).into())),
+        Some(RankEnd::Lost) => (rank, place, None),
+    };
+    spec.runs().into_iter().flat_map(of_run).map(ended).collect()
+}
+
+/// Agents of the version before know blocks of one program alone. What the quorum says of them decides; of whom nothing is known
+/// has come since.
+fn knows_shapes(context: &Shared, spec: &LaunchSpec) -> Result<(), String> {
+    if spec.shape == LaunchShape::default() {
+        return Ok(());
+    }
+    let older = context.shapeless(spec.nodes.iter().map(|n| &n.node));
+    if older.is_empty() {
+        return Ok(());
+    }
+    let names = hostlist::fold(older);
+    Err(format!("{names}: {}", launch::UNSHAPED))
+}
+
+fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, String> {
     if open.argv.first().is_none_or(String::is_empty) {
         return Err("a program is needed".to_owned());
     }
-    let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    let mut names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    if asked.nodes as usize > names.len() {
+        return Err(LayoutError::TooFewNodes { asked: asked.nodes, there: names.len() }.to_string());
+    }
+    if asked.nodes > 0 {
+        names.truncate(asked.nodes as usize);
+    }
     let per_node = if open.tasks_per_node > 0 { Some(open.tasks_per_node) } else { None };
-    let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
-    let ranks = if open.ranks > 0 { open.ranks } else { everywhere };
-    let nodes = block_layout(&names, ranks, per_node).map_err(|e| e.to_string())?;
-    if let Some(most) = nodes.iter().find(|n| n.count > lattice_model::spec::TASKS_PER_NODE_MAX) {
-        return Err(format!("{} ranks on one node; at most {} are possible", most.count, lattice_model::spec::TASKS_PER_NODE_MAX));
+    if let Some(given) = per_node.filter(|given| *given > TASKS_PER_NODE_MAX) {
+        return Err(format!("{given} ranks on one node; at most {TASKS_PER_NODE_MAX} are possible"));
+    }
+    let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
+    let given = (open.ranks > 0).then_some(open.ranks);
+    let laid = if asked.listed.is_empty() {
+        let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        // As many nodes as were asked for get some: dealt out evenly, none has more than it may.
+        let fits = |ranks: &u32| asked.nodes > 0 && *ranks <= everywhere && shape.distribution == Distribution::Block;
+        let limit = if given.as_ref().is_some_and(fits) { None } else { per_node };
+        lay_out(&names, given.unwrap_or(everywhere), limit, &shape.distribution)
+    } else {
+        list_out(&names, &asked.listed, given, per_node).map(|(nodes, distribution)| {
+            shape.distribution = distribution;
+            nodes
+        })
+    };
+    let nodes = laid.map_err(|e| e.to_string())?;
+    if open.pty.is_some() && nodes.first().is_some_and(|head| head.first != 0) {
+        return Err("--pty: rank 0 has the terminal, and must be on the allocation's first node for it".to_owned());
     }
     let working_dir = if open.working_dir.is_empty() { share.spec.working_dir.clone() } else { open.working_dir.clone().into() };
-    Ok(LaunchSpec {
+    let launch = LaunchSpec {
         id,
         number: 0,
         allocation: share.allocation,
         epoch: share.epoch,
         argv: open.argv.clone(),
-        env: environment::of_launch(share, id, ranks, open.env.iter().cloned()),
+        env: environment::of_launch(share, id, &nodes, &shape, open.env.iter().cloned()),
         working_dir,
         nodes,
+        shape,
+        kill_on_bad_exit,
         pty: open.pty.map(|(rows, columns)| terminal::size(rows, columns)),
         binding: BindingRequest::try_from(open.binding).map_err(|e| e.to_string())?.over(share.spec.binding),
-    })
+    };
+    launch.check().map_err(|e| e.to_string())?;
+    Ok(launch)
 }

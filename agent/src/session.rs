@@ -1,56 +1,81 @@
 //! The agent's session with the quorum: registration, heartbeats and reports up, the list of what to do down.
 //!
-//! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has.
+//! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
+//! reached, a peer carries the session ([`crate::relay`]), until one is reached again.
 
 use crate::context::Shared;
 use crate::driver::NodeView;
 use crate::gossip_keys::GossipKeys;
+use crate::gpus::Offer;
 use crate::membership::Membership;
 use crate::quorum_list::QuorumList;
-use lattice_model::{AllocationId, Boot, Epoch, Generation, Incarnation, NodeAddresses, NodeReport, ReportItem, Resources, SharePhase};
+use crate::relay::{Relay, Through};
+use crate::wipe::Wipes;
+use lattice_model::conformance::Components;
+use lattice_model::run_lease::{Heartbeats, Lapsed};
+use lattice_model::{
+    AllocationId, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
+};
 use lattice_node::{Event, Phase};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::wire::{Down, HeldKeys, HeldShare, Up};
+use lattice_quorum::client::{CallError, DownStream, QuorumClient};
+use lattice_quorum::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
 use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::boottime_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// How long the report that a lone node is prepared waits for company: nobody else waits for it, and short work ends
-/// before it was sent, which saves a commit.
+/// How long the reports that a lone node is prepared, and that its command ended by itself, wait for company: short work is over and
+/// undone before they were sent, which saves two commits. Nobody waits for the first, and who launched the work heard the second.
 const LINGER: Duration = Duration::from_millis(5);
 /// Pause between two tries, doubling up to the second.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long the first checks may take before the node registers without them: not well, until they are over.
+const CHECKED_WITHIN: Duration = Duration::from_secs(10);
+
 /// A heartbeat that is not acknowledged for so long: the member hangs, or does not reach the leader.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a node whose session is carried looks for a member that serves it without, and how long it waits for each.
+const STRAIGHT_AGAIN: Duration = Duration::from_secs(10);
+const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
+/// Nodes that are looked up for one question.
+const HEARD_MAX: usize = 256;
 
 /// How the session stands.
 #[derive(Clone, Debug)]
 pub enum SessionState {
-    /// Registered through this member.
-    Connected { member: String },
+    /// Registered with this member; `through`: the peer that carries the session.
+    Connected { member: String, through: Option<NodeId> },
     /// None since then, for this reason.
     Lost { since: Instant, why: String },
+}
+
+/// With whom the session is, for people.
+pub fn told(member: &str, through: Option<&NodeId>) -> String {
+    let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
+    format!("session with {member}{}", carried.unwrap_or_default())
 }
 
 /// What the node registers with.
 pub struct Registration {
     pub boot: Boot,
-    pub size: Resources,
+    /// What work may have of it, and ask for: registered anew when it changes.
+    pub offer: watch::Receiver<Offer>,
     pub addresses: NodeAddresses,
     pub schedulable: bool,
     /// What cannot be limited here.
     pub unlimited: Vec<String>,
-    /// What work may ask for of this node.
-    pub features: Vec<String>,
     /// The incarnation of the life before this one; 0 for the first.
     pub previous: Incarnation,
     /// What is left of the node's work, where its memory of it is lost.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
+    /// Whether it has the site's hook that wipes the node.
+    pub wipes: bool,
 }
 
 /// Runs the session until `stop`.
@@ -58,13 +83,31 @@ pub async fn run(
     context: Shared,
     quorum: QuorumClient,
     registration: Registration,
-    (keys, membership): (GossipKeys, Membership),
+    (keys, membership, wipes): (GossipKeys, Membership, Wipes),
     (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
-    state: watch::Sender<SessionState>,
+    (state, acknowledged): (watch::Sender<SessionState>, watch::Sender<Option<u64>>),
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
-    let mut session = Session { context, quorum, members, registration, keys, membership, reports, view, state, registered: None };
+    let mut session = Session {
+        context,
+        quorum,
+        members,
+        registration,
+        keys,
+        relay: Relay::new(membership.clone()),
+        membership,
+        wipes,
+        reports,
+        view,
+        state,
+        beats: Heartbeats::default(),
+        acknowledged,
+        registered: None,
+    };
+    // A node is looked after before it is offered.
+    let checked = tokio::time::timeout(CHECKED_WITHIN, session.context.checks.made());
+    let _ = stop.run_until_cancelled(checked).await;
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -73,7 +116,7 @@ pub async fn run(
             ended = session.once() => ended,
         };
         match ended {
-            Ended::Moved => continue,
+            Ended::Moved | Ended::Resized => continue,
             Ended::Lost(why) => session.lost(why),
         }
         pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
@@ -88,6 +131,8 @@ pub async fn run(
 enum Ended {
     /// Its member leads now: another one takes it.
     Moved,
+    /// The node has another size now.
+    Resized,
     /// For this reason.
     Lost(String),
 }
@@ -100,10 +145,17 @@ struct Session {
     /// What gossip is sealed with.
     keys: GossipKeys,
     membership: Membership,
+    relay: Relay,
+    /// What of its orders to wipe the node were carried out.
+    wipes: Wipes,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
     /// What is on the node.
     view: watch::Receiver<Arc<NodeView>>,
     state: watch::Sender<SessionState>,
+    /// What of this life's heartbeats the leader has.
+    beats: Heartbeats,
+    /// Told of the newest of them.
+    acknowledged: watch::Sender<Option<u64>>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
 }
@@ -125,26 +177,45 @@ impl Session {
 
     /// One session, from registration to its end.
     async fn once(&mut self) -> Ended {
+        let offer = self.registration.offer.borrow_and_update().clone();
         let register = Up::Register {
             node: self.context.me.clone(),
             boot: self.registration.boot,
-            size: self.registration.size,
+            size: offer.size,
             addresses: self.registration.addresses.clone(),
             schedulable: self.registration.schedulable,
             unlimited: self.registration.unlimited.clone(),
-            features: self.registration.features.clone(),
+            features: offer.features.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
             keys: Some(self.keys.held()),
+            hears: true,
+            through: None,
+            wipes: self.registration.wipes,
         };
-        let (up, mut down) = match self.quorum.session(register).await {
+        let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,
-            Err(error) => return Ended::Lost(error.to_string()),
+            Err(why) => return Ended::Lost(why),
         };
+        // A session that is carried ends when a member serves without: others may need the place.
+        let straight = through.is_some().then(|| served_again(self.quorum.clone()));
+        let straight = async {
+            match straight {
+                Some(served) => served.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(straight);
         let mut incarnation = None;
+        let mut checks = self.context.checks.watch();
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
-        let mut beats = Beats { seq: 0, unanswered: None };
+        let mut conformance = self.context.conformance.watch();
+        let mut wiped = self.wipes.watch();
+        let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: None };
+        self.beats.begin();
+        // Of what the quorum has for this node, the shortest run lease.
+        let mut shortest = None;
         let mut sent = 0;
         // Until when reports that may wait do wait.
         let mut linger: Option<Instant> = None;
@@ -160,13 +231,25 @@ impl Session {
                         self.quorum.leave(down.member());
                         return Ended::Moved;
                     }
-                    Ok(Down::HeartbeatAck { .. }) => beats.unanswered = None,
+                    Ok(Down::HeartbeatAck { seq }) => {
+                        beats.unanswered = None;
+                        if let Err(Lapsed) = self.acknowledged(seq, shortest) {
+                            return Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned());
+                        }
+                    }
+                    Ok(Down::Hear { nodes }) => {
+                        if up.send(Up::Hears { alive: self.hears(&nodes) }).await.is_err() {
+                            return Ended::Lost("the session's line broke".to_owned());
+                        }
+                    }
                     Ok(Down::Members(list)) => self.members.learn(&list),
                     Ok(Down::Keyring { generation, ring }) => {
                         self.keys.take(generation, &ring, &self.membership).await;
                         // Not with the next heartbeat: a rotation waits for the last node to say this.
+                        let health = self.context.checks.word();
+                        let made_of = conformance.borrow().components.clone();
                         if let Some(incarnation) = incarnation
-                            && !beats.send(&up, incarnation, self.keys.held()).await
+                            && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
                         {
                             return Ended::Lost("the session's line broke".to_owned());
                         }
@@ -187,10 +270,17 @@ impl Session {
                         self.context.tell(Event::Registered { incarnation: issued, report_seq }).await;
                         self.reports.mark_changed();
                         let member = down.member().to_owned();
-                        tracing::info!(%member, incarnation = issued.0, "registered");
-                        self.state.send_replace(SessionState::Connected { member });
+                        let session = told(&member, through.as_ref());
+                        tracing::info!(session, incarnation = issued.0, "registered");
+                        self.state.send_replace(SessionState::Connected { member, through: through.clone() });
                     }
-                    Ok(Down::Desired(list)) => self.context.tell(Event::Listed(list)).await,
+                    Ok(Down::Desired(list)) => {
+                        shortest = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
+                        self.wipes.ask(list.wipe);
+                        // Where it was carried out before this session began.
+                        wiped.mark_changed();
+                        self.context.tell(Event::Listed(list)).await;
+                    }
                     Ok(Down::Acked { incarnation, seq, superseded }) => {
                         self.context.tell(Event::Acknowledged { incarnation, seq }).await;
                         for (allocation, epoch) in superseded {
@@ -199,10 +289,48 @@ impl Session {
                         }
                     }
                 },
+                Ok(()) = self.registration.offer.changed() => {
+                    if *self.registration.offer.borrow_and_update() != offer {
+                        return Ended::Resized;
+                    }
+                }
                 _ = heartbeat.tick() => {
                     self.keys.keep();
+                    let health = self.context.checks.word();
+                    let made_of = conformance.borrow().components.clone();
                     if let Some(incarnation) = incarnation
-                        && !beats.send(&up, incarnation, self.keys.held()).await
+                        && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
+                    {
+                        return Ended::Lost("the session's line broke".to_owned());
+                    }
+                }
+                Ok(()) = checks.changed() => {
+                    checks.mark_unchanged();
+                    let health = self.context.checks.word();
+                    let made_of = conformance.borrow().components.clone();
+                    // Not with the next heartbeat: work may be placed meanwhile.
+                    if let Some(incarnation) = incarnation
+                        && beats.health.as_ref() != Some(&health)
+                        && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
+                    {
+                        return Ended::Lost("the session's line broke".to_owned());
+                    }
+                }
+                Ok(()) = conformance.changed() => {
+                    let news = conformance.borrow_and_update().components.clone();
+                    let health = self.context.checks.word();
+                    // Not with the next heartbeat: work that minds it may be placed meanwhile.
+                    if let Some(incarnation) = incarnation
+                        && beats.conformance != news
+                        && !beats.send(&up, incarnation, self.keys.held(), health, news, &mut self.beats).await
+                    {
+                        return Ended::Lost("the session's line broke".to_owned());
+                    }
+                }
+                Ok(()) = wiped.changed() => {
+                    let done = wiped.borrow_and_update().clone();
+                    if let Some(done) = done.filter(|_| incarnation.is_some())
+                        && up.send(Up::Wiped { order: done.order, failed: done.failed }).await.is_err()
                     {
                         return Ended::Lost("the session's line broke".to_owned());
                     }
@@ -233,12 +361,44 @@ impl Session {
                     sent = unsent().next_back().map_or(sent, |r| r.seq);
                 }
                 () = passed(linger) => self.reports.mark_changed(),
+                () = &mut straight => return Ended::Moved,
                 () = passed(beats.unanswered.map(|since| since + BEAT_TIMEOUT)) => {
                     self.quorum.leave(down.member());
                     return Ended::Lost(format!("{} does not acknowledge heartbeats", down.member()));
                 }
             }
         }
+    }
+
+    /// A session with a member: straight, or carried by a peer where that takes too long.
+    async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), String> {
+        let (context, quorum, relay) = (Arc::clone(&self.context), self.quorum.clone(), &mut self.relay);
+        let straight = quorum.session(register.clone());
+        let carried = relay.open(&context, &quorum, &register);
+        tokio::pin!(straight, carried);
+        let through = |Through { peer, up, down }| (Some(peer), up, down);
+        tokio::select! {
+            biased;
+            opened = &mut straight => match opened {
+                Ok((up, down)) => Ok((None, up, down)),
+                // Whoever carries it, the answer is the same.
+                Err(CallError::Refused(refusal)) => Err(refusal.to_string()),
+                Err(error @ CallError::Unavailable { .. }) => carried.await.map(through).map_err(|why| format!("{error}; through peers: {why}")),
+            },
+            opened = &mut carried => match opened {
+                Ok(opened) => Ok(through(opened)),
+                Err(why) => match straight.await {
+                    Ok((up, down)) => Ok((None, up, down)),
+                    Err(error) => Err(format!("{error}; through peers: {why}")),
+                },
+            },
+        }
+    }
+
+    /// Which of these nodes gossip has alive.
+    fn hears(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+        let alive = self.membership.alive();
+        nodes.iter().take(HEARD_MAX).filter(|node| alive.contains(*node)).cloned().collect()
     }
 
     /// All that is on the node, for a quorum of a later generation than the one that the node's last list is of: it was
@@ -261,10 +421,24 @@ impl Session {
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
+    /// The leader has this session's heartbeat `seq`: run leases are extended. `listed`: the shortest of the quorum's list; what
+    /// the node has besides counts as well.
+    fn acknowledged(&mut self, seq: u64, listed: Option<u64>) -> Result<(), Lapsed> {
+        let here = self.view.borrow().locals.iter().filter_map(|local| local.share.run_lease_ms).min();
+        let result = self.beats.acknowledged(seq, boottime_ms(), listed.into_iter().chain(here).min());
+        let now = self.beats.newest_acknowledged();
+        self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
+        result
+    }
+
     fn may_linger(&self, item: &ReportItem) -> bool {
         let (allocation, epoch) = item.subject();
         let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
-        matches!(item, ReportItem::Prepared { .. }) && alone()
+        let told_otherwise = match item {
+            ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
+            ReportItem::Ended { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => false,
+        };
+        told_otherwise && alone()
     }
 }
 
@@ -273,14 +447,41 @@ struct Beats {
     seq: u64,
     /// Since when the oldest one without an acknowledgement is under way.
     unanswered: Option<Instant>,
+    /// What was last said of the node's health.
+    health: Option<NodeHealth>,
+    /// What this session was last told of the node's software and firmware.
+    conformance: Option<Components>,
 }
 
 impl Beats {
     /// Sends one. False: the line broke.
-    async fn send(&mut self, up: &mpsc::Sender<Up>, incarnation: Incarnation, keys: HeldKeys) -> bool {
+    async fn send(
+        &mut self,
+        up: &mpsc::Sender<Up>,
+        incarnation: Incarnation,
+        keys: HeldKeys,
+        health: NodeHealth,
+        conformance: Option<Components>,
+        beats: &mut Heartbeats,
+    ) -> bool {
         self.seq += 1;
+        beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);
-        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys) }).await.is_ok()
+        self.health = Some(health.clone());
+        // Only what is new: it seldom is.
+        let conformance = conformance.filter(|news| self.conformance.as_ref() != Some(news));
+        self.conformance = conformance.clone().or(self.conformance.take());
+        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance }).await.is_ok()
+    }
+}
+
+/// Returns once a member would take a session from here.
+async fn served_again(quorum: QuorumClient) {
+    loop {
+        tokio::time::sleep(STRAIGHT_AGAIN.mul_f64(rand::random_range(0.5..1.0))).await;
+        if quorum.is_served(STRAIGHT_WITHIN).await {
+            return;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::adoption::Adopted;
 use crate::driver::NodeView;
-use crate::session::SessionState;
+use crate::session::{self, SessionState};
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch:
     let mut said = String::new();
     loop {
         let quorum = match &*session.borrow_and_update() {
-            SessionState::Connected { member } => format!("session with {member}"),
+            SessionState::Connected { member, through } => session::told(member, through.as_ref()),
             SessionState::Lost { why, .. } => format!("no session with the quorum ({why})"),
         };
         let text = {

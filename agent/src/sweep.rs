@@ -11,6 +11,7 @@ use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::{Cgroup, Scope};
 use lattice_runtime::mounts;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -24,22 +25,24 @@ const QUIT_WAIT: Duration = Duration::from_secs(12);
 const AT_ONCE: usize = 32;
 
 /// Ends and removes what no local allocation is behind. Said in the log, each by name. Scratch can be large: it is
-/// removed behind our back.
-pub fn strays(context: &Context, brain: &Brain) {
+/// removed behind our back. Gives the allocations of which something may live on.
+pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     let mut work: Vec<Stray> = context.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
     work.extend(stray_scopes(context, brain));
     let groups = context.bounds.controllers.v1_allocations();
     work.extend(groups.into_iter().filter(|a| brain.local(*a).is_none()).map(|allocation| Stray::Version1 { allocation }));
     work.extend(stray_shims(context, brain));
+    let mut alive = BTreeSet::new();
     for some in work.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
-            for stray in some {
-                scope.spawn(|| stray.sweep(context));
-            }
+            let swept: Vec<_> = some.iter().map(|stray| (stray, scope.spawn(|| stray.sweep(context)))).collect();
+            let left = swept.into_iter().filter_map(|(stray, swept)| (!matches!(swept.join(), Ok(true))).then(|| stray.allocation()));
+            alive.extend(left.flatten());
         });
     }
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
     crate::machine::sweep(&context.state_dir, known);
+    crate::hatch::sweep(&context.state_dir, known);
     mounts_and_loops(&context.state_dir, known);
     for path in context.data.take_strays(known) {
         tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
@@ -49,6 +52,7 @@ pub fn strays(context: &Context, brain: &Brain) {
             }
         });
     }
+    alive
 }
 
 /// One thing that nobody knows.
@@ -70,32 +74,46 @@ enum Stray {
 }
 
 impl Stray {
-    fn sweep(&self, context: &Context) {
+    fn allocation(&self) -> Option<AllocationId> {
+        match self {
+            Self::Hook { .. } => None,
+            Self::Scope { allocation, .. } | Self::Version1 { allocation } => Some(*allocation),
+            Self::Shim { dir } => named(dir.0.file_name()?.to_str()?).map(|(allocation, _)| allocation),
+        }
+    }
+
+    /// Whether nothing of it lives on.
+    fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {
                 tracing::warn!(cgroup = %group.path().display(), "a hook of a former life is ended");
-                if let Err(why) = hooks::end_group(group) {
+                let ended = hooks::end_group(group);
+                if let Err(why) = &ended {
                     tracing::warn!(%why, "a hook of a former life could not be ended");
                 }
+                ended.is_ok()
             }
             Self::Scope { allocation, scope } => {
                 tracing::warn!(%allocation, "a scope that the journal does not know: its processes are ended");
                 let whole = scope.whole();
                 let swept = whole.kill().and_then(|()| whole.wait_empty(KILL_WAIT)).and_then(|_| whole.remove());
-                if let Err(error) = swept {
-                    tracing::warn!(%allocation, error = with_causes(&error), "a stray scope could not be removed");
+                if let Err(error) = &swept {
+                    tracing::warn!(%allocation, error = with_causes(error), "a stray scope could not be removed");
                 }
+                swept.is_ok()
             }
             Self::Version1 { allocation } => {
                 tracing::warn!(%allocation, "cgroups of version 1 that the journal does not know: their processes are ended");
-                if let Err(error) = context.bounds.controllers.remove(*allocation, KILL_WAIT) {
-                    tracing::warn!(%allocation, error = with_causes(&error), "stray cgroups of version 1 could not be removed");
+                let removed = context.bounds.controllers.remove(*allocation, KILL_WAIT);
+                if let Err(error) = &removed {
+                    tracing::warn!(%allocation, error = with_causes(error), "stray cgroups of version 1 could not be removed");
                 }
+                removed.is_ok()
             }
             Self::Shim { dir } => {
                 if let Err(error) = quit(dir) {
                     tracing::warn!(dir = %dir.0.display(), %error, "a stray shim does not end");
-                    return;
+                    return false;
                 }
                 for file in [dir.socket(), dir.config(), dir.exits(), dir.living(), dir.script()] {
                     match fs::remove_file(&file) {
@@ -105,6 +123,7 @@ impl Stray {
                         Ok(()) | Err(_) => {}
                     }
                 }
+                true
             }
         }
     }

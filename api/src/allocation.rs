@@ -55,6 +55,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         connectivity: crate::spec::connectivity::from_model(&spec.connectivity),
         vni: allocation.vni,
         network_note: String::new(),
+        on_isolation: spec.on_isolation.name().to_owned(),
+        isolation_note: String::new(),
     }
 }
 

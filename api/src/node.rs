@@ -1,12 +1,32 @@
 //! Nodes as users see them.
 
 use crate::v1;
-use lattice_model::{AllocationId, DEFAULT_VCLUSTER, Node, Resources};
+use lattice_model::conformance::fingerprint;
+use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Node, Resources, Wipe};
+
+/// What it told the quorum of its software and firmware; `group_nodes`: how many are like it.
+fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
+    let drift = conformance.drift.as_ref();
+    v1::Conformance {
+        fingerprint: conformance.fingerprint.clone(),
+        group_nodes,
+        drifted_since_ms: drift.map_or(0, |drift| drift.since.0),
+        drift: conformance.drifted().unwrap_or_default(),
+        expected: drift.map_or_else(|| conformance.fingerprint.clone(), |drift| fingerprint(&drift.expected)),
+    }
+}
+
+fn wipe(wipe: &Wipe) -> String {
+    wipe.failed.as_ref().map_or_else(
+        || "asked for, and not confirmed by the node yet".to_owned(),
+        |why| format!("failed: {why}; `lattice node wipe --force` tries it again"),
+    )
+}
 
 /// One node as a message, with the allocations that own shares of it, what these come to, and what the answering agent's gossip says of it
-/// (`alive`, `suspect`, `down`, `unknown`).
-pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str) -> v1::Node {
-    let holds = node.holds.iter().map(|hold| format!("{} by {} since {}: {}", hold.kind, hold.by, hold.since, hold.reason));
+/// (`alive`, `suspect`, `down`, `unknown`). `group_nodes`: how many are of its conformance group.
+pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str, group_nodes: u32) -> v1::Node {
+    let holds = node.holds.iter().map(ToString::to_string);
     v1::Node {
         id: node.id.to_string(),
         state: node.state.to_string(),
@@ -21,9 +41,13 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         incarnation: node.incarnation.0,
         state_since_ms: node.state_since.0,
         gossip: gossip.to_owned(),
+        by_gossip: false,
         committed: Some(crate::spec::amount(committed)),
+        heard_through: node.through.as_ref().map(ToString::to_string).unwrap_or_default(),
         unlimited: node.unlimited.clone(),
         features: node.features.clone(),
+        conformance: node.conformance.as_ref().map(|told| conformance(told, group_nodes)),
+        wipe: node.wipe.as_ref().map(wipe).unwrap_or_default(),
         vcluster: if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() },
     }
 }
@@ -48,19 +72,44 @@ mod tests {
             state_since: Timestamp(1000),
             unlimited: vec!["memory".into()],
             features: vec!["nvme_scratch".into()],
-            holds: vec![Hold { kind: HoldKind::Cordon, by: "ada".into(), reason: "fan".into(), since: Timestamp(0) }],
+            holds: vec![
+                Hold {
+                    kind: HoldKind::Cordon,
+                    by: "ada".into(),
+                    reason: "fan".into(),
+                    since: Timestamp(0),
+                    until: Some(Timestamp(2000)),
+                    deadline: None,
+                },
+                Hold {
+                    kind: HoldKind::Drain,
+                    by: "bob".into(),
+                    reason: "disk".into(),
+                    since: Timestamp(0),
+                    until: None,
+                    deadline: Some(Timestamp(1000)),
+                },
+            ],
             leaving: vec![],
+            through: None,
             home: "small".into(),
+            conformance: None,
+            wipes: false,
+            wipe: None,
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),
         };
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
-        let shown = to_proto(&node, vec![], &committed, "suspect");
+        let shown = to_proto(&node, vec![], &committed, "suspect", 1);
         assert_eq!((shown.unlimited, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
         assert_eq!(shown.vcluster, "small");
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
-        assert_eq!(shown.holds, ["cordon by ada since 1970-01-01T00:00:00.000Z: fan"]);
+        let holds = [
+            "cordon by ada since 1970-01-01T00:00:00.000Z until 1970-01-01T00:00:02.000Z: fan",
+            "drain by bob since 1970-01-01T00:00:00.000Z, work ends at 1970-01-01T00:00:01.000Z: disk",
+        ];
+        assert_eq!(shown.holds, holds);
         assert_eq!((shown.state.as_str(), shown.reason.as_str(), shown.gossip.as_str()), ("Degraded", "silent for 31 s", "suspect"));
         assert_eq!((shown.cores, shown.memory_bytes, shown.incarnation, shown.state_since_ms), (2, 1 << 30, 4, 1000));
     }

@@ -9,15 +9,18 @@ mod image;
 mod lifecycle;
 mod probe;
 mod pty;
+mod shape;
 mod share;
 mod unbuilt;
 
 pub use binding::binding_request;
 pub use image::{ImageRequest, image_request, parse_image};
+pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
 use lattice_model::RankBinding;
+use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
 use lattice_model::spec::{AllocationSpec, Image, SpecError, is_wireup_variable};
 use std::time::Duration;
 
@@ -36,8 +39,14 @@ const TASKS_PER_NODE_DEFAULT: u32 = 1;
 pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> {
     unbuilt::refuse(spec)?;
     let lifecycle = lifecycle::to_model(spec.lifecycle.as_ref())?;
-    let (requeue, requeues_max) = lifecycle::requeue_to_model(spec.requeue.as_ref(), lifecycle.walltime.is_none())?;
-    if let Some(name) = spec.env.keys().filter(|name| is_wireup_variable(name)).min() {
+    let (requeue, requeues_max) = lifecycle::requeue_to_model(spec, lifecycle.walltime.is_none())?;
+    if let Some(asked) = spec.env.get(PMI_VARIABLE) {
+        let unknown = |unknown: NoSuchPmi| SpecError::Invalid { field: "env", why: unknown.to_string() };
+        asked.parse::<Pmi>().map_err(unknown)?;
+    }
+    let asked = |(name, value): &(&String, &String)| *name == PMI_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED);
+    let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
+    if let Some(name) = wireup.min() {
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
     }
@@ -67,6 +76,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         constraints,
         tasks_per_node,
         binding,
+        launch: shape::to_model(spec.launch.as_ref())?,
         walltime: lifecycle.walltime,
         entrypoint: entrypoint::to_model(spec.entrypoint.as_ref(), spec.session)?,
         uenv: image::to_model(spec)?,
@@ -82,6 +92,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         connectivity: connectivity::to_model(spec.connectivity.as_ref(), &spec.name)?,
         // Refused above.
         sensitive: false,
+        on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
     };
     model.validate()?;
     Ok(model)
@@ -105,6 +116,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
         tasks_per_node: spec.tasks_per_node,
         binding: binding::from_model(&spec.binding),
+        launch: shape::from_model(&spec.launch),
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         env: spec.env.clone().into_iter().collect(),
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
@@ -113,6 +125,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         pty: spec.pty.map(pty::from_model),
         session: spec.session,
         connectivity: connectivity::from_model(&spec.connectivity),
+        on_isolation: spec.on_isolation.name().to_owned(),
         ..Default::default()
     }
 }

@@ -1,8 +1,12 @@
 //! The command line.
 
+mod node;
+
+pub use node::*;
+
 use crate::flags::SubmitFlags;
 use crate::later::Later;
-use crate::output::Format;
+use crate::output::Output;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use lattice_api::allocation::state_from_name;
 use lattice_model::AllocationState;
@@ -35,7 +39,7 @@ LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
 pub struct Global {
     /// How to show the answer (logs and launch always give the program's own bytes)
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
-    pub output: Option<Format>,
+    pub output: Option<Output>,
     /// The agent to ask: unix:/path/of/agent.sock or http://host:port
     #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
@@ -67,7 +71,7 @@ pub enum Command {
     Launch(Later<Launch>),
     /// List the nodes, or show one
     Nodes(Later<ListNodes>),
-    /// What this machine's agent knows of its own node, even without a quorum
+    /// Nodes, their states and holds: what is known of them, and what operators do with them
     Node(Later<Node>),
     /// The quorum's members
     Quorum(Later<Quorum>),
@@ -145,6 +149,12 @@ const LAUNCH_EXAMPLES: &str = "Examples:
       the same with a terminal, which outlives a restart of the agent
   lattice launch --pty bash
       elsewhere: a job of its own with your terminal, once it has its node; hanging up cancels it
+  lattice launch -n 8 -m cyclic ./simulate
+      ranks dealt out to the nodes in turn
+  lattice launch -n 1 ./server : -n 15 ./worker
+      one MPI world of two programs
+  lattice launch -w n1,n2,n1 ./simulate
+      in a script: rank 0 on n1, rank 1 on n2, rank 2 on n1
   lattice launch -N 2 -n 16 ./simulate
       elsewhere: asks for 2 nodes, waits, shows the output, gives the exit code";
 
@@ -160,12 +170,21 @@ pub struct Launch {
     /// Give the first rank a terminal: yours
     #[arg(long, conflicts_with = "label")]
     pub pty: bool,
+    /// Inside an allocation: the node of each rank, in rank order: n1,n2,n1 or n[1-2],n1, or a file of such lines (a name with a /)
+    #[arg(short = 'w', long, value_name = "LIST", conflicts_with_all = ["nodes", "distribution"])]
+    pub nodelist: Option<String>,
+    /// Inside an allocation: tell at the end how each rank ended, on stderr or into a file; as JSON with -o json
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub exit_table: Option<String>,
     /// The allocation to run in; by default the one this process runs in
     #[arg(long, value_name = "ID")]
     pub alloc: Option<String>,
+    /// Said by -o per-rank.
+    #[arg(skip)]
+    pub per_rank: bool,
     #[command(flatten)]
     pub flags: SubmitFlags,
-    /// The program and its arguments
+    /// The program and its arguments; further programs of the same launch begin with `: -n RANKS`
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -308,66 +327,6 @@ pub struct SessionList {
 pub struct SessionDelete {
     /// The session: its id or its allocation's, the beginning of one, or @last
     pub id: String,
-}
-
-#[derive(Args)]
-pub struct Nodes {
-    /// One node
-    pub node: Option<String>,
-    /// As one member of the quorum has them, agreed with nobody: also without a majority. Their age is said
-    #[arg(long)]
-    pub stale: bool,
-}
-
-#[derive(Args)]
-pub struct ListNodes {
-    #[command(flatten)]
-    pub nodes: Nodes,
-    /// Only those of this vCluster
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["watch", "node"])]
-    pub vcluster: Option<String>,
-    /// Then a line for each change, without what is on the nodes and what gossip says of them
-    #[arg(short, long, conflicts_with = "stale")]
-    pub watch: bool,
-}
-
-#[derive(Args)]
-pub struct Node {
-    #[command(subcommand)]
-    pub what: NodeCommand,
-}
-
-#[derive(Subcommand)]
-pub enum NodeCommand {
-    /// What the agent knows of its own node; for another node, what the quorum has
-    Status(Nodes),
-    #[command(hide = true)]
-    List(ListNodes),
-    /// Keep new work and leases off nodes; what runs there goes on (operators)
-    Cordon(SetHold),
-    /// Lift that again (operators)
-    Uncordon(LiftHold),
-    /// The same for nodes that are not trusted, or broken (operators)
-    Quarantine(SetHold),
-    /// Lift that again (operators)
-    Unquarantine(LiftHold),
-}
-
-#[derive(Args)]
-pub struct SetHold {
-    /// The nodes
-    #[arg(required = true, value_name = "NODE")]
-    pub nodes: Vec<String>,
-    /// Why: shown to whoever waits for the node
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-}
-
-#[derive(Args)]
-pub struct LiftHold {
-    /// The nodes
-    #[arg(required = true, value_name = "NODE")]
-    pub nodes: Vec<String>,
 }
 
 const LEASE_EXAMPLES: &str = "Examples:
@@ -608,10 +567,22 @@ pub struct Gossip {
 
 #[derive(Subcommand)]
 pub enum GossipCommand {
-    /// Every member that this agent's gossip knows
-    Members,
+    /// Every member that this agent's gossip knows, and who is suspected, since when and by how many
+    Members(GossipMembers),
+    /// What changes, as this agent sees it, one line each until interrupted: who joins, is suspected, refutes, is down, changes its state
+    Watch,
     /// The keys that gossip is sealed with, and how far a rotation is
     Keys(GossipKeys),
+}
+
+#[derive(Args)]
+pub struct GossipMembers {
+    /// Only those that are suspected
+    #[arg(long)]
+    pub suspected: bool,
+    /// What this agent's gossip has counted: traffic, refusals by reason, suspicions, refutations, its own health (0 is well)
+    #[arg(long, conflicts_with = "suspected")]
+    pub counters: bool,
 }
 
 #[derive(Args)]
@@ -1022,6 +993,24 @@ mod tests {
             "quorum recover --plan --config q.yaml",
             "quorum backup --help",
             "node cordon n1 n2 --reason=fan",
+            "node cordon n[1-64] --reason=fan --for=2h",
+            "node cordon n1 --maintenance --reason=firmware --until=18:00",
+            "node uncordon n1 --maintenance",
+            "node drain n1 --reason=disk --deadline=4h --wait",
+            "node drain n1 --reason=disk --urgent",
+            "node undrain n[1-3],n7",
+            "node quarantine n1 --reason=ecc",
+            "node release n1",
+            "node unquarantine n1",
+            "node disable n1 --reason=smoke --yes",
+            "node enable n1",
+            "node fail n[1-2] --reason psu --off --yes",
+            "node unwipe n1",
+            "node repaired n1",
+            "node boot n1",
+            "node history n1 --since=2h",
+            "node list --state=degraded",
+            "node list n[1-4] --state=draining,drained --hold=drain",
             "lease grant a --ttl=10s -o name",
             "lease revoke --bad",
             "admin raft status",
@@ -1053,6 +1042,10 @@ mod tests {
             "audit export --user=dr-x --since=2026-01-01 --until=2026-06-30 --file report.json",
             "audit verify",
             "gossip members",
+            "gossip members --suspected",
+            "gossip members --counters",
+            "gossip watch",
+            "gossip watch -o json",
             "gossip keys",
             "gossip keys -o json",
             "gossip keys rotate --no-wait",
@@ -1078,6 +1071,10 @@ mod tests {
             ("cancel 1 --all-mine", "cannot be used"),
             ("launch", "required"),
             ("attach 1 --command=a -- b", "cannot be used"),
+            ("node drain n1", "--reason"),
+            ("node list --state=redy", "Ready"),
+            ("node list --hold=x", "maintenance"),
+            ("node cordon n1 --reason=x --for=1h --until=18:00", "cannot be used"),
         ] {
             match Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))) {
                 Ok(_) => panic!("{line} was taken"),

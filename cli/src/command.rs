@@ -3,17 +3,18 @@
 mod attach;
 mod audit;
 mod cancel;
+pub mod confirm_dead;
 mod explain;
 mod gossip;
 mod gossip_keys;
-mod hold;
 mod launch;
 mod lease;
 mod limits;
 mod logs;
 mod members;
+pub mod mpi_launcher;
 mod network;
-mod node_status;
+mod node;
 pub mod nodes;
 mod quorum;
 mod service;
@@ -23,12 +24,11 @@ mod submit;
 mod tenant;
 mod vcluster;
 
-use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, NodeCommand, QuorumCommand};
+use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, QuorumCommand};
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
 use crate::later::Later;
 use crate::session::Session;
-use lattice_model::HoldKind;
 
 /// Runs one command and gives its exit code.
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
@@ -43,14 +43,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
         Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,
         Command::Nodes(Later(args)) => nodes::run(session, args).await.map(well),
-        Command::Node(Later(args)) => match args.what {
-            NodeCommand::Status(args) => node_status::run(session, args).await.map(well),
-            NodeCommand::List(args) => nodes::run(session, args).await.map(well),
-            NodeCommand::Cordon(args) => hold::set(session, HoldKind::Cordon, args).await.map(well),
-            NodeCommand::Uncordon(args) => hold::lift(session, HoldKind::Cordon, args).await.map(well),
-            NodeCommand::Quarantine(args) => hold::set(session, HoldKind::Quarantine, args).await.map(well),
-            NodeCommand::Unquarantine(args) => hold::lift(session, HoldKind::Quarantine, args).await.map(well),
-        },
+        Command::Node(Later(args)) => Box::pin(node::run(session, args.what)).await,
         Command::Admin(Later(Admin { what: AdminCommand::Tenant(args) })) => tenant::run(session, args.what).await.map(well),
         Command::Admin(Later(Admin { what: AdminCommand::VCluster(args) })) => vcluster::administer(session, args.what).await.map(well),
         Command::VCluster(Later(args)) => vcluster::run(session, args.what).await.map(well),
@@ -77,7 +70,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Lease(Later(args)) => lease::run(session, args.what).await.map(well),
         Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(Later(args)) => match args.what {
-            GossipCommand::Members => gossip::run(session).await.map(well),
+            GossipCommand::Members(args) => gossip::members(session, &args).await.map(well),
+            GossipCommand::Watch => gossip::watch(session).await.map(well),
             GossipCommand::Keys(args) => gossip_keys::run(session, args.what).await.map(well),
         },
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),

@@ -77,6 +77,14 @@ impl Failure {
         }
     }
 
+    /// The same, said of this.
+    pub fn about(self, what: &str) -> Self {
+        match self {
+            Self::Told { exit, what: why, hint, again } => Self::Told { exit, what: format!("{what}: {why}"), hint, again },
+            Self::ReaderGone => Self::ReaderGone,
+        }
+    }
+
     /// Whether the connection broke under a call that had been under way.
     pub fn is_lost_connection(&self) -> bool {
         matches!(self, Self::Told { again: Again::LostConnection, .. })

@@ -2,10 +2,13 @@
 
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
+use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
+use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber};
+use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -48,13 +51,19 @@ pub struct SubmitFlags {
     /// Sets a variable for the program; may be given often
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(String, String)>,
+    /// For MPI programs that close what they inherit: PMI by a port of the loopback interface, for the launch's processes alone
+    #[arg(long)]
+    pub pmi_port: bool,
+    /// How ranks find each other [default: pmi]
+    #[arg(long, alias = "mpi", value_name = "HOW", ignore_case = true, overrides_with = "pmi")]
+    pub pmi: Option<Wireup>,
     /// How much of this environment the program gets [default: all]
     #[arg(long, value_name = "WHAT", ignore_case = true, overrides_with = "export")]
     pub export: Option<Export>,
     /// A name for people [default: the script's or the program's]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
-    /// Put it back into the queue instead of failing it [plain --requeue: on_node_failure; default: never, of a --service always]
+    /// Put it back into the queue instead of failing it [default: on_node_failure; of a --service: always; of a launch or session: never]
     #[arg(
         long,
         value_name = "WHEN",
@@ -64,6 +73,12 @@ pub struct SubmitFlags {
         overrides_with = "requeue"
     )]
     pub requeue: Option<Requeue>,
+    /// How often at most [default: 3]
+    #[arg(long, alias = "max_requeues", value_name = "N", overrides_with = "max_requeues", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub max_requeues: Option<u32>,
+    /// On a node that is cut off from the cluster: go on there, or end when its run lease lapses, and never run twice [default: continue]
+    #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
+    pub on_isolation: Option<OnIsolation>,
     /// The queue
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
@@ -76,6 +91,8 @@ pub struct SubmitFlags {
     /// How hard it is to preempt, 0 (first) to 10 [default: 5]
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
+    #[command(flatten)]
+    pub layout: LayoutFlags,
     #[command(flatten)]
     pub binding: BindingFlags,
     #[command(flatten)]
@@ -104,18 +121,36 @@ impl SubmitFlags {
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
             env: [under.env, self.env].concat(),
+            pmi_port: self.pmi_port || under.pmi_port,
+            pmi: self.pmi.or(under.pmi),
             export: self.export.or(under.export),
             name: self.name.or(under.name),
             requeue: self.requeue.or(under.requeue),
+            max_requeues: self.max_requeues.or(under.max_requeues),
+            on_isolation: self.on_isolation.or(under.on_isolation),
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
             preemption_class: self.preemption_class.or(under.preemption_class),
+            layout: self.layout.over(under.layout),
             binding: self.binding.over(under.binding),
             data: self.data.over(under.data),
             network: self.network.over(under.network),
             unbuilt: self.unbuilt.over(under.unbuilt),
         }
+    }
+
+    /// The variables that these options set.
+    pub fn variables(&self) -> impl Iterator<Item = (String, String)> {
+        let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
+        let pmi = self.pmi.map(|pmi| (PMI_VARIABLE.to_owned(), pmi.in_model().name().to_owned()));
+        self.env.iter().cloned().chain(port).chain(pmi)
+    }
+
+    /// What its nodes must have.
+    pub fn constraints(&self) -> impl Iterator<Item = &str> {
+        let pmix = (self.pmi == Some(Wireup::Pmix)).then_some(PMIX);
+        self.constraint.iter().map(String::as_str).chain(pmix)
     }
 
     /// The first option that belongs to an allocation and means nothing to a launch inside one that is there already.
@@ -131,6 +166,8 @@ impl SubmitFlags {
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
             ("--requeue", self.requeue.is_some()),
+            ("--max-requeues", self.max_requeues.is_some()),
+            ("--on-isolation", self.on_isolation.is_some()),
             ("--vcluster", self.vcluster.is_some()),
             ("--tenant", self.tenant.is_some()),
             ("--project", self.project.is_some()),
@@ -175,6 +212,31 @@ pub enum Export {
     None,
 }
 
+/// `--pmi`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wireup {
+    /// PMI-1 or PMI-2, whichever a program speaks
+    #[value(aliases = ["pmi1", "pmi2"])]
+    Pmi,
+    /// PMIx, which Open MPI speaks: on nodes that have it
+    Pmix,
+    /// PMI, and PMIx where a node has it
+    Auto,
+    /// Not at all
+    None,
+}
+
+impl Wireup {
+    fn in_model(self) -> launch::Pmi {
+        match self {
+            Self::Pmi => launch::Pmi::Pmi,
+            Self::Pmix => launch::Pmi::Pmix,
+            Self::Auto => launch::Pmi::Auto,
+            Self::None => launch::Pmi::None,
+        }
+    }
+}
+
 /// `--requeue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Requeue {
@@ -194,6 +256,25 @@ impl Requeue {
             Self::Never => "never",
             Self::OnNodeFailure => "on_node_failure",
             Self::Always => "always",
+        }
+    }
+}
+
+/// `--on-isolation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnIsolation {
+    /// It goes on there; elsewhere it begins on evidence alone that it is gone
+    Continue,
+    /// It ends there, and may then begin elsewhere
+    Stop,
+}
+
+impl OnIsolation {
+    /// As the API has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Stop => "stop",
         }
     }
 }
@@ -244,6 +325,11 @@ mod tests {
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.of_an_allocation(), Some("--name"));
+        let both = flags("--mpi=PMIX --constraint=gpu").over(flags("--pmi=pmi2"));
+        assert_eq!(both.variables().collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
+        assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);
+        let [one] = <[_; 1]>::try_from(flags("--pmi=pmi2").variables().collect::<Vec<_>>()).unwrap();
+        assert_eq!(one.1, "pmi");
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
         assert_eq!(of(flags("--service").over(flags("--walltime=60"))), (true, None));
         assert_eq!(of(flags("--walltime=60").over(flags("--service"))), (false, Some(60)));

@@ -1,6 +1,7 @@
 //! Following an allocation: its output and its state, side by side, until it has ended.
 //!
 //! ```text
+//!   Submit, of a job of one's own: with the others at once, each of which waits for it there
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
 //!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
 //!     of a job of one's own: the head's word suffices for how its command ended, and the quorum's is not waited for
@@ -11,6 +12,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::label::{Labeller, Source};
 use crate::patience::Patience;
+use crate::rank_files::RankFiles;
 use crate::received::Received;
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -25,6 +27,7 @@ use std::io::Write;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
+use tonic::{Response, Status};
 
 /// How long a submission may wait for its nodes before the user is told that it does.
 const WAITING_TOLD_AFTER: Duration = Duration::from_secs(2);
@@ -33,17 +36,23 @@ const INTERRUPTED: u8 = 130;
 /// Between two tries to open a log stream where the user has too many.
 const PLACE_AGAIN: Duration = Duration::from_secs(2);
 
-/// Where ranks' output goes: their stdout to ours, their stderr to ours.
+/// Where ranks' output goes: their stdout to ours, their stderr to ours; or each to files of its own.
 #[derive(Debug)]
 pub struct Screen {
     labeller: Option<Labeller>,
+    files: Option<RankFiles>,
     received: Received,
 }
 
 impl Screen {
     /// With `label`, each line begins with its rank.
     pub fn new(label: bool) -> Self {
-        Self { labeller: label.then(Labeller::default), received: Received::default() }
+        Self { labeller: label.then(Labeller::default), files: None, received: Received::default() }
+    }
+
+    /// Each rank's in files of its own.
+    pub fn per_rank(files: RankFiles) -> Self {
+        Self { labeller: None, files: Some(files), received: Received::default() }
     }
 
     /// Shows a chunk.
@@ -53,6 +62,9 @@ impl Screen {
         }
         let source = Source { launch: chunk.launch, rank: chunk.rank, stderr: chunk.stderr };
         self.received.note(chunk);
+        if let Some(files) = &mut self.files {
+            return if chunk.data.is_empty() { Ok(()) } else { files.write(&source, &chunk.data) };
+        }
         match &mut self.labeller {
             Some(labeller) => write(chunk.stderr, &labeller.feed(&source, &chunk.data)),
             None => write(chunk.stderr, &chunk.data),
@@ -168,17 +180,22 @@ async fn hands(own: &mut Option<Own>, client: &Client, start: &Start, mut runs: 
     }
 }
 
-/// Follows an allocation to its end and shows its output; tells whether it was cancelled here. `own`: see [`Own`].
+/// Follows an allocation to its end and shows its output; tells whether it was cancelled here. `own`: see [`Own`]. `submission`: it is
+/// submitted first; one that is not taken is not tried again.
 pub async fn follow(
     session: &Session,
     mut client: Client,
     request: &v1::LogsRequest,
     screen: Screen,
     mut own: Option<Own>,
+    submission: Option<v1::SubmitRequest>,
 ) -> Result<(End, bool), Failure> {
     let cancelled = Cell::new(false);
-    let following = Following { session, request, screen: RefCell::new(screen), patience: Patience::default(), cancelled };
+    let submitted = watch::Sender::new(submission.is_none());
+    let (screen, patience) = (RefCell::new(screen), Patience::default());
+    let following = Following { session, request, screen, patience, cancelled, submission, submitted };
     loop {
+        let along = !following.is_submitted();
         let once = following.once(&client, &mut own).await;
         own.iter_mut().for_each(Own::rest);
         let failure = match once {
@@ -186,6 +203,9 @@ pub async fn follow(
                 following.screen.borrow_mut().finish()?;
                 return Ok((end, following.cancelled.get()));
             }
+            Err(failure) if !following.is_submitted() => return Err(failure),
+            // An agent of the version before does not wait for what is being submitted.
+            Err(failure) if along && failure.exit() == Exit::NotFound as u8 => continue,
             // A job of its own is under way: its output waits for its turn.
             Err(failure) if own.is_some() && failure.is_no_place() => {
                 session.note(&failure.text().trim_start_matches("error: ").trim_end().replace('\n', "; "));
@@ -231,6 +251,9 @@ struct Following<'a> {
     patience: Patience,
     /// Whether it was cancelled here: the quorum then says how it ended.
     cancelled: Cell<bool>,
+    submission: Option<v1::SubmitRequest>,
+    /// Whether that is committed.
+    submitted: watch::Sender<bool>,
 }
 
 impl Following<'_> {
@@ -242,13 +265,19 @@ impl Following<'_> {
         let mut waiting_told = !ours;
         let (runs, running) = watch::channel(false);
         let start = Start { id: String::new(), allocation: key.clone() };
-        let both = async { tokio::try_join!(self.logs(client), self.watch(client, ours, &last, &runs)) };
-        tokio::pin!(both);
-        let waiting = sleep(WAITING_TOLD_AFTER);
+        let mut both = Box::pin(async { tokio::try_join!(self.submit(client), self.logs(client), self.watch(client, ours, &last, &runs)) });
+        let waiting = async {
+            self.submission_taken().await;
+            sleep(WAITING_TOLD_AFTER).await;
+        };
         tokio::pin!(waiting);
         loop {
             let came = {
-                let hands = hands(own, client, &start, running.clone());
+                let hands = async {
+                    // What is not there yet cannot be cancelled.
+                    self.submission_taken().await;
+                    hands(own, client, &start, running.clone()).await
+                };
                 tokio::pin!(hands);
                 loop {
                     tokio::select! {
@@ -290,9 +319,37 @@ impl Following<'_> {
         }
     }
 
+    fn is_submitted(&self) -> bool {
+        *self.submitted.borrow()
+    }
+
+    async fn submission_taken(&self) {
+        if self.submitted.subscribe().wait_for(|submitted| *submitted).await.is_err() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Submits it, unless that is done, and remembers it as `@last`.
+    async fn submit(&self, client: &Client) -> Result<(), Failure> {
+        if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
+            let submitted = answer(client.allocations().submit(request.clone())).await?;
+            self.submitted.send_replace(true);
+            self.session.remember(&submitted.id);
+        }
+        Ok(())
+    }
+
+    /// What a stream of a submission that is under way is answered; where that is refused, its own answer says so.
+    async fn opened<T>(&self, answered: Result<Response<T>, Status>) -> Result<T, Failure> {
+        if answered.is_err() {
+            self.submission_taken().await;
+        }
+        Ok(answered?.into_inner())
+    }
+
     async fn logs(&self, client: &Client) -> Result<(), Failure> {
-        let request = self.screen.borrow().go_on(self.request);
-        let mut stream = client.allocations().logs(request).await?.into_inner();
+        let request = v1::LogsRequest { being_submitted: !self.is_submitted(), ..self.screen.borrow().go_on(self.request) };
+        let mut stream = self.opened(client.allocations().logs(request).await).await?;
         while let Some(chunk) = stream.message().await? {
             self.patience.progress();
             self.screen.borrow_mut().show(self.session, &chunk)?;
@@ -307,8 +364,8 @@ impl Following<'_> {
         last: &RefCell<Option<v1::Allocation>>,
         runs: &watch::Sender<bool>,
     ) -> Result<(), Failure> {
-        let request = v1::WatchAllocationRequest { key: self.request.key.clone(), entry: ours };
-        let mut stream = client.allocations().watch(request).await?.into_inner();
+        let request = v1::WatchAllocationRequest { key: self.request.key.clone(), entry: ours, being_submitted: !self.is_submitted() };
+        let mut stream = self.opened(client.allocations().watch(request).await).await?;
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
             let told = allocation.entry_exit_code.is_some() && !self.cancelled.get();

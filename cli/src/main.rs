@@ -13,6 +13,7 @@ mod binding;
 mod command;
 mod data;
 mod directives;
+mod exits;
 mod failure;
 mod flags;
 mod follow;
@@ -22,11 +23,13 @@ mod keyboard;
 mod label;
 mod last;
 mod later;
+mod layout;
 mod listing;
 mod memory;
 mod network;
 mod output;
 mod patience;
+mod rank_files;
 mod received;
 mod request;
 mod session;
@@ -42,14 +45,18 @@ mod watch;
 
 use args::{Cli, Command};
 use clap::{Parser, ValueEnum};
+use command::mpi_launcher;
 use failure::Failure;
 use handover::{AGENT, QUORUM};
-use output::Format;
+use output::Output;
 use session::Session;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if mpi_launcher::is_called() {
+        return mpi_launcher::main();
+    }
     let cli = Cli::parse();
     // These are other programs' own: they need no agent and read their own configuration.
     let done = match &cli.command {
@@ -68,13 +75,19 @@ fn main() -> ExitCode {
 }
 
 /// `-o` is taken as everybody's before what follows is handed on.
-fn with_output(args: &[OsString], output: Option<Format>) -> Vec<OsString> {
+fn with_output(args: &[OsString], output: Option<Output>) -> Vec<OsString> {
     let name = output.and_then(|o| o.to_possible_value()).map(|v| v.get_name().to_owned());
     let output = name.map(|name| [OsString::from("--output"), name.into()]);
     args.iter().cloned().chain(output.into_iter().flatten()).collect()
 }
 
-fn talk_to_agent(cli: Cli) -> Result<u8, Failure> {
+fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
+    if let Some(Output::PerRank) = cli.global.output {
+        match &mut cli.command {
+            Command::Launch(launch) => launch.0.per_rank = true,
+            _ => return Err(Failure::usage("-o per-rank is of `lattice launch`; `lattice logs --rank N` shows one rank's output")),
+        }
+    }
     let follows = cli.command.gives_the_programs_code();
     let done = Session::new(&cli.global).and_then(|session| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -5,8 +5,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 
-/// `-o`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+/// How answers are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// Aligned columns for people
@@ -16,6 +16,31 @@ pub enum Format {
     Json,
     /// The bare ids or names, one a line
     Name,
+}
+
+/// What `-o` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Aligned columns for people
+    Table,
+    /// JSON for programs; its fields are documented and stay
+    Json,
+    /// The bare ids or names, one a line
+    Name,
+    /// Of launch: what each rank writes, in a file of its own
+    PerRank,
+}
+
+impl Output {
+    /// How answers are shown, where that is what it says.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            Self::Table => Some(Format::Table),
+            Self::Json => Some(Format::Json),
+            Self::Name => Some(Format::Name),
+            Self::PerRank => None,
+        }
+    }
 }
 
 /// Writes text to stdout.

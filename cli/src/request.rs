@@ -112,7 +112,7 @@ pub fn specification(
         Program::Session => None,
     };
     let mut env = around.env;
-    env.extend(flags.env.iter().cloned());
+    env.extend(flags.variables());
     let nodes = flags.nodes;
     let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
     let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
@@ -127,7 +127,7 @@ pub fn specification(
         resources: Some(v1::ResourceRequest {
             nodes: nodes.map_or(1, |n| n.least),
             nodes_max: nodes.and_then(|n| n.most).unwrap_or_default(),
-            constraints: flags.constraint.iter().flat_map(|list| constraints(list)).collect(),
+            constraints: flags.constraints().flat_map(constraints).collect(),
             shared: flags.shared,
             cpus: flags.cores.unwrap_or_default(),
             memory_bytes: flags.mem.unwrap_or_default(),
@@ -143,12 +143,17 @@ pub fn specification(
         }),
         tasks_per_node: flags.tasks_per_node.unwrap_or_default(),
         binding: flags.binding.message(),
+        launch: Some(flags.layout.message()).filter(|shape| *shape != v1::LaunchShape::default()),
         working_dir,
         env,
         data: Some(flags.data.data(&around.dir)),
         liveness_probe: flags.data.liveness_probe.clone(),
         connectivity: flags.network.message(),
-        requeue: flags.requeue.map(|policy| v1::Requeue { policy: policy.name().to_owned(), max: 0 }),
+        requeue: (flags.requeue.is_some() || flags.max_requeues.is_some()).then(|| v1::Requeue {
+            policy: flags.requeue.map_or(String::new(), |policy| policy.name().to_owned()),
+            max: flags.max_requeues.unwrap_or_default(),
+        }),
+        on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
         ..Default::default()
     };
     flags.unbuilt.apply(&mut spec);
@@ -180,6 +185,7 @@ fn presentable(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::output::Format;
+    use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
     fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
         let settings = Settings { endpoint: String::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table };
@@ -206,11 +212,13 @@ mod tests {
             env: vec![("B".into(), "2".into()), ("B".into(), "3".into())],
             tenant: Some("u".into()),
             preemption_class: Some(0),
+            pmi_port: true,
             ..Default::default()
         };
         let spec = specified(&flags, Program::Script { name: "a\nb.sh".into(), text: "#!/bin/sh\n".into(), args: vec!["x".into()] });
         assert_eq!(spec.environment.unwrap().uenv, "/project/./env.sqfs@sha256:ab");
         assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("1", "3"));
+        assert_eq!(spec.env[PMI_PORT_VARIABLE], PMI_PORT_ASKED);
         assert_eq!((spec.name.as_str(), spec.tenant.as_str()), ("a?b.sh", "u"));
         assert!(spec.lifecycle.unwrap().preemption_class_set);
     }

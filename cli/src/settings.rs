@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, Output};
 use serde::Deserialize;
 use std::env;
 use std::io::ErrorKind;
@@ -54,7 +54,7 @@ impl Settings {
             endpoint: endpoint.unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned()),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
-            format: global.output.or(file.output).unwrap_or_default(),
+            format: global.output.and_then(Output::format).or(file.output).unwrap_or_default(),
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     fn flags_win_over_the_environment_and_that_over_the_file() {
         let file = || lattice_model::config::parse::<File>("c", "endpoint: unix:/f\ntenant: f\nvcluster: f\noutput: json\n").unwrap();
         let none = Global { output: None, endpoint: None, quiet: false, no_color: false };
-        let flags = Global { output: Some(Format::Name), endpoint: Some("unix:/g".into()), ..none };
+        let flags = Global { output: Some(Output::Name), endpoint: Some("unix:/g".into()), ..none };
         let from_file = Settings::merge(&none, file(), |_| None);
         assert_eq!((from_file.endpoint.as_str(), from_file.tenant.as_str(), from_file.format), ("unix:/f", "f", Format::Json));
         let from_env = Settings::merge(&none, file(), |name| Some(name.to_lowercase()));

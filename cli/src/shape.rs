@@ -1,42 +1,44 @@
 //! How many nodes, and how many ranks on each, from whichever of the three numbers were given.
 
-/// Whole nodes and the ranks on each.
+/// Nodes and the ranks on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Nodes.
     pub nodes: u32,
-    /// Ranks on each of them.
+    /// Ranks on each of them, at most.
     pub tasks_per_node: u32,
+    /// Ranks in all.
+    pub ranks: u32,
 }
 
-/// The shape of a job of its own: every node carries the same number of ranks.
+/// The shape of a job of its own. `plane`: how many ranks each node gets at once.
 ///
 /// # Errors
 /// What does not fit together, and which numbers would.
-pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>) -> Result<Shape, String> {
-    let Some(ranks) = ranks else { return Ok(Shape { nodes: nodes.unwrap_or(1), tasks_per_node: tasks_per_node.unwrap_or(1) }) };
-    let evenly = |by: u32, what: &str| {
-        if ranks.is_multiple_of(by) {
-            return Ok(ranks / by);
-        }
-        let (below, above) = (u64::from(ranks / by * by), u64::from(ranks / by + 1) * u64::from(by));
-        let near = if below == 0 { format!("-n {above}") } else { format!("-n {below} or -n {above}") };
-        Err(format!("{ranks} ranks do not divide evenly by {by} {what}, and every node carries the same number: {near} would"))
+pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, String> {
+    let Some(ranks) = ranks else {
+        let (nodes, tasks_per_node) = (nodes.unwrap_or(1), tasks_per_node.unwrap_or(1));
+        return Ok(Shape { nodes, tasks_per_node, ranks: nodes.saturating_mul(tasks_per_node) });
     };
-    match (nodes, tasks_per_node) {
-        (None, None) => Ok(Shape { nodes: 1, tasks_per_node: ranks }),
-        (Some(nodes), None) => Ok(Shape { nodes, tasks_per_node: evenly(nodes, "nodes")? }),
-        (None, Some(tasks_per_node)) => Ok(Shape { nodes: evenly(tasks_per_node, "ranks a node")?, tasks_per_node }),
-        (Some(nodes), Some(tasks_per_node)) => {
-            let product = u64::from(nodes) * u64::from(tasks_per_node);
-            if product == u64::from(ranks) {
-                return Ok(Shape { nodes, tasks_per_node });
-            }
-            Err(format!(
-                "{nodes} nodes × {tasks_per_node} tasks per node are {product} ranks, not the {ranks} of -n: leave one of the three out"
-            ))
-        }
+    let plane = plane.unwrap_or(1).max(1);
+    let dealt = |nodes: u32| ranks.div_ceil(nodes.saturating_mul(plane)).saturating_mul(plane).min(ranks);
+    let (nodes, tasks_per_node) = match (nodes, tasks_per_node) {
+        (None, None) => (1, ranks),
+        (Some(nodes), None) => (nodes, dealt(nodes)),
+        (None, Some(tasks_per_node)) => (ranks.div_ceil(tasks_per_node), tasks_per_node),
+        (Some(nodes), Some(tasks_per_node)) => (nodes, tasks_per_node),
+    };
+    let most = u64::from(nodes) * u64::from(tasks_per_node);
+    if u64::from(ranks) > most {
+        return Err(format!(
+            "{nodes} nodes × {tasks_per_node} tasks per node are {most} ranks, not the {ranks} of -n: leave one of the three out"
+        ));
     }
+    if ranks.div_ceil(plane) < nodes {
+        let used = ranks.div_ceil(plane);
+        return Err(format!("{ranks} ranks leave {} of {nodes} nodes without any: -N {used} would do", nodes - used));
+    }
+    Ok(Shape { nodes, tasks_per_node, ranks })
 }
 
 #[cfg(test)]
@@ -45,20 +47,25 @@ mod tests {
 
     #[test]
     fn two_numbers_give_the_third() {
-        let of = |ranks, nodes, tasks| shape(ranks, nodes, tasks).map(|s| (s.nodes, s.tasks_per_node));
-        assert_eq!(of(None, None, None), Ok((1, 1)));
-        assert_eq!(of(Some(4), None, None), Ok((1, 4)));
-        assert_eq!(of(Some(6), Some(3), None), Ok((3, 2)));
-        assert_eq!(of(Some(6), None, Some(2)), Ok((3, 2)));
-        assert_eq!(of(None, Some(3), Some(2)), Ok((3, 2)));
-        assert_eq!(of(Some(6), Some(3), Some(2)), Ok((3, 2)));
+        let of = |ranks, nodes, tasks| shape(ranks, nodes, tasks, None).map(|s| (s.nodes, s.tasks_per_node, s.ranks));
+        assert_eq!(of(None, None, None), Ok((1, 1, 1)));
+        assert_eq!(of(Some(4), None, None), Ok((1, 4, 4)));
+        assert_eq!(of(Some(6), Some(3), None), Ok((3, 2, 6)));
+        assert_eq!(of(Some(6), None, Some(2)), Ok((3, 2, 6)));
+        assert_eq!(of(None, Some(3), Some(2)), Ok((3, 2, 6)));
+        assert_eq!(of(Some(6), Some(3), Some(2)), Ok((3, 2, 6)));
+        assert_eq!(of(Some(7), Some(3), None), Ok((3, 3, 7)));
+        assert_eq!(of(Some(5), None, Some(2)), Ok((3, 2, 5)));
+        assert_eq!(of(Some(5), Some(3), Some(2)), Ok((3, 2, 5)));
+        assert_eq!(shape(Some(6), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(4));
+        assert_eq!(shape(Some(9), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(8));
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        assert!(shape(Some(7), Some(3), None).unwrap_err().ends_with("-n 6 or -n 9 would"));
-        assert!(shape(Some(2), Some(3), None).unwrap_err().ends_with("-n 3 would"));
-        assert!(shape(Some(7), None, Some(2)).unwrap_err().contains("2 ranks a node"));
-        assert!(shape(Some(7), Some(3), Some(2)).unwrap_err().contains("are 6 ranks, not the 7"));
+        let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err();
+        assert!(refused(2, Some(3), None, None).ends_with("2 ranks leave 1 of 3 nodes without any: -N 2 would do"));
+        assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));
+        assert!(refused(4, Some(2), None, Some(4)).ends_with("-N 1 would do"));
     }
 }

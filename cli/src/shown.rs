@@ -39,6 +39,9 @@ pub struct AllocationJson<'a> {
     vni: Option<u32>,
     /// What of the domain is not enforced; where one allocation was asked for.
     network_note: Option<&'a str>,
+    on_isolation: Option<&'a str>,
+    /// Which of its nodes are not heard, and what settles it; where one allocation was asked for.
+    isolation_note: Option<&'a str>,
     expose: Vec<ExposedJson<'a>>,
 }
 
@@ -91,6 +94,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             network_domain: domain(a),
             vni: a.vni,
             network_note: filled(&a.network_note),
+            on_isolation: filled(&a.on_isolation),
+            isolation_note: filled(&a.isolation_note),
             expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
         }
     }
@@ -113,9 +118,13 @@ pub struct NodeJson<'a> {
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
+    heard_through: Option<&'a str>,
     gossip: &'a str,
+    by_gossip: bool,
     mesh_address: &'a str,
     incarnation: u64,
+    conformance: serde_json::Value,
+    wipe: Option<&'a str>,
 }
 
 impl<'a> From<&'a v1::Node> for NodeJson<'a> {
@@ -135,9 +144,13 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
+            heard_through: filled(&n.heard_through),
             gossip: &n.gossip,
+            by_gossip: n.by_gossip,
             mesh_address: &n.mesh_address,
             incarnation: n.incarnation,
+            conformance: conformance_json(n),
+            wipe: filled(&n.wipe),
         }
     }
 }
@@ -185,6 +198,7 @@ pub fn node_row(n: &v1::Node) -> Vec<String> {
 /// Why a node stands where it stands, and what keeps work off it.
 fn standing(n: &v1::Node) -> String {
     let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
+    let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("heard through {peer}: it reaches no member itself")));
     let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
     reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
 }
@@ -210,6 +224,8 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
         ("Started", time(a.started_at_ms).unwrap_or_default()),
         ("Ended", time(a.ended_at_ms).unwrap_or_default()),
+        ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
+        ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
@@ -225,8 +241,23 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
 pub fn nodes_table(nodes: &[v1::Node]) -> String {
-    let mut table =
-        Table::new(&["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "ALLOCATIONS", "GOSSIP", "UNLIMITED", "REASON"]);
+    let mut table = Table::new(&[
+        "NODE",
+        "STATE",
+        "CORES",
+        "MEMORY",
+        "GPUS",
+        "VCLUSTER",
+        "FEATURES",
+        "CONFORMANCE",
+        "ALLOCATIONS",
+        "GOSSIP",
+        "UNLIMITED",
+        "REASON",
+    ]);
+    // Where all are alike it says nothing.
+    let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
+    let differ = nodes.iter().any(|n| told(n) != nodes.first().and_then(told) || told(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
     for n in nodes {
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
@@ -239,13 +270,28 @@ pub fn nodes_table(nodes: &[v1::Node]) -> String {
             free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
             if several { queue(&n.vcluster).to_owned() } else { String::new() },
             n.features.join(","),
+            if differ {
+                told(n).map(|(print, drifted)| format!("{}{}", short(&print), if drifted { " drifted" } else { "" })).unwrap_or_default()
+            } else {
+                String::new()
+            },
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
             n.unlimited.join(","),
             standing(n),
         ]);
     }
-    table.text(&["VCLUSTER", "FEATURES", "UNLIMITED", "REASON"])
+    table.text(&["VCLUSTER", "FEATURES", "CONFORMANCE", "UNLIMITED", "REASON"])
+}
+
+/// What a node told of its software and firmware; null where it has told nothing.
+pub fn conformance_json(n: &v1::Node) -> serde_json::Value {
+    n.conformance.as_ref().map_or(serde_json::Value::Null, |told| {
+        serde_json::json!({
+            "fingerprint": told.fingerprint, "group_nodes": told.group_nodes, "drifted_since": time(told.drifted_since_ms),
+            "drift": filled(&told.drift), "expected": told.expected,
+        })
+    })
 }
 
 /// The first 8 digits of an id.
@@ -412,6 +458,7 @@ vCluster:   ml-training
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
+                "on_isolation": null, "isolation_note": null,
                 "expose": [],
             })
         );

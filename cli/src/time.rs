@@ -1,6 +1,8 @@
-//! Moments as users write them: RFC 3339, a day, or how long ago.
+//! Moments as users write them: RFC 3339, a day, how long ago; and such that are to come.
 
 use crate::failure::Failure;
+use lattice_api::v1;
+use lattice_api::v1::hold_time::Time;
 use lattice_model::duration::{self, BareNumber};
 use lattice_model::time::Timestamp;
 
@@ -16,6 +18,37 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, Failure> {
     }
     let ago = duration::parse(text, BareNumber::Seconds).map_err(|_| wrong())?;
     Ok(now.0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// A moment to come: RFC 3339, a day, or `18:00` for the next time that it is that in UTC.
+pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Failure> {
+    let at = if text.contains('-') { rfc_3339(text) } else { next_at(text, now) };
+    let wrong = || Failure::usage(format!("{flag}: {text:?} is no time")).hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)");
+    Ok(v1::HoldTime { time: Some(Time::AtMs(at.ok_or_else(wrong)?)) })
+}
+
+/// How long from when it is carried out.
+pub fn long(flag: &str, text: &str) -> Result<v1::HoldTime, Failure> {
+    let long = duration::parse(text, BareNumber::Seconds).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+    Ok(v1::HoldTime { time: Some(Time::AfterMs(u64::try_from(long.as_millis()).unwrap_or(u64::MAX))) })
+}
+
+/// Either of them. `18:00` is a time of day.
+pub fn ahead_or_long(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Failure> {
+    if text.contains(['-', ':']) { ahead(flag, text, now) } else { long(flag, text) }
+}
+
+/// The next time that it is `HH:MM` in UTC.
+fn next_at(text: &str, now: Timestamp) -> Option<u64> {
+    const DAY_MS: u64 = 86_400_000;
+    let (hours, minutes) = text.split_once(':')?;
+    let number = |text: &str| (text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<u64>().ok()).flatten();
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if hours >= 24 || minutes >= 60 {
+        return None;
+    }
+    let today = now.0 - now.0 % DAY_MS + (hours * 60 + minutes) * 60_000;
+    Some(if today > now.0 { today } else { today + DAY_MS })
 }
 
 fn rfc_3339(text: &str) -> Option<u64> {
@@ -70,5 +103,20 @@ mod tests {
             assert_eq!(ms(wrong), None, "{wrong}");
         }
         assert_eq!(moment("--since", "x", now).unwrap_err().exit(), 2);
+    }
+
+    #[test]
+    fn what_is_to_come_is_a_moment_the_next_such_time_of_day_or_how_long_from_then() {
+        // 2026-03-05T10:00:12.034Z
+        let now = Timestamp(1_772_704_812_034);
+        let time = |text: &str| ahead_or_long("--deadline", text, now).ok().and_then(|when| when.time);
+        assert_eq!(time("2026-03-05T18:00:00Z"), Some(Time::AtMs(1_772_733_600_000)));
+        assert_eq!(time("18:00"), Some(Time::AtMs(1_772_733_600_000)));
+        assert_eq!(time("10:00"), Some(Time::AtMs(1_772_704_800_000 + 86_400_000)));
+        assert_eq!(time("4h"), Some(Time::AfterMs(14_400_000)));
+        for wrong in ["", "24:00", "1:00", "soon", "10:00:00"] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+        assert_eq!(ahead("--until", "4h", now).unwrap_err().exit(), 2);
     }
 }

@@ -23,8 +23,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     telemetry: Option<String>,
     #[arg(long, hide = true)]
-    on_isolation: Option<String>,
-    #[arg(long, hide = true)]
     task_group: Option<String>,
     #[arg(long, hide = true)]
     sensitive: bool,
@@ -42,7 +40,6 @@ impl UnbuiltFlags {
             depends_on: [under.depends_on, self.depends_on].concat(),
             checkpoint: self.checkpoint.or(under.checkpoint),
             telemetry: self.telemetry.or(under.telemetry),
-            on_isolation: self.on_isolation.or(under.on_isolation),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
         }
@@ -59,7 +56,6 @@ impl UnbuiltFlags {
             ("--depends-on", !self.depends_on.is_empty()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--telemetry", self.telemetry.is_some()),
-            ("--on-isolation", self.on_isolation.is_some()),
             ("--task-group", self.task_group.is_some()),
             ("--sensitive", self.sensitive),
         ];
@@ -83,7 +79,6 @@ impl UnbuiltFlags {
         spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
         spec.checkpoint = self.checkpoint.clone().map(|strategy| v1::Checkpoint { strategy, port: 0 });
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
-        spec.on_isolation = self.on_isolation.clone().unwrap_or_default();
         spec.task_group = self.task_group.as_deref().map(task_group);
         spec.sensitive = self.sensitive;
     }
@@ -126,7 +121,6 @@ mod tests {
             ("--depends-on=123:success", "--depends-on"),
             ("--checkpoint=auto", "--checkpoint"),
             ("--telemetry=debug", "--telemetry"),
-            ("--on-isolation=stop", "--on-isolation=stop"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),
         ] {

@@ -259,7 +259,8 @@ fn a_wrong_command_line_is_2_with_what_was_meant() {
         (vec!["submit", "--noodes=4", "--", "true"], "--nodes"),
         (vec!["submit"], "lattice submit SCRIPT"),
         (vec!["submit", "missing.sh"], "cannot read the script missing.sh"),
-        (vec!["launch", "-N", "2", "-n", "3", "true"], "-n 2 or -n 4"),
+        (vec!["launch", "-N", "3", "-n", "2", "true"], "-N 2 would do"),
+        (vec!["launch", "-n", "2", "true", ":", "-n", "0", "true"], "a number of ranks is needed"),
         (vec!["--endpoint", "agent.sock", "status"], "is no endpoint"),
     ] {
         let (code, _, stderr) = run(&dir.0, &args);

@@ -10,24 +10,28 @@ use crate::config::Config;
 use crate::counters::{Counters, Refusal};
 use crate::fact::{Fact, FactVersion, Facts, encode_item};
 use crate::keyring::Keyring;
+use crate::known::Known;
 use crate::peer::{Identity, Peer};
 use crate::seal::{Opener, SEAL_BYTES, Sealer};
+use crate::suspicion::{Accusation, Suspicions};
 use crate::sync::{Pull, Records};
-use crate::view::{Liveness, Member, News, View};
-use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire, announce_to_anyone};
+use crate::table::Table;
+use crate::view::{Entry, Liveness, Member, News, View};
+use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire, announce_to_anyone, only_new};
 use crate::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 use catch_up::CatchUp;
 use foca::{Foca, Notification, Runtime, State, Timer};
 use lattice_model::NodeId;
 use rand_foca::rngs::Xoshiro256PlusPlus;
 use rand_foca::{RngExt, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 mod catch_up;
+mod doubt;
 
 /// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
 const JOIN_ADDRESSES_MAX: usize = 64;
@@ -35,6 +39,8 @@ const JOIN_ADDRESSES_MAX: usize = 64;
 const ANNOUNCES_AT_ONCE: usize = 3;
 /// The longest pause between two rejoins.
 const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
+/// From so many changes on that wait to be told, each is told less often.
+const MUCH_NEW: usize = 256;
 /// After so long without being declared Down, the next rejoin is at once again.
 const REJOIN_CALM_MS: u64 = 60_000;
 
@@ -86,10 +92,21 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
+struct Armed {
+    due_ms: u64,
+    what: Pending,
+}
+
 enum Pending {
-    Foca(Timer<Peer>),
+    /// `again`: it came late and was put off once.
+    Foca {
+        timer: Timer<Peer>,
+        again: bool,
+    },
     Tick,
     Rejoin,
+    /// Patience with the suspect of this key may be over.
+    Patience(u64),
 }
 
 enum Stage {
@@ -109,18 +126,21 @@ struct Wishes {
     sends: Vec<(SocketAddr, u8, Vec<u8>)>,
     timers: Vec<(Duration, Timer<Peer>)>,
     stage: Option<Stage>,
-    view_changed: bool,
+    /// Of whom foca may have something new: their keys.
+    touched: BTreeSet<u64>,
 }
 
 impl Runtime<Peer> for Wishes {
     fn notify(&mut self, notification: Notification<'_, Peer>) {
-        self.view_changed = true;
         match notification {
             Notification::Active => self.stage = Some(Stage::Joined),
             Notification::Idle => self.stage = Some(Stage::Apart),
             Notification::Defunct => self.stage = Some(Stage::Defunct),
-            // Peers never renew by themselves, so that foca never rejoins by itself; the rest is read from its list.
-            Notification::Rejoin(_) | Notification::MemberUp(_) | Notification::MemberDown(_) | Notification::Rename(..) => {}
+            Notification::MemberUp(peer) | Notification::MemberDown(peer) | Notification::Rename(_, peer) => {
+                self.touched.insert(peer.key);
+            }
+            // Peers never renew by themselves, so that foca never rejoins by itself.
+            Notification::Rejoin(_) => {}
         }
     }
 
@@ -141,15 +161,23 @@ pub struct Core {
     config: Config,
     body_bytes_max: usize,
     foca: OurFoca,
-    /// For how many nodes foca is configured.
+    /// For how many nodes foca is configured, and whether for much that is new at once.
     sized_for: usize,
+    much_new: bool,
     wishes: Wishes,
-    saw_suspicion: Arc<AtomicBool>,
-    suspects: bool,
+    known: Known,
+    suspicions: Suspicions,
+    /// What this node tells in its own fact of whom it found silent, the latest last.
+    accused: VecDeque<Accusation>,
+    /// How often foca has refuted a suspicion of us in this identity, and how much of it is counted.
+    refuted: Arc<AtomicU32>,
+    refuted_counted: u32,
     sealer: Sealer,
     opener: Opener,
     rng: Xoshiro256PlusPlus,
     view: View,
+    /// What is not given out yet.
+    news: Vec<News>,
     facts: Facts,
     fact_counter: u32,
     stage: Stage,
@@ -160,7 +188,7 @@ pub struct Core {
     reconnected_ms: u64,
     rejoined_ms: Option<u64>,
     rejoin_pause_ms: u64,
-    timers: BTreeMap<Token, Pending>,
+    timers: Table<Token, Armed>,
     tokens: u64,
     counters: Counters,
 }
@@ -174,32 +202,42 @@ impl Core {
     /// # Panics
     /// If `config` is not valid: see [`Config::validate`].
     pub fn new(me: Identity, config: Config, keys: &Keyring, cluster: &str, seed: u64) -> Self {
+        Self::with_known(me, config, keys, cluster, seed, Known::default())
+    }
+
+    /// [`Core::new`], with what others of this process have read: thousands of them fit into one.
+    pub fn with_known(me: Identity, config: Config, keys: &Keyring, cluster: &str, seed: u64, known: Known) -> Self {
         if let Err(error) = config.validate() {
             panic!("a core is made from a validated configuration: {error}");
         }
         debug_assert!((PACKET_BYTES_MIN..=PACKET_BYTES_MAX).contains(&config.packet_bytes_max));
         let me = Peer::from(me);
         let body_bytes_max = config.packet_bytes_max - SEAL_BYTES - 1;
-        let facts = Facts::new(me.node.clone(), config.nodes_max);
-        let saw_suspicion = Arc::new(AtomicBool::new(false));
+        let facts = Facts::new(me.node.clone(), config.nodes_max, known.clone());
+        let refuted = Arc::new(AtomicU32::new(0));
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let foca = Foca::with_custom_broadcast(
             me.clone(),
-            config.foca(1, body_bytes_max),
+            config.foca(1, body_bytes_max, false),
             Xoshiro256PlusPlus::from_rng(&mut rng),
-            Wire::new(me.clone(), saw_suspicion.clone()),
+            Wire::new(me.clone(), known.clone(), refuted.clone()),
             facts.clone(),
         );
         Self {
             foca,
             sized_for: 1,
+            much_new: false,
             wishes: Wishes::default(),
-            saw_suspicion,
-            suspects: false,
+            known,
+            suspicions: Suspicions::default(),
+            accused: VecDeque::new(),
+            refuted,
+            refuted_counted: 0,
             sealer: Sealer::new(keys, cluster, &me, seed),
             opener: Opener::new(keys, cluster, &me, config.nodes_max),
             rng,
             view: View::new(&me),
+            news: Vec::new(),
             facts,
             fact_counter: 0,
             stage: Stage::Apart,
@@ -210,7 +248,7 @@ impl Core {
             reconnected_ms: 0,
             rejoined_ms: None,
             rejoin_pause_ms: 0,
-            timers: BTreeMap::new(),
+            timers: Table::default(),
             tokens: 0,
             counters: Counters::default(),
             me,
@@ -228,7 +266,7 @@ impl Core {
             self.started = true;
             // Nodes that start together should not tick together.
             let after_ms = self.rng.random_range(0..self.config.probe_period_ms);
-            self.arm(after_ms, Pending::Tick, out);
+            self.arm(now_ms, after_ms, Pending::Tick, out);
         }
         let mut heard_from = None;
         match event {
@@ -242,15 +280,10 @@ impl Core {
                 self.counters.senders_evicted = self.opener.evicted();
             }
             Event::Timer(token) => match self.timers.remove(&token) {
-                Some(Pending::Foca(timer)) => {
-                    // The one moment at which foca itself begins to suspect.
-                    self.wishes.view_changed |= matches!(timer, Timer::ProbeRandomMember(_));
-                    if self.foca.handle_timer(timer, &mut self.wishes).is_err() {
-                        self.counters.probes_late += 1;
-                    }
-                }
-                Some(Pending::Tick) => self.tick(now_ms, out),
-                Some(Pending::Rejoin) => self.rejoin(now_ms, None, out),
+                Some(Armed { due_ms, what: Pending::Foca { timer, again } }) => self.foca_timer(now_ms, due_ms, timer, again, out),
+                Some(Armed { what: Pending::Tick, .. }) => self.tick(now_ms, out),
+                Some(Armed { what: Pending::Rejoin, .. }) => self.rejoin(now_ms, None, out),
+                Some(Armed { due_ms, what: Pending::Patience(key) }) => self.patience_over(now_ms, due_ms, key, out),
                 None => {}
             },
             Event::Join(addr) => self.join(addr),
@@ -270,18 +303,37 @@ impl Core {
     }
 
     /// Every node that is known, in order of their ids, ourselves included.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
-        self.view.entries.values().map(|entry| &entry.member)
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        self.view.all().map(|(peer, entry)| self.shown(peer, entry))
     }
 
     /// One node.
-    pub fn member(&self, node: &NodeId) -> Option<&Member> {
-        self.view.entries.get(node).map(|entry| &entry.member)
+    pub fn member(&self, node: &NodeId) -> Option<Member> {
+        self.view.get(node).map(|(peer, entry)| self.shown(peer, entry))
+    }
+
+    fn shown(&self, peer: &Peer, entry: &Entry) -> Member {
+        let accusers = match entry.liveness {
+            Liveness::Suspect => self.suspicions.accusers(Accusation::of(peer, entry.refutations)),
+            Liveness::Alive | Liveness::Down => 0,
+        };
+        entry.member(peer, accusers)
     }
 
     /// Whether a node is there as far as we know: Alive, or Suspect and not yet given up.
     pub fn is_alive(&self, node: &NodeId) -> bool {
-        self.member(node).is_some_and(|member| member.liveness != Liveness::Down)
+        self.view.get(node).is_some_and(|(_, entry)| entry.liveness != Liveness::Down)
+    }
+
+    /// How slow this node believes itself to be: 0 is well; each step makes its probes and its suspicions as much slower
+    /// again, up to 8.
+    pub fn health(&self) -> u32 {
+        self.suspicions.health()
+    }
+
+    /// How many nodes are seen Alive, ourselves included.
+    pub fn alive(&self) -> usize {
+        self.view.alive() + 1
     }
 
     /// Whether at least one other node is active and hears us.
@@ -300,22 +352,34 @@ impl Core {
         }
         let (kind, body) = self.opener.open(now_ms, bytes)?;
         match kind {
-            KIND_FOCA => self.foca.handle_data(&body, &mut self.wishes).map_err(|error| match error {
-                foca::Error::DataFromOurselves => Refusal::FromOurselves,
-                foca::Error::DataTooBig => Refusal::TooLong,
-                _ => Refusal::Undecodable,
-            }),
+            KIND_FOCA => self.foca_data(&body),
             KIND_PULL => {
-                let pull = Pull::decode(&body).map_err(|_| Refusal::Undecodable)?;
-                self.answer(&pull);
+                let pull = Pull::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
+                self.answer(now_ms, &pull);
                 Ok(())
             }
             KIND_RECORDS => {
-                let records = Records::decode(&body).map_err(|_| Refusal::Undecodable)?;
+                let records = Records::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
                 self.learn(now_ms, records)
             }
             _ => Err(Refusal::Undecodable),
         }
+    }
+
+    fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        let (view, touched) = (&self.view, &mut self.wishes.touched);
+        let body = only_new(body, &self.me, &self.known, |word| {
+            let news = view.is_news(word);
+            if news {
+                touched.insert(word.id().key);
+            }
+            news
+        });
+        self.foca.handle_data(&body.map_err(|_| Refusal::Undecodable)?, &mut self.wishes).map_err(|error| match error {
+            foca::Error::DataFromOurselves => Refusal::FromOurselves,
+            foca::Error::DataTooBig => Refusal::TooLong,
+            _ => Refusal::Undecodable,
+        })
     }
 
     fn join(&mut self, addr: SocketAddr) {
@@ -334,36 +398,49 @@ impl Core {
     }
 
     fn set_fact(&mut self, fact: Fact) {
-        if self.view.entries.get(&self.me.node).is_some_and(|entry| entry.member.fact == Some(fact)) {
-            return;
+        if self.fact().is_none_or(|known| known != fact) {
+            self.tell_fact(&fact);
         }
+    }
+
+    /// What we last said about ourselves.
+    fn fact(&self) -> Option<Fact> {
+        self.view.of(self.me.key).and_then(|(_, entry)| entry.fact.as_ref()).map(|known| known.fact)
+    }
+
+    fn tell_fact(&mut self, fact: &Fact) {
         self.fact_counter += 1;
         let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
         // Our own item is well formed and newer than the last.
-        let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, &fact));
+        let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, fact, self.accused.make_contiguous()));
     }
 
     /// Every probe period: what foca has no timer for.
     fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        self.arm(self.config.probe_period_ms, Pending::Tick, out);
+        self.arm(now_ms, self.config.probe_period_ms, Pending::Tick, out);
         match self.stage {
             Stage::Apart => {
                 // Also those that we hold for Down: it may be us who were cut off, and then nobody else would begin.
-                let known: BTreeSet<SocketAddr> = self.view.others().map(|entry| entry.member.addr).collect();
+                let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
                 self.announce_to_some(&known.into_iter().chain(self.join.clone()).collect(), ANNOUNCES_AT_ONCE);
             }
             Stage::Joined => {
                 if now_ms.saturating_sub(self.reconnected_ms) >= self.config.reconnect_period_ms {
                     self.reconnected_ms = now_ms;
-                    let heard: BTreeSet<SocketAddr> =
-                        self.view.others().filter(|e| e.member.liveness != Liveness::Down).map(|e| e.member.addr).collect();
-                    self.announce_to_some(&self.join.iter().copied().filter(|addr| !heard.contains(addr)).collect(), 1);
+                    // Of the few addresses to join by, not of the thousands of members, there is one more list.
+                    let mut silent: BTreeSet<SocketAddr> = self.join.iter().copied().collect();
+                    for (peer, entry) in self.view.others() {
+                        if entry.liveness != Liveness::Down {
+                            silent.remove(&peer.addr);
+                        }
+                    }
+                    self.announce_to_some(&silent, 1);
+                    self.forget(now_ms);
                 }
                 self.compare_when_due(now_ms);
             }
             Stage::Defunct | Stage::Left => {}
         }
-        self.forget(now_ms);
     }
 
     fn announce_to_some(&mut self, addresses: &BTreeSet<SocketAddr>, at_once: usize) {
@@ -374,14 +451,18 @@ impl Core {
     }
 
     fn forget(&mut self, now_ms: u64) {
-        let over = |since_ms: Option<u64>| since_ms.is_some_and(|since| now_ms.saturating_sub(since) >= self.config.forget_down_after_ms);
-        let gone: Vec<Peer> = self.view.others().filter(|entry| over(entry.down_since_ms)).map(|entry| entry.peer.clone()).collect();
+        if self.view.down() == 0 {
+            return;
+        }
+        let over = |entry: &Entry| now_ms.saturating_sub(entry.since_ms) >= self.config.forget_down_after_ms;
+        let gone = self.view.others().filter(|(_, entry)| entry.liveness == Liveness::Down && over(entry));
+        let gone: Vec<Peer> = gone.map(|(peer, _)| peer.clone()).collect();
         for peer in gone {
             self.opener.forget(&peer);
-            self.facts.book().forget(&peer.node);
+            self.facts.book().forget(peer.key);
+            self.view.forget(&peer, &mut self.news);
             // Cannot fail: it removes the member when it is still Down.
             let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.wishes);
-            self.wishes.view_changed = true;
         }
     }
 
@@ -389,6 +470,7 @@ impl Core {
     /// claim one name would otherwise drive each other around as fast as the network allows.
     fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
         self.me = self.me.renewed();
+        self.suspicions.clear();
         // Cannot fail: the renewed identity is another one and fits a datagram.
         let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
         self.stage = Stage::Apart;
@@ -406,10 +488,10 @@ impl Core {
         self.wishes.sends.push((to, kind, body));
     }
 
-    fn arm(&mut self, after_ms: u64, pending: Pending, out: &mut Vec<Output>) {
+    fn arm(&mut self, now_ms: u64, after_ms: u64, what: Pending, out: &mut Vec<Output>) {
         self.tokens += 1;
         let token = Token(self.tokens);
-        self.timers.insert(token, pending);
+        self.timers.insert(token, Armed { due_ms: now_ms + after_ms, what });
         out.push(Output::Timer { after_ms, token });
     }
 
@@ -420,20 +502,21 @@ impl Core {
             None => {}
             Some(Stage::Defunct) => self.defunct(now_ms, heard_from, out),
             Some(stage) => {
+                // foca gives no Down that it decided on before it was alone.
+                self.suspicions.clear();
                 just_joined = matches!(stage, Stage::Joined);
                 self.stage = stage;
             }
         }
-        // foca does not say when a suspicion comes or goes. It comes by our own probe or a member update, and goes with
-        // any word of the suspect: only then is the whole list looked through.
-        let suspicion = self.saw_suspicion.swap(false, Ordering::Relaxed) || (self.suspects && heard_from.is_some());
-        if std::mem::take(&mut self.wishes.view_changed) || suspicion {
-            self.refresh(now_ms, out);
-        }
-        self.take_facts(out);
+        self.give_timers(now_ms, out);
+        self.refresh(now_ms);
+        self.take_facts(now_ms, out);
+        out.extend(self.news.drain(..).map(Output::News));
         if just_joined {
             self.catch_up_with(now_ms, heard_from);
         }
+        debug_assert!(self.view_is_focas(), "what foca has and what the view shows are two things");
+        self.count_refutations();
         self.resize();
         self.give_out(out);
     }
@@ -444,34 +527,64 @@ impl Core {
         self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
         match self.rejoin_pause_ms {
             0 => self.rejoin(now_ms, heard_from, out),
-            pause_ms => self.arm(pause_ms, Pending::Rejoin, out),
+            pause_ms => self.arm(now_ms, pause_ms, Pending::Rejoin, out),
         }
     }
 
-    fn refresh(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        let mut news = Vec::new();
-        let others: Vec<_> = others(&self.foca, self.me.key).collect();
-        self.suspects = others.iter().any(|member| member.state() == State::Suspect);
-        self.view.update(now_ms, &others, &self.facts.book(), &mut news);
-        out.extend(news.into_iter().map(Output::News));
-    }
-
-    fn take_facts(&mut self, out: &mut Vec<Output>) {
-        let mut book = self.facts.book();
-        let mut news = Vec::new();
-        for node in book.take_changed() {
-            self.view.take_fact(&node, &book, &mut news);
+    /// Takes over from foca what it may have anew, in one pass over its list.
+    fn refresh(&mut self, now_ms: u64) {
+        let touched = std::mem::take(&mut self.wishes.touched);
+        if touched.is_empty() {
+            return;
         }
-        out.extend(news.into_iter().map(Output::News));
+        let facts = self.facts.book();
+        // Most of a long list is told apart by a few bits.
+        let (mut maybe, place) = ([0u64; 16], |key: u64| ((key >> 6) as usize % 16, 1 << (key % 64)));
+        for (word, bit) in touched.iter().map(|key| place(*key)) {
+            maybe[word] |= bit;
+        }
+        let is_touched = |key: u64| maybe[place(key).0] & place(key).1 != 0 && touched.contains(&key);
+        for member in others(&self.foca, self.me.key).filter(|member| is_touched(member.id().key)) {
+            self.view.update(now_ms, member, &facts, &mut self.news);
+            match member.state() {
+                State::Suspect => self.suspicions.begin(member.id(), member.incarnation()),
+                State::Alive | State::Down => {
+                    self.suspicions.end(member.id().key);
+                }
+            }
+        }
     }
 
-    /// News takes longer to travel in a larger cluster: foca's patience grows with it.
+    /// Whether the view, which is kept by what changes alone, shows just what foca has. Looked at in small clusters only.
+    fn view_is_focas(&self) -> bool {
+        let same = |member: &foca::Member<Peer>| {
+            self.view.of(member.id().key).is_some_and(|(peer, entry)| {
+                (peer, entry.state(), entry.refutations) == (member.id(), member.state(), member.incarnation())
+            })
+        };
+        self.sized_for > 64
+            || (others(&self.foca, self.me.key).all(same) && others(&self.foca, self.me.key).count() == self.view.others().count())
+    }
+
+    fn take_facts(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let changed = self.facts.book().take_changed();
+        for fact in changed {
+            self.view.show_fact(fact.key, Some(&fact), &mut self.news);
+            for accusation in &fact.suspects {
+                self.accused_by(now_ms, *accusation, fact.key, out);
+            }
+        }
+    }
+
+    /// News takes longer to travel in a larger cluster: foca's patience grows with it. Where there is much of it, comparing
+    /// views is cheaper than telling everybody everything again and again.
     fn resize(&mut self) {
         let nodes = self.foca.num_members() + 1;
-        if nodes != self.sized_for {
-            self.sized_for = nodes;
-            // Only values that foca lets change depend on the size.
-            let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max));
+        let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;
+        if (nodes, much_new) != (self.sized_for, self.much_new) {
+            (self.sized_for, self.much_new) = (nodes, much_new);
+            // Only values that foca lets change depend on these.
+            let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max, much_new));
         }
     }
 
@@ -486,14 +599,11 @@ impl Core {
             self.counters.bytes_out += bytes.len() as u64;
             out.push(Output::Datagram { to, bytes });
         }
-        for (after, timer) in std::mem::take(&mut self.wishes.timers) {
-            self.arm(after.as_millis() as u64, Pending::Foca(timer), out);
-        }
     }
 }
 
 /// foca's list without our own earlier identities, which it keeps there as Down once somebody has mentioned them.
-fn others(foca: &OurFoca, me: u128) -> impl Iterator<Item = &foca::Member<Peer>> {
+fn others(foca: &OurFoca, me: u64) -> impl Iterator<Item = &foca::Member<Peer>> {
     foca.iter_membership_state().filter(move |member| member.id().key != me)
 }
 
@@ -512,8 +622,9 @@ mod tests {
         core.handle(0, Event::Join(addr), &mut out);
         out.clear();
         let earlier = Peer::new(me.node.clone(), addr, 1, 0);
+        let me_key = earlier.key;
         core.foca.apply_many([foca::Member::alive(earlier)].into_iter(), true, &mut core.wishes).unwrap();
-        core.wishes.view_changed = true;
+        core.wishes.touched.insert(me_key);
         core.settle(0, None, &mut out);
         assert_eq!(core.foca.iter_membership_state().count(), 1, "else this proves nothing");
         assert_eq!(out, vec![]);

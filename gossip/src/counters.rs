@@ -17,6 +17,12 @@ pub struct Counters {
     pub rejoins: u64,
     /// Probe rounds that were cut short because the caller's timers came late or out of order: this node is overloaded.
     pub probes_late: u64,
+    /// Probes of this node's own that nobody answered, and that made it suspect.
+    pub suspicions: u64,
+    /// Times we had to refute that others suspected us.
+    pub refutations: u64,
+    /// Timers of probes that came so late that this node must have stood still.
+    pub timers_late: u64,
     /// Senders whose replay window was dropped because there were more than [`Config::nodes_max`](crate::Config::nodes_max).
     pub senders_evicted: u64,
 }

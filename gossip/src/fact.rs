@@ -1,10 +1,12 @@
 //! What travels about a node beside its liveness, and who knows it.
 
-use crate::wire::{Malformed, node_name, put_node_name};
+use crate::known::Known;
+use crate::suspicion::Accusation;
+use crate::table::Table;
+use crate::wire::{Malformed, Name, put_node_name};
 use bytes::{Buf, BufMut};
 use foca::{BroadcastHandler, Invalidates};
 use lattice_model::{NodeId, NodeState};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
@@ -40,6 +42,9 @@ pub enum FactError {
 }
 
 impl Fact {
+    /// Of [`Fact::encode`].
+    const BYTES: usize = 10;
+
     /// `state, flags, digest`: 10 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let state = match self.state {
@@ -47,6 +52,9 @@ impl Fact {
             NodeState::Ready => 1,
             NodeState::Degraded => 2,
             NodeState::Down => 3,
+            NodeState::Draining => 4,
+            NodeState::Drained => 5,
+            NodeState::Failed => 6,
         };
         let flags = if self.held { HELD } else { 0 } | if self.schedulable { SCHEDULABLE } else { 0 };
         let mut bytes = vec![state, flags];
@@ -59,7 +67,7 @@ impl Fact {
     /// # Errors
     /// A wrong length or an unknown state.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, FactError> {
-        if !(10..=FACT_BYTES_MAX).contains(&bytes.len()) {
+        if !(Self::BYTES..=FACT_BYTES_MAX).contains(&bytes.len()) {
             return Err(FactError::Length(bytes.len()));
         }
         let state = match bytes.get_u8() {
@@ -67,6 +75,9 @@ impl Fact {
             1 => NodeState::Ready,
             2 => NodeState::Degraded,
             3 => NodeState::Down,
+            4 => NodeState::Draining,
+            5 => NodeState::Drained,
+            6 => NodeState::Failed,
             other => return Err(FactError::State(other)),
         };
         let flags = bytes.get_u8();
@@ -84,29 +95,51 @@ pub(crate) struct FactVersion {
 /// A fact as it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownFact {
+    pub node: NodeId,
+    /// Of the node: [`Peer::key`](crate::peer::Peer::key).
+    pub key: u64,
     pub version: FactVersion,
     pub fact: Fact,
+    /// Whom the node has suspected by probes of its own.
+    pub suspects: Vec<Accusation>,
     /// The item as its node wrote it, to be passed on whole: it may come from a later version than ours.
-    pub item: Vec<u8>,
+    pub item: Box<[u8]>,
 }
 
-/// One node's fact as foca carries it: `name, incarnation, counter, fact`.
-pub(crate) fn encode_item(node: &NodeId, version: FactVersion, fact: &Fact) -> Vec<u8> {
+/// Of how many suspicions a node tells at most, the latest: with the rest they fit [`FACT_BYTES_MAX`].
+pub(crate) const ACCUSATIONS_MAX: usize = 4;
+
+/// One node's fact as foca carries it: `name, incarnation, counter, fact`, and appended to the fact whom the node itself
+/// found silent: `count 1, accusation 8 × n`. A version that knows nothing of it skips it and passes it on.
+pub(crate) fn encode_item(node: &NodeId, version: FactVersion, fact: &Fact, suspects: &[Accusation]) -> Vec<u8> {
     let mut item = Vec::new();
     put_node_name(node, &mut item);
     item.put_u64(version.incarnation);
     item.put_u32(version.counter);
     item.put_slice(&fact.encode());
+    if !suspects.is_empty() {
+        let latest = &suspects[suspects.len().saturating_sub(ACCUSATIONS_MAX)..];
+        item.put_u8(latest.len() as u8);
+        latest.iter().for_each(|accusation| item.put_u64(accusation.0));
+    }
     item
 }
 
-fn decode_item(item: &[u8]) -> Result<(NodeId, KnownFact), Malformed> {
+fn decode_item(item: &[u8], all: &Known) -> Result<Arc<KnownFact>, Malformed> {
     let mut rest = item;
-    let node = node_name(&mut rest)?.ok_or(Malformed("a fact about nobody"))?;
-    let incarnation = rest.try_get_u64().map_err(|_| Malformed("a cut fact"))?;
-    let counter = rest.try_get_u32().map_err(|_| Malformed("a cut fact"))?;
-    let fact = Fact::decode(rest).map_err(|_| Malformed("an unreadable fact"))?;
-    Ok((node, KnownFact { version: FactVersion { incarnation, counter }, fact, item: item.to_vec() }))
+    let name = Name::read(&mut rest)?;
+    let name = name.text()?.ok_or(Malformed("a fact about nobody"))?;
+    all.fact(name, item, |key, node| {
+        let incarnation = rest.try_get_u64().map_err(|_| Malformed("a cut fact"))?;
+        let counter = rest.try_get_u32().map_err(|_| Malformed("a cut fact"))?;
+        let fact = Fact::decode(rest).map_err(|_| Malformed("an unreadable fact"))?;
+        let mut appended = &rest[Fact::BYTES..];
+        let count = if appended.has_remaining() { usize::from(appended.get_u8()) } else { 0 };
+        let suspects = appended.chunks_exact(8).take(count.min(ACCUSATIONS_MAX));
+        let suspects = suspects.map(|mut eight| Accusation(eight.get_u64())).collect();
+        let version = FactVersion { incarnation, counter };
+        Ok(KnownFact { node, key, version, fact, suspects, item: item.into() })
+    })
 }
 
 /// Every fact that is known, shared between the core and the foca inside it: foca owns its broadcast handler and does
@@ -118,15 +151,17 @@ pub(crate) struct Facts(Arc<Mutex<FactBook>>);
 pub(crate) struct FactBook {
     /// Ourselves: nobody else tells us about us.
     me: NodeId,
-    known: BTreeMap<NodeId, KnownFact>,
+    /// By [`Peer::key`](crate::peer::Peer::key).
+    known: Table<u64, Arc<KnownFact>>,
     known_max: usize,
-    /// Whose facts changed since the core last looked.
-    changed: Vec<NodeId>,
+    all: Known,
+    /// Which facts changed since the core last looked.
+    changed: Vec<Arc<KnownFact>>,
 }
 
 impl Facts {
-    pub fn new(me: NodeId, known_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(FactBook { me, known: BTreeMap::new(), known_max, changed: Vec::new() })))
+    pub fn new(me: NodeId, known_max: usize, all: Known) -> Self {
+        Self(Arc::new(Mutex::new(FactBook { me, known: Table::default(), known_max, all, changed: Vec::new() })))
     }
 
     pub fn book(&self) -> MutexGuard<'_, FactBook> {
@@ -135,38 +170,39 @@ impl Facts {
 }
 
 impl FactBook {
-    pub fn get(&self, node: &NodeId) -> Option<&KnownFact> {
-        self.known.get(node)
+    /// The fact of the node with this [`Peer::key`](crate::peer::Peer::key).
+    pub fn get(&self, key: u64) -> Option<&Arc<KnownFact>> {
+        self.known.get(&key)
     }
 
-    pub fn forget(&mut self, node: &NodeId) {
-        self.known.remove(node);
+    pub fn forget(&mut self, key: u64) {
+        self.known.remove(&key);
     }
 
-    pub fn take_changed(&mut self) -> Vec<NodeId> {
+    pub fn take_changed(&mut self) -> Vec<Arc<KnownFact>> {
         std::mem::take(&mut self.changed)
     }
 
     /// Takes an item. `None`: nothing new. `Some`: it was, and should be told to others.
     pub fn learn(&mut self, item: &[u8], ours: bool) -> Result<Option<FactKey>, Malformed> {
-        let (node, fact) = decode_item(item)?;
-        let newer = match self.known.get(&node) {
+        let fact = decode_item(item, &self.all)?;
+        let newer = match self.known.get(&fact.key) {
             Some(known) => fact.version > known.version,
             None => self.known.len() < self.known_max,
         };
-        if !newer || (node == self.me) != ours {
+        if !newer || (fact.node == self.me) != ours {
             return Ok(None);
         }
-        let key = FactKey { node: node.clone(), version: fact.version };
-        self.changed.push(node.clone());
-        self.known.insert(node, fact);
+        let key = FactKey { node: fact.key, version: fact.version };
+        self.changed.push(Arc::clone(&fact));
+        self.known.insert(fact.key, fact);
         Ok(Some(key))
     }
 }
 
 /// Which fact replaces which in foca's backlog.
 pub(crate) struct FactKey {
-    node: NodeId,
+    node: u64,
     version: FactVersion,
 }
 
@@ -188,10 +224,11 @@ impl<T> BroadcastHandler<T> for Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::node_key;
     use proptest::prelude::*;
 
     fn facts() -> impl Strategy<Value = Fact> {
-        let state = prop_oneof![Just(NodeState::Booting), Just(NodeState::Ready), Just(NodeState::Degraded), Just(NodeState::Down)];
+        let state = prop::sample::select(NodeState::ALL.to_vec());
         (state, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(state, held, schedulable, digest)| Fact {
             state,
             held,
@@ -202,29 +239,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn facts_and_items_round_trip(fact in facts(), incarnation: u64, counter: u32, later in proptest::collection::vec(any::<u8>(), 0..38)) {
+        fn facts_and_items_round_trip(
+            fact in facts(), incarnation: u64, counter: u32,
+            later in proptest::collection::vec(any::<u8>(), 0..38), suspects in proptest::collection::vec(any::<u64>(), 0..9),
+        ) {
             let bytes = fact.encode();
             prop_assert!(bytes.len() <= FACT_BYTES_MAX);
             prop_assert_eq!(Fact::decode(&bytes), Ok(fact));
             prop_assert_eq!(Fact::decode(&[bytes, later].concat()), Ok(fact));
-            let (node, version) = ("n1".parse().unwrap(), FactVersion { incarnation, counter });
-            let item = encode_item(&node, version, &fact);
-            let (read, known) = decode_item(&item).unwrap();
-            prop_assert_eq!((read, known.version, known.fact, known.item), (node, version, fact, item));
+            let (node, version): (NodeId, _) = ("n1".parse().unwrap(), FactVersion { incarnation, counter });
+            let suspects: Vec<Accusation> = suspects.into_iter().map(Accusation).collect();
+            let item = encode_item(&node, version, &fact, &suspects);
+            let known = Known::default();
+            let read = decode_item(&item, &known).unwrap();
+            prop_assert_eq!((&read.node, read.key, read.version, read.fact), (&node, node_key("n1"), version, fact));
+            prop_assert_eq!(&read.suspects[..], &suspects[suspects.len().saturating_sub(ACCUSATIONS_MAX)..]);
+            prop_assert!(item.len() <= 3 + 12 + FACT_BYTES_MAX && *read.item == *item);
+            prop_assert!(Arc::ptr_eq(&read, &decode_item(&item, &known).unwrap()), "read once");
         }
 
         #[test]
         fn any_bytes_are_an_item_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = Fact::decode(&bytes);
-            let _ = decode_item(&bytes);
+            let _ = decode_item(&bytes, &Known::default());
         }
     }
 
     #[test]
     fn only_newer_facts_are_taken_and_nobody_speaks_for_us() {
         let fact = Fact { state: NodeState::Ready, held: false, schedulable: true, digest: 1 };
-        let item = |node: &str, incarnation, counter| encode_item(&node.parse().unwrap(), FactVersion { incarnation, counter }, &fact);
-        let facts = Facts::new("me".parse().unwrap(), 2);
+        let item = |node: &str, incarnation, counter| encode_item(&node.parse().unwrap(), FactVersion { incarnation, counter }, &fact, &[]);
+        let facts = Facts::new("me".parse().unwrap(), 2, Known::default());
         let mut book = facts.book();
         let mut learn = |item: Vec<u8>, ours| book.learn(&item, ours).unwrap().is_some();
         assert!(learn(item("a", 1, 2), false));

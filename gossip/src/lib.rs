@@ -3,7 +3,7 @@
 //! ```text
 //!                    ┌──────────────────────── Core ────────────────────────┐
 //!   Datagram ──▶ seal::Opener ──▶ wire ──▶ foca ──▶ view ──▶ News ──▶ agent
-//!   Timer    ──▶                             │  ▲
+//!   Timer    ──▶ suspicion ────────────▶     │  ▲
 //!   Join, SetFact, SetKeys, Leave ──▶        │  └── sync: records pulled from a random peer
 //!                                            ▼
 //!            Datagram ◀── seal::Sealer ◀── wire        Timer ◀── armed by the caller
@@ -20,6 +20,9 @@
 //!
 //! Every datagram is sealed (see `seal.rs`). One that does not open is counted in [`Counters`] and costs no state.
 //!
+//! Suspicion is Lifeguard's (`suspicion.rs`): it ends sooner when several nodes found the same, and a node that was slow
+//! itself probes more slowly and waits longer.
+//!
 //! Gossip can stop placement on a node. It never kills work and never releases ownership.
 
 mod config;
@@ -27,10 +30,13 @@ mod core;
 mod counters;
 mod fact;
 mod keyring;
+mod known;
 mod peer;
 mod replay;
 mod seal;
+mod suspicion;
 mod sync;
+mod table;
 mod view;
 mod wire;
 
@@ -39,6 +45,7 @@ pub use config::{Config, ConfigError, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 pub use counters::{Counters, Refusals};
 pub use fact::{FACT_BYTES_MAX, Fact, FactError};
 pub use keyring::{KEYS_MAX, Key, KeyError, Keyring, KeyringError};
+pub use known::Known;
 pub use peer::Identity;
 pub use seal::SEAL_BYTES;
 pub use view::{Liveness, Member, News};

@@ -3,6 +3,8 @@
 use lattice_model::NodeId;
 use ring::digest::{SHA256, digest};
 use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Who this node is when its core starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +18,20 @@ pub struct Identity {
     pub incarnation: u64,
 }
 
-/// foca's identity. Of two with one name the later life wins; within a life, the one that was renewed more often.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one that was renewed more often.
+///
+/// Small, since foca keeps a list of all and looks through it for every datagram: the life itself is shared by all who
+/// read of it, see [`Known`](crate::known::Known).
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// [`node_key`] of the name: what foca compares most. First, so that equality fails fast.
-    pub key: u128,
+    /// [`node_key`] of the name: what foca compares most.
+    pub key: u64,
+    life: Arc<Life>,
+}
+
+/// What a [`Peer`] is in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
     /// Starts over, within one life, after having been declared Down.
     pub renewal: u32,
     /// See [`Identity::incarnation`].
@@ -31,20 +42,44 @@ pub(crate) struct Peer {
     pub node: NodeId,
 }
 
+impl Deref for Peer {
+    type Target = Life;
+
+    fn deref(&self) -> &Life {
+        &self.life
+    }
+}
+
+impl PartialEq for Peer {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && (Arc::ptr_eq(&self.life, &other.life) || self.life == other.life)
+    }
+}
+
+impl Eq for Peer {}
+
 impl Peer {
     pub fn new(node: NodeId, addr: SocketAddr, incarnation: u64, renewal: u32) -> Self {
-        // An IPv6 scope or flow label means nothing to another machine, and would be lost on the way.
-        let addr = SocketAddr::new(addr.ip(), addr.port());
-        Self { key: node_key(&node), renewal, incarnation, addr, node }
+        Self::of_life(node_key(node.as_str()), Life { renewal, incarnation, addr: plain(addr), node })
+    }
+
+    /// `key` is that of the life's node.
+    pub fn of_life(key: u64, life: Life) -> Self {
+        Self { key, life: Arc::new(life) }
     }
 
     pub fn renewed(&self) -> Self {
-        Self { renewal: self.renewal.saturating_add(1), ..self.clone() }
+        Self::of_life(self.key, Life { renewal: self.renewal.saturating_add(1), ..(*self.life).clone() })
     }
 
     /// Which of two with one name came later. The address only breaks ties between two machines that claim one name.
     fn rank(&self) -> (u64, u32, SocketAddr) {
         (self.incarnation, self.renewal, self.addr)
+    }
+
+    /// Whether this life of a node is to be believed before that one.
+    pub fn outranks(&self, other: &Self) -> bool {
+        self.rank() > other.rank()
     }
 }
 
@@ -54,8 +89,13 @@ impl From<Identity> for Peer {
     }
 }
 
+/// An IPv6 scope or flow label means nothing to another machine, and would be lost on the way.
+fn plain(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip(), addr.port())
+}
+
 impl foca::Identity for Peer {
-    type Addr = u128;
+    type Addr = u64;
 
     /// Never by foca itself: two machines with one name would declare each other Down as fast as the network allows.
     /// The core renews with a growing pause, see `Core::rejoin`.
@@ -63,19 +103,19 @@ impl foca::Identity for Peer {
         None
     }
 
-    fn addr(&self) -> u128 {
+    fn addr(&self) -> u64 {
         self.key
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
-        self.rank() > adversary.rank()
+        self.outranks(adversary)
     }
 }
 
-/// The first 16 bytes of the SHA-256 of a node's name.
-pub(crate) fn node_key(node: &NodeId) -> u128 {
-    let hash = digest(&SHA256, node.as_str().as_bytes());
-    hash.as_ref()[..16].iter().fold(0, |key, byte| key << 8 | u128::from(*byte))
+/// The first 8 bytes of the SHA-256 of a node's name.
+pub(crate) fn node_key(node: &str) -> u64 {
+    let hash = digest(&SHA256, node.as_bytes());
+    hash.as_ref()[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -85,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_later_life_wins_over_any_number_of_renewals() {
-        let old = Peer { renewal: 9, ..Peer::new("a".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 4, 0) };
+        let old = Peer::new("a".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 4, 9);
         let new = Peer::new("a".parse().unwrap(), "10.0.0.9:1".parse().unwrap(), 5, 0);
         assert!(new.win_addr_conflict(&old) && !old.win_addr_conflict(&new));
         assert!(old.renewed().win_addr_conflict(&old));

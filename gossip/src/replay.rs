@@ -9,31 +9,93 @@ const WINDOW: u64 = (WORDS as u64 - 1) * 64;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     highest: u64,
-    seen: [u64; WORDS],
+    below: Below,
+}
+
+/// What was seen below the highest. In a large cluster most senders are heard once in a long while.
+#[derive(Clone, Debug)]
+enum Below {
+    /// So far below the highest; 0: none.
+    Few([u16; FEW]),
+    /// A bit for each.
+    Many(Box<[u64; WORDS]>),
+}
+
+const FEW: usize = 3;
+
+impl Default for Below {
+    fn default() -> Self {
+        Self::Few([0; FEW])
+    }
 }
 
 impl Window {
     /// Whether `counter` was neither seen nor is too old to tell.
     pub fn is_fresh(&self, counter: u64) -> bool {
-        if counter == 0 {
+        if counter == 0 || counter == self.highest {
             return false;
         }
         if counter > self.highest {
             return true;
         }
-        self.highest - counter < WINDOW && self.seen[word(counter)] & bit(counter) == 0
+        let below = self.highest - counter;
+        below < WINDOW
+            && match &self.below {
+                Below::Few(few) => !few.iter().any(|seen| u64::from(*seen) == below),
+                Below::Many(seen) => seen[word(counter)] & bit(counter) == 0,
+            }
     }
 
-    /// Marks `counter` as seen. Only for counters of datagrams that opened.
+    /// Marks `counter` as seen. Only for counters of datagrams that opened, once each.
     pub fn mark(&mut self, counter: u64) {
-        if counter > self.highest {
-            let (from, to) = (self.highest / 64, counter / 64);
-            for step in 1..=(to - from).min(WORDS as u64) {
-                self.seen[((from + step) % WORDS as u64) as usize] = 0;
-            }
-            self.highest = counter;
+        let before = self.highest;
+        if counter <= before {
+            self.note(counter);
+            return;
         }
-        self.seen[word(counter)] |= bit(counter);
+        self.highest = counter;
+        let by = counter - before;
+        if by >= WINDOW {
+            self.below = Below::default();
+            return;
+        }
+        match &mut self.below {
+            Below::Few(few) => {
+                for seen in few.iter_mut().filter(|seen| **seen > 0) {
+                    let below = u64::from(*seen) + by;
+                    *seen = if below < WINDOW { below as u16 } else { 0 };
+                }
+                if before > 0 {
+                    self.note(before);
+                }
+            }
+            Below::Many(seen) => {
+                let (from, to) = (before / 64, counter / 64);
+                for step in 1..=(to - from).min(WORDS as u64) {
+                    seen[((from + step) % WORDS as u64) as usize] = 0;
+                }
+                seen[word(counter)] |= bit(counter);
+            }
+        }
+    }
+
+    /// Remembers one that lies below the highest, and within the window.
+    fn note(&mut self, counter: u64) {
+        let below = (self.highest - counter) as u16;
+        match &mut self.below {
+            Below::Few(few) => match few.iter_mut().find(|seen| **seen == 0) {
+                Some(free) => *free = below,
+                None => {
+                    let mut seen = Box::new([0; WORDS]);
+                    let few = few.iter().map(|below| self.highest - u64::from(*below));
+                    for counter in few.chain([counter, self.highest]) {
+                        seen[word(counter)] |= bit(counter);
+                    }
+                    self.below = Below::Many(seen);
+                }
+            },
+            Below::Many(seen) => seen[word(counter)] |= bit(counter),
+        }
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     pub fn new(ring: &Keyring, cluster: &str, me: &Peer, seed: u64) -> Self {
-        let sender = Sender { node: node_tag(me.key), incarnation: me.incarnation, salt: salt(seed) };
+        let sender = Sender { node: me.key, incarnation: me.incarnation, salt: salt(seed) };
         let (prefix, key) = sealing(ring, cluster, &sender);
         Self { cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
     }
@@ -156,10 +156,10 @@ pub(crate) struct Opener {
 /// The latest life of one node that we have heard.
 struct Life {
     sender: Sender,
-    /// The id of the key that it sealed with last, and its own of that; `None` since the ring changed.
-    subkey: Option<(u32, [u8; 32])>,
     window: Window,
     heard_ms: u64,
+    /// What it sealed with last, and the id of the key that this is of: costs two digests to find out again.
+    subkey: Option<(u32, [u8; 32])>,
 }
 
 impl Opener {
@@ -168,7 +168,7 @@ impl Opener {
             name: cluster.to_owned(),
             cluster: cluster_tag(cluster),
             subkeys: BTreeMap::new(),
-            me: node_tag(me.key),
+            me: me.key,
             lives: BTreeMap::new(),
             lives_max,
             evicted: 0,
@@ -208,25 +208,23 @@ impl Opener {
             return Err(Refusal::FromOurselves);
         }
 
-        let known = self.lives.get(&sender.node);
-        let (subkey, fresh) = match known {
-            Some(life) if life.sender == sender => {
-                let known = life.subkey.filter(|(of, _)| *of == key).map(|(_, subkey)| subkey);
-                (known.unwrap_or_else(|| subkeys.of(&sender)), life.window.is_fresh(counter))
-            }
+        let life = self.lives.get(&sender.node);
+        let fresh = match life {
+            Some(life) if life.sender == sender => life.window.is_fresh(counter),
             Some(life) if life.sender.incarnation >= sender.incarnation => return Err(Refusal::StaleLife),
-            Some(_) | None => (subkeys.of(&sender), counter > 0),
+            Some(_) | None => counter > 0,
         };
         if !fresh {
             return Err(Refusal::Replayed);
         }
+        let made =
+            life.filter(|life| life.sender == sender).and_then(|life| life.subkey).filter(|(of, _)| *of == key).map(|(_, subkey)| subkey);
+        let subkey = made.unwrap_or_else(|| subkeys.of(&sender));
         let mut body = sealed.to_vec();
         let plain_bytes = aead(&subkey).open_in_place(nonce(counter), Aad::from(header), &mut body).map_err(|_| Refusal::NotSealed)?.len();
         body.truncate(plain_bytes);
 
-        let life = self.remember(now_ms, sender);
-        life.subkey = Some((key, subkey));
-        life.window.mark(counter);
+        self.remember(now_ms, sender, (key, subkey)).window.mark(counter);
         let kind = body.remove(0);
         Ok((kind, body))
     }
@@ -238,10 +236,10 @@ impl Opener {
 
     /// Forgets a node that is gone for good, so that it may come back even without its persisted incarnation.
     pub fn forget(&mut self, peer: &Peer) {
-        self.lives.remove(&node_tag(peer.key));
+        self.lives.remove(&peer.key);
     }
 
-    fn remember(&mut self, now_ms: u64, sender: Sender) -> &mut Life {
+    fn remember(&mut self, now_ms: u64, sender: Sender, subkey: (u32, [u8; 32])) -> &mut Life {
         if !self.lives.contains_key(&sender.node)
             && self.lives.len() >= self.lives_max
             && let Some(oldest) = self.lives.iter().min_by_key(|(_, life)| life.heard_ms).map(|(node, _)| *node)
@@ -249,12 +247,12 @@ impl Opener {
             self.lives.remove(&oldest);
             self.evicted += 1;
         }
-        let fresh = || Life { sender, subkey: None, window: Window::default(), heard_ms: now_ms };
+        let fresh = || Life { sender, window: Window::default(), heard_ms: now_ms, subkey: None };
         let life = self.lives.entry(sender.node).or_insert_with(fresh);
         if life.sender != sender {
             *life = fresh();
         }
-        life.heard_ms = now_ms;
+        (life.heard_ms, life.subkey) = (now_ms, Some(subkey));
         life
     }
 }
@@ -267,10 +265,6 @@ fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[NONCE_LEN - 8..].copy_from_slice(&counter.to_be_bytes());
     Nonce::assume_unique_for_key(bytes)
-}
-
-fn node_tag(key: u128) -> u64 {
-    (key >> 64) as u64
 }
 
 fn cluster_tag(cluster: &str) -> [u8; 8] {
@@ -373,7 +367,7 @@ mod tests {
             let _ = opener.open(now, &Sealer::new(&configured(1), "c", &peer(node, now), 9).seal(0, b"x"));
         }
         assert_eq!((opener.lives.len(), opener.evicted()), (2, 1));
-        assert!(!opener.lives.contains_key(&node_tag(peer("a", 1).key)));
+        assert!(!opener.lives.contains_key(&peer("a", 1).key));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! they do not all fit, `covered` says how far it came and the asker pulls the rest. One datagram each way when nothing is new.
 
 use crate::fact::{FactBook, FactVersion};
+use crate::known::Known;
 use crate::peer::Peer;
 use crate::wire::{Malformed, member_of, node_name, peer_of, put_member, put_name, put_peer, u8_of, u64_of};
 use bytes::{Buf, BufMut};
@@ -48,7 +49,7 @@ pub(crate) struct Records {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub member: foca::Member<Peer>,
-    pub fact_item: Vec<u8>,
+    pub fact_item: Box<[u8]>,
 }
 
 impl Range {
@@ -82,9 +83,9 @@ impl Pull {
         body
     }
 
-    pub fn decode(mut body: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(mut body: &[u8], known: &Known) -> Result<Self, Malformed> {
         let buf = &mut body;
-        let (from, to, nonce) = (peer_of(buf)?, peer_of(buf)?, u64_of(buf)?);
+        let (from, to, nonce) = (peer_of(buf, known)?, peer_of(buf, known)?, u64_of(buf)?);
         let range = Range { after: node_name(buf)?, upto: node_name(buf)? };
         if !range.is_sound() || !buf.remaining().is_multiple_of(8) {
             return Err(Malformed("a pull of an empty range, or a cut one"));
@@ -125,13 +126,13 @@ impl Records {
         body
     }
 
-    pub fn decode(mut body: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(mut body: &[u8], known: &Known) -> Result<Self, Malformed> {
         let buf = &mut body;
-        let (from, to, nonce, covered) = (peer_of(buf)?, peer_of(buf)?, u64_of(buf)?, node_name(buf)?);
+        let (from, to, nonce, covered) = (peer_of(buf, known)?, peer_of(buf, known)?, u64_of(buf)?, node_name(buf)?);
         let mut records = Vec::new();
         while buf.has_remaining() {
-            let member = member_of(buf)?;
-            let mut fact_item = vec![0; usize::from(u8_of(buf)?)];
+            let member = member_of(buf, known)?;
+            let mut fact_item = vec![0; usize::from(u8_of(buf)?)].into_boxed_slice();
             buf.try_copy_to_slice(&mut fact_item).map_err(|_| Malformed("a cut record"))?;
             records.push(Record { member, fact_item });
         }
@@ -140,9 +141,9 @@ impl Records {
 }
 
 impl Record {
-    pub fn new(member: &foca::Member<Peer>, facts: &FactBook) -> Self {
-        let fact_item = facts.get(&member.id().node).map(|known| known.item.clone()).unwrap_or_default();
-        Self { member: member.clone(), fact_item }
+    pub fn new(member: foca::Member<Peer>, facts: &FactBook) -> Self {
+        let fact_item = facts.get(member.id().key).map(|known| known.item.clone()).unwrap_or_default();
+        Self { member, fact_item }
     }
 
     fn put(&self, body: &mut Vec<u8>) {
@@ -160,7 +161,7 @@ pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
         State::Down => 0,
     };
     let fact = fact.map_or((0, 0), |version| (version.incarnation.wrapping_add(1), u64::from(version.counter)));
-    let words = [(peer.key >> 64) as u64, peer.incarnation, u64::from(peer.renewal), active, fact.0, fact.1];
+    let words = [peer.key, peer.incarnation, u64::from(peer.renewal), active, fact.0, fact.1];
     // FNV-1a: whoever can send a tag holds the key, so there is nobody to defend it against.
     words
         .iter()
@@ -186,16 +187,16 @@ mod tests {
         ) {
             let range = Range { after: None, upto: Some(to.node.clone()) };
             let pull = Pull { from: from.clone(), to: to.clone(), nonce, range, tags };
-            prop_assert_eq!(Pull::decode(&pull.encode()).unwrap(), pull);
-            let records = members.into_iter().map(|(member, fact_item)| Record { member, fact_item }).collect();
+            prop_assert_eq!(Pull::decode(&pull.encode(), &Known::default()).unwrap(), pull);
+            let records = members.into_iter().map(|(member, item)| Record { member, fact_item: item.into() }).collect();
             let records = Records { from, to, nonce, covered: None, records };
-            prop_assert_eq!(Records::decode(&records.encode()).unwrap(), records);
+            prop_assert_eq!(Records::decode(&records.encode(), &Known::default()).unwrap(), records);
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Pull::decode(&bytes);
-            let _ = Records::decode(&bytes);
+            let _ = Pull::decode(&bytes, &Known::default());
+            let _ = Records::decode(&bytes, &Known::default());
         }
 
         #[test]
@@ -203,7 +204,7 @@ mod tests {
             from in peers(), to in peers(), body_bytes_max in (crate::PACKET_BYTES_MIN - crate::SEAL_BYTES - 1)..1_342,
             members in proptest::collection::vec(members(), 1..40),
         ) {
-            let lacking: Vec<Record> = members.into_iter().map(|member| Record { member, fact_item: vec![0; 124] }).collect();
+            let lacking: Vec<Record> = members.into_iter().map(|member| Record { member, fact_item: vec![0; 124].into() }).collect();
             let answer = Records::answer(&to, &pull(from, to.clone()), lacking.clone(), body_bytes_max);
             prop_assert!(answer.encode().len() <= body_bytes_max && !answer.records.is_empty());
             let last = answer.records.last().map(|record| record.member.id().node.clone());
@@ -216,6 +217,6 @@ mod tests {
         let peer = Peer::new("a".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0);
         let name = |text: &str| Some(text.parse().unwrap());
         let backwards = Pull { range: Range { after: name("b"), upto: name("a") }, ..pull(peer.clone(), peer) };
-        assert!(Pull::decode(&backwards.encode()).is_err());
+        assert!(Pull::decode(&backwards.encode(), &Known::default()).is_err());
     }
 }

@@ -1,11 +1,17 @@
 //! Who is there, as this node sees it: kept in step with foca's own list, whose differences are the news.
 
-use crate::fact::{Fact, FactBook};
+use crate::fact::{Fact, FactBook, FactVersion, KnownFact};
 use crate::peer::Peer;
+use crate::sync::tag;
+use crate::table::Table;
 use foca::State;
 use lattice_model::NodeId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::Bound;
+use std::sync::Arc;
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +24,11 @@ pub struct Member {
     pub incarnation: u64,
     /// Whether it is there.
     pub liveness: Liveness,
+    /// Since when this node sees that, on the clock of [`Core::handle`](crate::Core::handle).
+    pub since_ms: u64,
+    /// Of a suspect: how many nodes are known to have found it silent by probes of their own. Those of the
+    /// version before do not say so.
+    pub accusers: usize,
     /// What it last said about itself in this life, as far as it came here.
     pub fact: Option<Fact>,
 }
@@ -37,10 +48,17 @@ pub enum Liveness {
 /// What changed in the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A node appeared, came back, or refuted a suspicion.
-    Alive(NodeId),
+    /// A node appeared (`was` is nothing), refuted a suspicion, or came back from Down.
+    Alive {
+        /// Which.
+        node: NodeId,
+        /// What it was before.
+        was: Option<Liveness>,
+    },
     /// A node is suspected.
     Suspect(NodeId),
+    /// One more found a suspected node silent: [`Member::accusers`].
+    Confirmed(NodeId),
     /// A node is Down (or was so already when we first heard of it).
     Down(NodeId),
     /// A node's agent has started anew, seen before or after its old life was found Down: a higher incarnation.
@@ -53,114 +71,252 @@ pub enum News {
     Rejoined,
 }
 
+impl News {
+    /// Whom it is about; nobody else than ourselves where there is none.
+    pub fn node(&self) -> Option<&NodeId> {
+        match self {
+            Self::Alive { node, .. }
+            | Self::Suspect(node)
+            | Self::Confirmed(node)
+            | Self::Down(node)
+            | Self::Restarted(node)
+            | Self::Fact(node)
+            | Self::Forgotten(node) => Some(node),
+            Self::Rejoined => None,
+        }
+    }
+}
+
+/// What is kept of a node beside its life. Small: there is one for every node.
 pub(crate) struct Entry {
-    pub member: Member,
-    pub peer: Peer,
-    /// Since when it is Down, on the caller's clock.
-    pub down_since_ms: Option<u64>,
+    /// foca's own, which a node raises to refute.
+    pub refutations: u16,
+    pub liveness: Liveness,
+    /// Since when it is so, on the caller's clock.
+    pub since_ms: u64,
+    pub fact: Option<Arc<KnownFact>>,
+    /// What tells whether another node knows the same: kept, since views are compared far more often than they change.
+    pub tag: u64,
+}
+
+/// A life, found by its node's name.
+pub(crate) struct ByName(pub Peer);
+
+impl Borrow<NodeId> for ByName {
+    fn borrow(&self) -> &NodeId {
+        &self.0.node
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.node == other.0.node
+    }
+}
+
+impl Eq for ByName {}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.node.cmp(&other.0.node)
+    }
 }
 
 pub(crate) struct View {
-    me: NodeId,
-    pub entries: BTreeMap<NodeId, Entry>,
+    me: u64,
+    /// By [`Peer::key`]: looked up for every word of every datagram, and never gone through.
+    entries: Table<u64, (Peer, Entry)>,
+    /// The same in order, of whichever life.
+    names: BTreeSet<ByName>,
+    /// How many of the others are Alive.
+    alive: usize,
+    /// How many of the others are Down.
+    down: usize,
 }
 
 impl View {
     pub fn new(me: &Peer) -> Self {
-        let entries = BTreeMap::from([(me.node.clone(), entry(me, Liveness::Alive, 0))]);
-        Self { me: me.node.clone(), entries }
+        let mut entries = Table::default();
+        entries.insert(me.key, (me.clone(), Entry::new(me, 0, Liveness::Alive, 0, None)));
+        Self { me: me.key, entries, names: BTreeSet::from([ByName(me.clone())]), alive: 0, down: 0 }
     }
 
-    pub fn others(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values().filter(|entry| entry.member.node != self.me)
+    /// Everybody, ourselves included, in order of the names.
+    pub fn all(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
+        self.names.iter().filter_map(|name| self.of(name.0.key))
+    }
+
+    /// Those of them whose names lie within `bounds`.
+    pub fn within<'a>(&'a self, bounds: (Bound<&'a NodeId>, Bound<&'a NodeId>)) -> impl Iterator<Item = (&'a Peer, &'a Entry)> {
+        self.names.range::<NodeId, _>(bounds).filter_map(|name| self.of(name.0.key))
+    }
+
+    pub fn others(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
+        self.all().filter(|(peer, _)| peer.key != self.me)
+    }
+
+    pub fn get(&self, node: &NodeId) -> Option<(&Peer, &Entry)> {
+        self.names.get(node).and_then(|name| self.of(name.0.key))
+    }
+
+    /// The node with this [`Peer::key`].
+    pub fn of(&self, key: u64) -> Option<(&Peer, &Entry)> {
+        self.entries.get(&key).map(|(peer, entry)| (peer, entry))
+    }
+
+    /// How many of the others are Alive.
+    pub fn alive(&self) -> usize {
+        self.alive
+    }
+
+    /// How many of the others are Down.
+    pub fn down(&self) -> usize {
+        self.down
     }
 
     /// Whether we count this very identity among the active ones.
     pub fn is_active(&self, peer: &Peer) -> bool {
-        self.entries.get(&peer.node).is_some_and(|entry| entry.peer == *peer && entry.member.liveness != Liveness::Down)
+        self.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness != Liveness::Down)
+    }
+
+    /// Whether foca, which has what is in here, would make anything of this word.
+    pub fn is_news(&self, word: &foca::Member<Peer>) -> bool {
+        let Some((known, entry)) = self.of(word.id().key) else { return true };
+        if known != word.id() || known.key == self.me {
+            return !known.outranks(word.id());
+        }
+        // The order of preference of SWIM's section 4.2, which foca keeps.
+        match (entry.liveness, word.state()) {
+            (Liveness::Alive, State::Suspect) => word.incarnation() >= entry.refutations,
+            (Liveness::Alive | Liveness::Suspect, State::Alive) | (Liveness::Suspect, State::Suspect) => {
+                word.incarnation() > entry.refutations
+            }
+            (Liveness::Alive | Liveness::Suspect, State::Down) => true,
+            (Liveness::Down, State::Alive | State::Suspect | State::Down) => false,
+        }
     }
 
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
-        if let Some(entry) = self.entries.get_mut(&me.node) {
-            entry.peer = me.clone();
-            entry.member.liveness = liveness;
+        if let Some((peer, entry)) = self.entries.get_mut(&me.key) {
+            *peer = me.clone();
+            // Of ourselves we know no fact but that of this life, which is shown.
+            let fact = entry.fact.take();
+            let anew = Entry::new(me, 0, liveness, entry.since_ms, fact.as_ref().map(|known| known.version));
+            *entry = Entry { fact, ..anew };
         }
     }
 
-    /// Takes over the whole of foca's list, ourselves left out.
-    pub fn update(&mut self, now_ms: u64, others: &[&foca::Member<Peer>], facts: &FactBook, news: &mut Vec<News>) {
-        for seen in others {
-            self.update_one(now_ms, seen, facts, news);
-        }
-        // Names are unique in foca's list and we are not on it: equal numbers mean that nobody went.
-        if self.entries.len() == others.len() + 1 {
-            return;
-        }
-        let names: BTreeSet<&NodeId> = others.iter().map(|seen| &seen.id().node).chain([&self.me]).collect();
-        let gone: Vec<NodeId> = self.entries.keys().filter(|node| !names.contains(node)).cloned().collect();
-        for node in gone {
-            self.entries.remove(&node);
-            news.push(News::Forgotten(node));
-        }
-    }
-
-    fn update_one(&mut self, now_ms: u64, seen: &foca::Member<Peer>, facts: &FactBook, news: &mut Vec<News>) {
+    /// Takes over what foca has of one of the others.
+    pub fn update(&mut self, now_ms: u64, seen: &foca::Member<Peer>, facts: &FactBook, news: &mut Vec<News>) {
         let peer = seen.id();
         let liveness = match seen.state() {
             State::Alive => Liveness::Alive,
             State::Suspect => Liveness::Suspect,
             State::Down => Liveness::Down,
         };
-        let told = |liveness, node: &NodeId| match liveness {
-            Liveness::Alive => News::Alive(node.clone()),
+        let version = facts.get(peer.key).map(|known| known.version);
+        let told = |was, node: &NodeId| match liveness {
+            Liveness::Alive => News::Alive { node: node.clone(), was },
             Liveness::Suspect => News::Suspect(node.clone()),
             Liveness::Down => News::Down(node.clone()),
         };
-        let Some(known) = self.entries.get_mut(&peer.node) else {
-            self.entries.insert(peer.node.clone(), entry(peer, liveness, now_ms));
-            news.push(told(liveness, &peer.node));
-            self.take_fact(&peer.node, facts, news);
+        let Some((known, entry)) = self.entries.get_mut(&peer.key) else {
+            self.entries.insert(peer.key, (peer.clone(), Entry::new(peer, seen.incarnation(), liveness, now_ms, version)));
+            self.names.insert(ByName(peer.clone()));
+            self.count(liveness, true);
+            news.push(told(None, &peer.node));
+            self.show_fact(peer.key, facts.get(peer.key), news);
             return;
         };
-        let restarted = known.peer.incarnation != peer.incarnation;
-        let changed = known.member.liveness != liveness;
-        if known.peer != *peer {
-            let fact = if restarted { None } else { known.member.fact };
-            *known = entry(peer, liveness, now_ms);
-            known.member.fact = fact;
-        } else if changed {
-            known.member.liveness = liveness;
-            known.down_since_ms = (liveness == Liveness::Down).then_some(now_ms);
+        let was = entry.liveness;
+        let restarted = known.incarnation != peer.incarnation;
+        if known == peer {
+            entry.refutations = seen.incarnation();
+            entry.since_ms = if was == liveness { entry.since_ms } else { now_ms };
+            entry.liveness = liveness;
+            entry.tag = tag(peer, entry.state(), version);
+        } else {
+            *known = peer.clone();
+            let fact = entry.fact.take().filter(|_| !restarted);
+            *entry = Entry { fact, ..Entry::new(peer, seen.incarnation(), liveness, now_ms, version) };
         }
+        self.count(was, false);
+        self.count(liveness, true);
         if restarted {
             news.push(News::Restarted(peer.node.clone()));
         }
-        if changed {
-            news.push(told(liveness, &peer.node));
+        if was != liveness {
+            news.push(told(Some(was), &peer.node));
         }
         if restarted {
-            self.take_fact(&peer.node, facts, news);
+            self.show_fact(peer.key, facts.get(peer.key), news);
         }
     }
 
-    /// Shows a node's fact, once the life that it speaks of is the one that we see.
-    pub fn take_fact(&mut self, node: &NodeId, facts: &FactBook, news: &mut Vec<News>) {
-        if let (Some(entry), Some(known)) = (self.entries.get_mut(node), facts.get(node))
-            && known.version.incarnation == entry.member.incarnation
-        {
-            let changed = entry.member.fact != Some(known.fact);
-            entry.member.fact = Some(known.fact);
-            if changed && *node != self.me {
-                news.push(News::Fact(node.clone()));
+    /// Forgets one of the others.
+    pub fn forget(&mut self, peer: &Peer, news: &mut Vec<News>) {
+        if let Some((_, entry)) = self.entries.remove(&peer.key) {
+            self.names.remove(&peer.node);
+            self.count(entry.liveness, false);
+            news.push(News::Forgotten(peer.node.clone()));
+        }
+    }
+
+    /// Shows the fact of the node with this [`Peer::key`], once the life that it speaks of is the one that we see.
+    pub fn show_fact(&mut self, key: u64, known: Option<&Arc<KnownFact>>, news: &mut Vec<News>) {
+        let (Some(known), Some((peer, entry))) = (known, self.entries.get_mut(&key)) else { return };
+        entry.tag = tag(peer, entry.state(), Some(known.version));
+        if known.version.incarnation == peer.incarnation {
+            let before = entry.fact.replace(Arc::clone(known));
+            if before.is_none_or(|before| before.fact != known.fact) && key != self.me {
+                news.push(News::Fact(peer.node.clone()));
             }
         }
     }
+
+    fn count(&mut self, liveness: Liveness, more: bool) {
+        let count = match liveness {
+            Liveness::Alive => &mut self.alive,
+            Liveness::Down => &mut self.down,
+            Liveness::Suspect => return,
+        };
+        *count = if more { *count + 1 } else { *count - 1 };
+    }
 }
 
-fn entry(peer: &Peer, liveness: Liveness, now_ms: u64) -> Entry {
-    Entry {
-        member: Member { node: peer.node.clone(), addr: peer.addr, incarnation: peer.incarnation, liveness, fact: None },
-        peer: peer.clone(),
-        down_since_ms: (liveness == Liveness::Down).then_some(now_ms),
+impl Entry {
+    /// `version`: of the fact that is known of the node, shown or not.
+    fn new(peer: &Peer, refutations: u16, liveness: Liveness, since_ms: u64, version: Option<FactVersion>) -> Self {
+        let mut entry = Self { refutations, liveness, since_ms, fact: None, tag: 0 };
+        entry.tag = tag(peer, entry.state(), version);
+        entry
+    }
+
+    /// As foca has it.
+    pub fn state(&self) -> State {
+        match self.liveness {
+            Liveness::Alive => State::Alive,
+            Liveness::Suspect => State::Suspect,
+            Liveness::Down => State::Down,
+        }
+    }
+
+    /// As others see it.
+    pub fn member(&self, peer: &Peer, accusers: usize) -> Member {
+        Member {
+            node: peer.node.clone(),
+            addr: peer.addr,
+            incarnation: peer.incarnation,
+            liveness: self.liveness,
+            since_ms: self.since_ms,
+            accusers,
+            fact: self.fact.as_ref().map(|known| known.fact),
+        }
     }
 }

@@ -7,13 +7,15 @@
 //!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs
 //! ```
 
+use crate::known::Known;
 use crate::peer::Peer;
 use bytes::{Buf, BufMut};
 use foca::{Codec, Header, Message, State};
 use lattice_model::NodeId;
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 /// What a datagram's first byte says it holds.
@@ -44,16 +46,31 @@ pub(crate) fn put_name(node: Option<&NodeId>, buf: &mut impl BufMut) {
     buf.put_slice(name.as_bytes());
 }
 
+/// A name as it stands in a datagram.
+pub(crate) struct Name {
+    bytes: [u8; 63],
+    len: usize,
+}
+
+impl Name {
+    pub fn read(buf: &mut impl Buf) -> Result<Self, Malformed> {
+        let mut name = Self { bytes: [0; 63], len: usize::from(u8_of(buf)?) };
+        let bytes = name.bytes.get_mut(..name.len).ok_or(Malformed("a name that is too long"))?;
+        buf.try_copy_to_slice(bytes).map_err(|_| CUT)?;
+        Ok(name)
+    }
+
+    /// `None`: nobody in particular.
+    pub fn text(&self) -> Result<Option<&str>, Malformed> {
+        let text = std::str::from_utf8(&self.bytes[..self.len]).map_err(|_| Malformed("a name that is no text"))?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+}
+
 /// A name; `None` when it is empty.
 pub(crate) fn node_name(buf: &mut impl Buf) -> Result<Option<NodeId>, Malformed> {
-    let mut name = [0; 63];
-    let name = name.get_mut(..usize::from(u8_of(buf)?)).ok_or(Malformed("a name that is too long"))?;
-    if name.is_empty() {
-        return Ok(None);
-    }
-    buf.try_copy_to_slice(name).map_err(|_| CUT)?;
-    let text = std::str::from_utf8(name).map_err(|_| Malformed("a name that is no text"))?;
-    text.parse().map(Some).map_err(|_| Malformed("a name that no node may have"))
+    let name = Name::read(buf)?;
+    name.text()?.map(str::parse).transpose().map_err(|_| Malformed("a name that no node may have"))
 }
 
 pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
@@ -73,12 +90,12 @@ pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
     buf.put_u32(peer.renewal);
 }
 
-pub(crate) fn peer_of(buf: &mut impl Buf) -> Result<Peer, Malformed> {
-    let node = node_name(buf)?.ok_or(Malformed("a peer without a name"))?;
-    peer_named(node, buf)
+pub(crate) fn peer_of(buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
+    let name = Name::read(buf)?;
+    peer_named(name.text()?.ok_or(Malformed("a peer without a name"))?, buf, known)
 }
 
-fn peer_named(node: NodeId, buf: &mut impl Buf) -> Result<Peer, Malformed> {
+fn peer_named(name: &str, buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
     let ip: IpAddr = match u8_of(buf)? {
         4 => {
             let mut octets = [0u8; 4];
@@ -95,7 +112,7 @@ fn peer_named(node: NodeId, buf: &mut impl Buf) -> Result<Peer, Malformed> {
     let port = u16_of(buf)?;
     let incarnation = buf.try_get_u64().map_err(|_| CUT)?;
     let renewal = buf.try_get_u32().map_err(|_| CUT)?;
-    Ok(Peer::new(node, SocketAddr::new(ip, port), incarnation, renewal))
+    known.peer(name, SocketAddr::new(ip, port), incarnation, renewal)
 }
 
 pub(crate) fn put_member(member: &foca::Member<Peer>, buf: &mut impl BufMut) {
@@ -108,8 +125,8 @@ pub(crate) fn put_member(member: &foca::Member<Peer>, buf: &mut impl BufMut) {
     });
 }
 
-pub(crate) fn member_of(buf: &mut impl Buf) -> Result<foca::Member<Peer>, Malformed> {
-    let peer = peer_of(buf)?;
+pub(crate) fn member_of(buf: &mut impl Buf, known: &Known) -> Result<foca::Member<Peer>, Malformed> {
+    let peer = peer_of(buf, known)?;
     let incarnation = u16_of(buf)?;
     let state = match u8_of(buf)? {
         0 => State::Alive,
@@ -131,16 +148,78 @@ pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
     body
 }
 
+/// Who sent a foca message, to whom and why.
+fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer>, Malformed> {
+    let src = peer_of(buf, known)?;
+    let src_incarnation = u16_of(buf)?;
+    let to = Name::read(buf)?;
+    let (dst, to_anyone) = match to.text()? {
+        Some(name) => (peer_named(name, buf, known)?, false),
+        None => (me.clone(), true),
+    };
+    let tag = u8_of(buf)?;
+    if to_anyone && tag != ANNOUNCE {
+        return Err(Malformed("a message to nobody in particular that is no announce"));
+    }
+    let message = match tag {
+        0 => Message::Ping(u8_of(buf)?),
+        1 => Message::Ack(u8_of(buf)?),
+        2 => Message::PingReq { probe_number: u8_of(buf)?, target: peer_of(buf, known)? },
+        3 => Message::IndirectPing { probe_number: u8_of(buf)?, origin: peer_of(buf, known)? },
+        4 => Message::IndirectAck { probe_number: u8_of(buf)?, target: peer_of(buf, known)? },
+        5 => Message::ForwardedAck { probe_number: u8_of(buf)?, origin: peer_of(buf, known)? },
+        ANNOUNCE => Message::Announce,
+        7 => Message::Feed,
+        8 => Message::Gossip,
+        9 => Message::Broadcast,
+        10 => Message::TurnUndead,
+        _ => return Err(Malformed("a message of no known kind")),
+    };
+    Ok(Header { src, src_incarnation, dst, message })
+}
+
+/// A foca message's body with only those member updates that are `new` to its reader: foca looks through its whole list
+/// for each, and most of what gossip brings has been heard before. The sender itself is judged too, but stays.
+pub(crate) fn only_new<'a>(
+    body: &'a [u8],
+    me: &Peer,
+    known: &Known,
+    mut new: impl FnMut(&foca::Member<Peer>) -> bool,
+) -> Result<Cow<'a, [u8]>, Malformed> {
+    let mut rest = body;
+    let header = header_of(&mut rest, me, known)?;
+    new(&foca::Member::new(header.src, header.src_incarnation, State::Alive));
+    if matches!(header.message, Message::Announce | Message::Broadcast) || rest.len() < 2 {
+        return Ok(Cow::Borrowed(body));
+    }
+    let head_bytes = body.len() - rest.len();
+    let count = u16_of(&mut rest)?;
+    let (mut kept, mut kept_count) = (Vec::new(), 0u16);
+    for _ in 0..count {
+        let update = rest;
+        if new(&member_of(&mut rest, known)?) {
+            kept.extend_from_slice(&update[..update.len() - rest.len()]);
+            kept_count += 1;
+        }
+    }
+    if kept_count == count {
+        return Ok(Cow::Borrowed(body));
+    }
+    Ok(Cow::Owned([&body[..head_bytes], &kept_count.to_be_bytes(), &kept, rest].concat()))
+}
+
 /// foca's codec.
 pub(crate) struct Wire {
     me: Peer,
-    saw_suspicion: Arc<AtomicBool>,
+    known: Known,
+    refutations: Arc<AtomicU32>,
 }
 
 impl Wire {
-    /// `saw_suspicion` is set when a member update that is not Alive comes by: foca tells nobody when it starts to suspect.
-    pub fn new(me: Peer, saw_suspicion: Arc<AtomicBool>) -> Self {
-        Self { me, saw_suspicion }
+    /// `refutations` is how often foca has refuted a suspicion of us, as the last header that it wrote tells: it shows us
+    /// its own incarnation nowhere else.
+    pub fn new(me: Peer, known: Known, refutations: Arc<AtomicU32>) -> Self {
+        Self { me, known, refutations }
     }
 }
 
@@ -148,6 +227,7 @@ impl Codec<Peer> for Wire {
     type Error = Malformed;
 
     fn encode_header(&mut self, header: &Header<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
+        self.refutations.store(header.src_incarnation.into(), Ordering::Relaxed);
         let mut bytes = Vec::with_capacity(3 * PEER_BYTES_MAX + 4);
         put_peer(&header.src, &mut bytes);
         bytes.put_u16(header.src_incarnation);
@@ -169,34 +249,7 @@ impl Codec<Peer> for Wire {
     }
 
     fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Peer>, Malformed> {
-        let buf = &mut buf;
-        let src = peer_of(buf)?;
-        let src_incarnation = u16_of(buf)?;
-        let to = node_name(buf)?;
-        let to_anyone = to.is_none();
-        let dst = match to {
-            Some(node) => peer_named(node, buf)?,
-            None => self.me.clone(),
-        };
-        let tag = u8_of(buf)?;
-        if to_anyone && tag != ANNOUNCE {
-            return Err(Malformed("a message to nobody in particular that is no announce"));
-        }
-        let message = match tag {
-            0 => Message::Ping(u8_of(buf)?),
-            1 => Message::Ack(u8_of(buf)?),
-            2 => Message::PingReq { probe_number: u8_of(buf)?, target: peer_of(buf)? },
-            3 => Message::IndirectPing { probe_number: u8_of(buf)?, origin: peer_of(buf)? },
-            4 => Message::IndirectAck { probe_number: u8_of(buf)?, target: peer_of(buf)? },
-            5 => Message::ForwardedAck { probe_number: u8_of(buf)?, origin: peer_of(buf)? },
-            ANNOUNCE => Message::Announce,
-            7 => Message::Feed,
-            8 => Message::Gossip,
-            9 => Message::Broadcast,
-            10 => Message::TurnUndead,
-            _ => return Err(Malformed("a message of no known kind")),
-        };
-        Ok(Header { src, src_incarnation, dst, message })
+        header_of(&mut buf, &self.me, &self.known)
     }
 
     fn encode_member(&mut self, member: &foca::Member<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
@@ -206,11 +259,7 @@ impl Codec<Peer> for Wire {
     }
 
     fn decode_member(&mut self, mut buf: impl Buf) -> Result<foca::Member<Peer>, Malformed> {
-        let member = member_of(&mut buf)?;
-        if member.state() != State::Alive {
-            self.saw_suspicion.store(true, Ordering::Relaxed);
-        }
-        Ok(member)
+        member_of(&mut buf, &self.known)
     }
 }
 
@@ -275,7 +324,7 @@ pub(crate) mod tests {
     }
 
     fn wire() -> Wire {
-        Wire::new(Peer::new("me".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0), Arc::default())
+        Wire::new(Peer::new("me".parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0), Known::default(), Arc::default())
     }
 
     proptest! {
@@ -303,6 +352,7 @@ pub(crate) mod tests {
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = wire().decode_header(bytes.as_slice());
             let _ = wire().decode_member(bytes.as_slice());
+            let _ = only_new(&bytes, &wire().me, &Known::default(), |_| false);
         }
     }
 
@@ -311,6 +361,31 @@ pub(crate) mod tests {
         let src = Peer::new("new".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 0);
         let header = wire().decode_header(announce_to_anyone(&src).as_slice()).unwrap();
         assert_eq!((header.src, header.dst, header.message), (src, wire().me, Message::Announce));
+    }
+
+    #[test]
+    fn what_is_not_new_is_left_out_and_the_rest_stands_as_it_was() {
+        let (me, known) = (wire().me, Known::default());
+        let peer = |name: &str| Peer::new(name.parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 1, 0);
+        let mut body = Vec::new();
+        let header = Header { src: peer("s"), src_incarnation: 2, dst: me.clone(), message: Message::Gossip };
+        wire().encode_header(&header, &mut body).unwrap();
+        let head = body.clone();
+        body.put_u16(2);
+        wire().encode_member(&foca::Member::alive(peer("a")), &mut body).unwrap();
+        let from = body.len();
+        wire().encode_member(&foca::Member::down(peer("b")), &mut body).unwrap();
+        let b = body[from..].to_vec();
+        body.put_slice(b"the rest");
+        let mut seen = Vec::new();
+        let less = only_new(&body, &me, &known, |member| {
+            seen.push((member.id().node.to_string(), member.incarnation()));
+            member.state() == State::Down
+        });
+        assert_eq!(less.unwrap(), [head.as_slice(), &[0, 1], &b, b"the rest"].concat());
+        assert_eq!(seen, [("s".to_owned(), 2), ("a".to_owned(), 0), ("b".to_owned(), 0)]);
+        assert!(matches!(only_new(&body, &me, &known, |_| true).unwrap(), Cow::Borrowed(_)));
+        assert!(only_new(&body[..from], &me, &known, |_| true).is_err(), "cut within the updates");
     }
 
     #[test]

@@ -55,6 +55,71 @@ fn a_restart_that_nobody_noticed_is_news_and_never_a_death() {
 }
 
 #[test]
+fn one_that_stands_still_for_seconds_refutes_and_takes_nobody_for_dead() {
+    for (seed, nodes) in [(20, 3), (21, 3), (22, 5), (23, 40)] {
+        let mut sim = Sim::up(seed, nodes, Config::default());
+        sim.run_until("all see all", 10_000, Sim::all_agree);
+        for round in 0..20 {
+            sim.stop(1);
+            sim.run(1_000 + round * 150);
+            sim.cont(1);
+            sim.run(4_000);
+        }
+        assert_eq!(sim.downs(), 0, "of {nodes}, seed {seed}");
+        let counters = sim.core(1).counters();
+        assert!(counters.timers_late > 0 && counters.refutations > 0, "else this proves nothing: {counters:?}");
+        sim.run_until("it trusts itself again", 60_000, |sim| sim.core(1).health() == 0);
+        assert!(sim.all_agree());
+    }
+}
+
+#[test]
+fn what_several_find_silent_is_given_up_sooner_than_what_one_does() {
+    let mut sim = Sim::up(24, 30, Config::default());
+    sim.run_until("all see all", 10_000, Sim::all_agree);
+    sim.kill(9);
+    let id = sim.nodes[9].id.clone();
+    sim.run_until("it is seen as suspect by several", 10_000, |sim| {
+        sim.living().any(|(_, core)| core.member(&id).is_some_and(|m| m.liveness == Liveness::Suspect && m.accusers >= 2))
+    });
+    let took = sim.run_until("it is Down everywhere", 20_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
+    // Unconfirmed it would have been 4 s × 2 × log10(30).
+    assert!(took < 8_000, "{took}");
+    assert!(sim.nodes.iter().flat_map(|node| &node.news).any(|(_, news)| *news == News::Confirmed(id.clone())));
+}
+
+#[test]
+fn all_seeds_gone_the_rest_goes_on_and_a_restarted_one_joins_by_anybody_and_refutes_its_death() {
+    let mut sim = Sim::up(25, 20, Config::default());
+    sim.run_until("twenty see twenty", 10_000, Sim::all_agree);
+    for n in [0, 1, 2, 10] {
+        sim.kill(n);
+    }
+    let gone: Vec<_> = [0, 1, 2, 10].iter().map(|n| sim.nodes[*n].id.clone()).collect();
+    sim.run_until("four are Down everywhere", 30_000, |sim| sim.living().all(|(_, core)| gone.iter().all(|id| !core.is_alive(id))));
+    sim.start_by(10, &[0, 1, 2, 15]);
+    sim.run_until("seventeen see seventeen", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
+    sim.run(60_000);
+    assert!(sim.all_agree(), "and it stays so");
+    assert_eq!(sim.core(10).counters().rejoins, 0, "a higher incarnation is enough");
+    sim.start_by(1, &[10]);
+    sim.run_until("the seed is back by one that was never a seed", 10_000, |sim| sim.all_agree() && sim.all_facts_known());
+}
+
+#[test]
+fn one_that_lives_and_is_taken_for_dead_comes_back() {
+    let mut sim = Sim::up(26, 8, Config::default());
+    sim.run_until("eight see eight", 10_000, Sim::all_agree);
+    sim.stop(4);
+    let id = sim.nodes[4].id.clone();
+    sim.run_until("it is given up", 30_000, |sim| sim.living().all(|(n, core)| n == 4 || !core.is_alive(&id)));
+    sim.cont(4);
+    sim.run_until("it is back, and nobody else was lost", 20_000, Sim::all_agree);
+    assert!(sim.core(4).counters().rejoins > 0);
+    assert_eq!(sim.downs(), 7);
+}
+
+#[test]
 fn one_that_leaves_is_down_at_once() {
     let mut sim = Sim::up(4, 10, Config::default());
     sim.run_until("ten see ten", 5_000, Sim::all_agree);
@@ -74,6 +139,20 @@ fn a_tenth_of_the_datagrams_lost_kills_nobody() {
     assert_eq!(sim.downs(), 0);
     let suspected = sim.nodes.iter().flat_map(|node| &node.news).any(|(_, news)| matches!(news, News::Suspect(_)));
     assert!(suspected, "else this proves nothing");
+}
+
+/// Two hundred do not compare their views in one datagram any more.
+#[test]
+fn what_one_sends_at_rest_is_its_probes_and_a_comparison_now_and_then() {
+    let mut sim = Sim::up(31, 200, Config::default());
+    sim.run_until("all see all", 30_000, |sim| sim.all_agree() && sim.all_facts_known());
+    sim.run(30_000);
+    let sent = |sim: &Sim| sim.living().map(|(_, core)| core.counters().datagrams_out).sum::<u64>();
+    let before = sent(&sim);
+    sim.run(30_000);
+    let per_second = (sent(&sim) - before) as f64 / 200.0 / 30.0;
+    // A ping and an ack every 0.6 s, a pull and its answer every 5 s: 3.7.
+    assert!((3.5..3.85).contains(&per_second), "{per_second}");
 }
 
 #[test]

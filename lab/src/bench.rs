@@ -4,6 +4,8 @@
 mod adoption;
 mod figures;
 mod launch;
+mod mpi;
+mod nodes;
 mod quorum;
 mod runtime;
 mod slurm;
@@ -21,8 +23,11 @@ pub use figures::{Figure, Report, Samples, Verdict};
 
 /// Runs the benchmark and prints it; whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
+    ensure!(options.nodes.is_none() || name == Name::Nodes, "--nodes is of `bench nodes` alone");
     let report = match name {
         Name::Launch => launch::run(dir, options)?,
+        Name::Mpi => mpi::run(dir, options)?,
+        Name::Nodes => nodes::run(dir, options)?,
         Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
     };
@@ -39,6 +44,10 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 pub enum Name {
     /// Starting work: inside an allocation, and a whole job
     Launch,
+    /// MPI programs that begin and end, and launches one after another, beside Hydra and srun
+    Mpi,
+    /// Many agents with a network each: what they cost at rest, and when a killed one is Degraded and Down
+    Nodes,
     /// What agreement costs, beside etcd: commits, failover, heartbeats, a large state
     Quorum,
     /// What a node's runtime costs: images, programs, output, and an agent at rest
@@ -48,13 +57,16 @@ pub enum Name {
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Rounds; each measures everything once, in an order of its own.
+    /// Rounds (not of `nodes`); each measures everything once, in an order of its own.
     #[arg(long, default_value_t = 15)]
     pub rounds: usize,
+    /// Agents (of `nodes`) [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
+    pub nodes: Option<u32>,
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// Leave Slurm out (of `launch`) even where it is installed.
+    /// Leave Slurm out (of `launch` and `mpi`) even where it is installed.
     #[arg(long)]
     pub no_slurm: bool,
 }
@@ -66,9 +78,11 @@ impl Options {
     }
 }
 
-/// An allocation that is held while things are measured in it.
-fn hold(lattice: &Lattice) -> Result<String> {
-    let held = lattice.ok(&["submit", "-o", "name", "--name", "held", "--nodes", "1", "--walltime", "1h", "--", "/bin/sleep", "3600"])?;
+/// An allocation of so many nodes that is held while things are measured in it.
+fn hold(lattice: &Lattice, nodes: u32) -> Result<String> {
+    let nodes = nodes.to_string();
+    let held =
+        lattice.ok(&["submit", "-o", "name", "--name", "held", "--nodes", &nodes, "--walltime", "1h", "--", "/bin/sleep", "3600"])?;
     let held = held.trim().to_owned();
     wait_running(lattice, &held)?;
     Ok(held)

@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Packages and the binaries that come of them.
-const NEEDED: [(&str, &str); 4] = [
+const NEEDED: [(&str, &str); 5] = [
     ("lattice-agent", "lattice-agent"),
     ("lattice-quorum", "lattice-quorum"),
     ("lattice-shim", "lattice-shim"),
+    ("lattice-pmi", "lattice-pmix"),
     ("lattice-cli", "lattice"),
 ];
 
@@ -31,6 +32,11 @@ impl Binaries {
         Ok(Self { dir })
     }
 
+    /// The lab's own program.
+    pub fn lab(&self) -> PathBuf {
+        self.dir.join("lattice-lab")
+    }
+
     /// The profile that they were built in, by its folder: `debug`, `release`.
     pub fn profile(&self) -> String {
         self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
@@ -48,7 +54,7 @@ impl Binaries {
         let profile = if folder == "debug" { "dev" } else { folder.as_str() };
         let target = self.dir.parent().context("the lab's executable is not in a target folder")?;
         eprintln!(
-            "lab: building lattice-agent, lattice-quorum, lattice-shim and lattice (profile {profile}; the first time takes minutes)"
+            "lab: building lattice-agent, lattice-quorum, lattice-shim, lattice-pmix and lattice (profile {profile}; the first time takes minutes)"
         );
         let began = Instant::now();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,5 +1,6 @@
 //! The record of one lab cluster: `DIR/cluster.json`. What `down` and the faults know, they know from it.
 
+use crate::networks::Networks;
 use crate::process::Identity;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
@@ -33,6 +34,9 @@ pub struct Cluster {
     pub members: Vec<Member>,
     /// The nodes' agents.
     pub nodes: Vec<Node>,
+    /// The daemons' own networks, where they have some.
+    #[serde(default)]
+    pub networks: Option<Networks>,
 }
 
 /// One member.
@@ -116,6 +120,7 @@ impl Cluster {
             cgroup_root: format!("lattice-lab/{hash}"),
             members: Vec::new(),
             nodes: Vec::new(),
+            networks: None,
             dir,
         })
     }

@@ -56,6 +56,11 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     // Agents first: without them no new work starts, and they still have a quorum to report to.
     terminate(cluster.nodes.iter().map(|n| &n.daemon), Duration::from_secs(5), &mut report);
     terminate(cluster.members.iter().map(|m| &m.daemon), Duration::from_secs(5), &mut report);
+    if let Some(networks) = &cluster.networks
+        && let Err(error) = networks.keeper.kill()
+    {
+        report.stuck.push(format!("{error:#}"));
+    }
     let (swept, stuck) = sweep::scopes(&cluster.cgroup_root);
     report.swept.extend(swept);
     report.stuck.extend(stuck);

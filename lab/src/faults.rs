@@ -1,7 +1,10 @@
 //! Breaking a cluster on purpose, and mending it. Only processes of the record are hit, each pinned by its start time.
 
 use crate::cluster::Cluster;
+use crate::gpus::{self, Fault};
 use crate::lattice::Lattice;
+use crate::networks::{Direction, From, Networks};
+use crate::preload::Shared;
 use crate::process::until;
 use crate::up;
 use anyhow::{Context, Result, bail};
@@ -91,7 +94,9 @@ pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
     up::start(&mut cluster, &name, &[], &[])?;
     let member = cluster.member(id)?;
     let address: SocketAddr = member.service.parse().with_context(|| format!("{} is no address", member.service))?;
-    let accepts = until(START_LIMIT, || !member.daemon.alive() || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok());
+    let connects = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok();
+    let reached = || cluster.networks.as_ref().map_or_else(|| Ok(connects()), |networks| networks.within(connects));
+    let accepts = until(START_LIMIT, || !member.daemon.alive() || reached().unwrap_or(false));
     if !accepts || !member.daemon.alive() {
         let log = &member.daemon.log;
         bail!("{name} was started but accepts nothing on {address}; the end of {}:\n{}", log.display(), crate::process::tail(log, 25));
@@ -143,6 +148,62 @@ pub fn forget_member(dir: &Path, id: u64) -> Result<()> {
     let mut cluster = Cluster::load(dir)?;
     cluster.members.retain(|m| m.id != id);
     cluster.save()
+}
+
+/// SIGSTOP to a node's agent: it is there, and does nothing.
+pub fn stop_node(dir: &Path, node: &str) -> Result<i32> {
+    signal_node(dir, node, Signal::SIGSTOP)
+}
+
+/// SIGCONT to a node's agent.
+pub fn cont_node(dir: &Path, node: &str) -> Result<i32> {
+    signal_node(dir, node, Signal::SIGCONT)
+}
+
+fn signal_node(dir: &Path, node: &str, signal: Signal) -> Result<i32> {
+    let _lock = Cluster::lock(dir)?;
+    let cluster = Cluster::load(dir)?;
+    let daemon = &cluster.node(node)?.daemon;
+    let process = daemon.process.as_ref().with_context(|| format!("{node} was never started"))?;
+    if !process.signal(signal)? {
+        bail!("{node} does not run");
+    }
+    Ok(process.pid)
+}
+
+/// Lets something happen to a simulated GPU of a node.
+pub fn gpu(dir: &Path, node: &str, index: u32, fault: &Fault) -> Result<()> {
+    let _lock = Cluster::lock(dir)?;
+    let cluster = Cluster::load(dir)?;
+    let node = cluster.node(node)?;
+    gpus::fault(&cluster.dir.join(&node.id), index, fault)
+}
+
+/// The time of day is wrong by so many seconds for a node's agent from now on, whether it runs or is started later.
+pub fn shift_clock(dir: &Path, node: &str, seconds: i64) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    cluster.node(node)?;
+    let shared = Shared::open(&up::clock_file(&cluster, node))?;
+    shared.context("the agents' clocks cannot be made wrong: make the cluster with `up --clocks`")?.shift_clock(seconds)
+}
+
+/// Cuts a node off from others: who sends nothing to whom any more that was not cut already.
+pub fn cut_node(dir: &Path, node: &str, from: &From, direction: Direction) -> Result<Vec<(String, String)>> {
+    with_networks(dir, |networks, dir| networks.cut(dir, node, from, direction))
+}
+
+/// Every packet of a node comes through again: who sent nothing to whom.
+pub fn heal_node(dir: &Path, node: &str) -> Result<Vec<(String, String)>> {
+    with_networks(dir, |networks, dir| networks.heal(dir, node))
+}
+
+fn with_networks<T>(dir: &Path, act: impl FnOnce(&mut Networks, &Path) -> Result<T>) -> Result<T> {
+    let _lock = Cluster::lock(dir)?;
+    let mut cluster = Cluster::load(dir)?;
+    let networks = cluster.networks.as_mut().context("the cluster's daemons have no networks of their own: make it with `up --netns`")?;
+    let done = act(networks, &cluster.dir)?;
+    cluster.save()?;
+    Ok(done)
 }
 
 /// Starts whatever of the cluster does not run and waits until all is Ready.

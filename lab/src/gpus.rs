@@ -1,7 +1,9 @@
 //! Simulated GPUs: character devices of a major number that is kept for experiments and that no driver here has. Opening
-//! one fails with ENXIO where that is allowed, and with EPERM where a filter stands before it.
+//! one fails with ENXIO where that is allowed, and with EPERM where a filter stands before it. The file is what the bus shows, the
+//! file of readings beside it what driver and kernel log say: agents look at both as at a vendor's.
 
 use anyhow::{Context, Result, bail};
+use lattice_runtime::topology::{SimulatedReadings, readings_file};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use std::fmt::Write;
 use std::fs;
@@ -31,6 +33,64 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
         devices.push(path);
     }
     Ok(devices)
+}
+
+/// What can happen to one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is gone from the bus.
+    Remove,
+    /// It is there again, as new.
+    Add,
+    /// Its driver reports this error.
+    Xid(u32),
+    /// It has had so many memory errors that could not be corrected.
+    Ecc(u64),
+    /// It is so hot, of 87 °C at which it slows down and 92 °C at which it switches itself off.
+    Hot(u32),
+}
+
+/// Temperatures of the simulated GPUs' own.
+const SLOWDOWN_C: u32 = 87;
+const SHUTDOWN_C: u32 = 92;
+
+/// Lets it happen to GPU `index` of a node whose folder is `dir`.
+pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
+    let device = dir.join(format!("gpu{index}"));
+    // As `mknod` cannot be asked for the same device again without its numbers, the file is kept aside.
+    let aside = dir.join(format!("removed-gpu{index}"));
+    if !device.exists() && !aside.exists() {
+        bail!("{} has no simulated GPU {index}: make the cluster with `up --gpus N`", dir.display());
+    }
+    let file = readings_file(&device);
+    match fault {
+        Fault::Remove => fs::rename(&device, &aside).context("it is gone already"),
+        Fault::Add => {
+            if !aside.exists() {
+                bail!("it is there");
+            }
+            if file.exists() {
+                fs::remove_file(&file)?;
+            }
+            Ok(fs::rename(&aside, &device)?)
+        }
+        Fault::Xid(_) | Fault::Ecc(_) | Fault::Hot(_) => {
+            let known = if file.exists() { fs::read_to_string(&file)? } else { "{}".to_owned() };
+            let mut now: SimulatedReadings = serde_json::from_str(&known).with_context(|| file.display().to_string())?;
+            match fault {
+                Fault::Xid(number) => now.xids.push(*number),
+                Fault::Ecc(errors) => now.reading.ecc_uncorrected = Some(*errors),
+                Fault::Hot(degrees) => {
+                    let reading = &mut now.reading;
+                    (reading.temperature_c, reading.slowdown_c, reading.shutdown_c) = (Some(*degrees), Some(SLOWDOWN_C), Some(SHUTDOWN_C));
+                }
+                Fault::Remove | Fault::Add => {}
+            }
+            let part = file.with_extension("part");
+            fs::write(&part, serde_json::to_vec(&now)?)?;
+            Ok(fs::rename(&part, &file)?)
+        }
+    }
 }
 
 /// What the agent's configuration says of them: two islands, each of one half.

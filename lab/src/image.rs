@@ -32,13 +32,18 @@ impl Ring {
         let Some(mpicc) = &machine.mpicc else {
             return Ok(Self::Pmi(std::env::current_exe().context("the lab's own executable")?));
         };
-        let (source, program) = (dir.join("ring.c"), dir.join("ring"));
+        Self::compile(mpicc, &dir.join("ring")).map(Self::Mpi)
+    }
+
+    /// Builds `program` with an MPI's compiler.
+    pub fn compile(mpicc: &Path, program: &Path) -> Result<PathBuf> {
+        let source = program.with_extension("c");
         std::fs::write(&source, RING_C).with_context(|| format!("cannot write {}", source.display()))?;
-        let done = run(Command::new(mpicc).args(["-O1", "-o"]).arg(&program).arg(&source), Duration::from_secs(60))?;
+        let done = run(Command::new(mpicc).args(["-O1", "-o"]).arg(program).arg(&source), Duration::from_secs(60))?;
         if done.code() != 0 {
             bail!("{} cannot compile {}: {}", mpicc.display(), source.display(), done.err().trim());
         }
-        Ok(Self::Mpi(program))
+        Ok(program.to_owned())
     }
 
     /// The executable outside of any image.

@@ -73,10 +73,13 @@ impl Lattice {
         serde_json::from_str(&text).with_context(|| format!("`lattice {}` printed no JSON: {text:?}", args.join(" ")))
     }
 
-    /// Every node's id and state.
+    /// Every node's id and state, as the quorum has them.
     pub fn nodes(&self) -> Result<Vec<(String, String)>> {
         let answer = self.json(&["nodes"])?;
         let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is no list")?;
+        if rows.iter().any(|n| n["by_gossip"] == true) {
+            bail!("the quorum does not answer: the list is gossip's");
+        }
         Ok(rows.iter().map(|n| (text(n, "id"), text(n, "state"))).collect())
     }
 

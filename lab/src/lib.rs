@@ -15,11 +15,13 @@
 //! | [`process`] | processes that are known by more than their pid |
 //! | [`cluster`] | the record of one lab cluster on disk |
 //! | [`up`], [`faults`], [`down`] | its life |
+//! | [`hub`], [`networks`] | networks that can be cut |
 //! | [`lattice`] | the CLI, asked |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
 //! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
+//! | [`sim`] | thousands of agents' gossip in virtual time |
 //! | [`demo`], [`bench`] | what people run |
 
 pub mod bench;
@@ -31,13 +33,17 @@ pub mod down;
 pub mod faults;
 pub mod gpus;
 pub mod history;
+pub mod hub;
 pub mod image;
 pub mod interrupt;
 pub mod lattice;
 pub mod machine;
+pub mod networks;
 pub mod ports;
+pub mod preload;
 pub mod process;
 pub mod quorum;
 pub mod ring;
+pub mod sim;
 pub mod sweep;
 pub mod up;

@@ -22,6 +22,8 @@ pub struct Machine {
     pub squashfs: bool,
     /// A compiler for MPICH.
     pub mpicc: Option<PathBuf>,
+    /// A compiler for Open MPI.
+    pub open_mpicc: Option<PathBuf>,
     /// An S3 server for tests.
     pub moto: Option<PathBuf>,
     /// MPICH's process manager.
@@ -43,6 +45,7 @@ impl Machine {
             loop_devices: std::fs::File::options().read(true).write(true).open("/dev/loop-control").is_ok(),
             squashfs: has_squashfs(),
             mpicc: find("mpicc.mpich").or_else(|| find("mpicc").filter(|p| is_mpich(p))),
+            open_mpicc: find("mpicc.openmpi"),
             moto: find("moto_server"),
             hydra: find("mpiexec.hydra"),
             srun: find("srun").filter(|_| slurm),

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
-use lattice_lab::{bench, demo, down, faults, interrupt, lattice, ring, up};
+use lattice_lab::networks::{Direction, From};
+use lattice_lab::{bench, demo, down, faults, gpus, interrupt, lattice, networks, ring, sim, up};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,7 +21,7 @@ struct Cli {
 enum Command {
     /// Start a cluster; returns when every node is Ready
     Up(Up),
-    /// Kill, start or restart a node's agent
+    /// Kill, start, stop or cut off a node's agent
     #[command(subcommand)]
     Node(NodeCommand),
     /// Kill, start, add or remove members of the quorum
@@ -34,8 +35,14 @@ enum Command {
     Demo(Demo),
     /// Figures against peers or floors of the same run; exit code 3 when a target is missed
     Bench(Bench),
+    /// Thousands of agents in virtual time; exit code 1 when a preset's figure is missed
+    #[command(subcommand)]
+    Sim(Sim),
     /// One rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
     PmiRing(ring::Options),
+    /// Holds the networks of `up --netns`
+    #[command(hide = true)]
+    KeepNetworks { parties: u8 },
 }
 
 #[derive(Args)]
@@ -74,6 +81,15 @@ struct Up {
     /// Further milliseconds of silence until it is Down
     #[arg(long, default_value_t = 60_000)]
     down_after_ms: u64,
+    /// A network of its own for every daemon, which `node cut` cuts (needs root)
+    #[arg(long)]
+    netns: bool,
+    /// Let `node clock` make the agents' time of day wrong (needs a C compiler)
+    #[arg(long)]
+    clocks: bool,
+    /// Simulated GPUs on each node: device files without a driver (needs root)
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=i64::from(gpus::NODE_MAX)))]
+    gpus: u32,
 }
 
 #[derive(Subcommand)]
@@ -84,6 +100,66 @@ enum NodeCommand {
     Start(NodeArgs),
     /// SIGTERM, then start: what an upgrade does
     Restart(NodeArgs),
+    /// SIGSTOP: the agent is there and does nothing
+    Stop(NodeArgs),
+    /// SIGCONT
+    Cont(NodeArgs),
+    /// Lose every packet between the node and others (of a cluster made with --netns)
+    Cut(CutArgs),
+    /// Lose none of the node's packets any more
+    Heal(NodeArgs),
+    /// Make the agent's time of day wrong from now on (of a cluster made with --clocks)
+    Clock(ClockArgs),
+    /// Let something happen to a simulated GPU (of a cluster made with --gpus)
+    Gpu(GpuArgs),
+}
+
+#[derive(Args)]
+struct GpuArgs {
+    /// n1, n2, ...
+    node: String,
+    #[command(flatten)]
+    dir: Dir,
+    /// Which one of the node, from 0
+    #[arg(long, default_value_t = 0, global = true)]
+    gpu: u32,
+    #[command(subcommand)]
+    what: GpuFault,
+}
+
+#[derive(Subcommand)]
+enum GpuFault {
+    /// It is gone from the bus
+    Remove,
+    /// It is there again, as new
+    Add,
+    /// Its driver reports this error
+    Xid { number: u32 },
+    /// It has had so many memory errors that could not be corrected
+    Ecc { errors: u64 },
+    /// It has so many degrees Celsius: it slows down at 87 and switches itself off at 92
+    Hot { degrees: u32 },
+}
+
+#[derive(Args)]
+struct CutArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// `all`, `quorum`, a node (n2) or a member (member-1)
+    #[arg(long, default_value = "all", value_name = "WHOM")]
+    from: From,
+    /// Which packets of the node are lost
+    #[arg(long, value_enum, default_value_t = Direction::Both)]
+    direction: Direction,
+}
+
+#[derive(Args)]
+struct ClockArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Wrong by so many seconds; 0: right again
+    #[arg(allow_negative_numbers = true)]
+    seconds: i64,
 }
 
 #[derive(Args)]
@@ -151,6 +227,12 @@ struct Demo {
     no_build: bool,
 }
 
+#[derive(Subcommand)]
+enum Sim {
+    /// Their gossip: who finds out what, how soon and for how many bytes
+    Gossip(sim::Options),
+}
+
 #[derive(Args)]
 struct Bench {
     /// What is measured
@@ -191,6 +273,31 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::Node(NodeCommand::Restart(a)) => {
             println!("{} restarted (process {})", a.node, faults::restart_node(&a.dir.dir, &a.node)?);
         }
+        Command::Node(NodeCommand::Stop(a)) => {
+            println!("{} stopped (process {})", a.node, faults::stop_node(&a.dir.dir, &a.node)?);
+        }
+        Command::Node(NodeCommand::Cont(a)) => {
+            println!("{} goes on (process {})", a.node, faults::cont_node(&a.dir.dir, &a.node)?);
+        }
+        Command::Node(NodeCommand::Cut(CutArgs { node: a, from, direction })) => {
+            show(&faults::cut_node(&a.dir.dir, &a.node, &from, direction)?, "is cut");
+        }
+        Command::Node(NodeCommand::Gpu(a)) => {
+            let fault = match a.what {
+                GpuFault::Remove => gpus::Fault::Remove,
+                GpuFault::Add => gpus::Fault::Add,
+                GpuFault::Xid { number } => gpus::Fault::Xid(number),
+                GpuFault::Ecc { errors } => gpus::Fault::Ecc(errors),
+                GpuFault::Hot { degrees } => gpus::Fault::Hot(degrees),
+            };
+            faults::gpu(&a.dir.dir, &a.node, a.gpu, &fault)?;
+            println!("GPU {} of {}: {fault:?}", a.gpu, a.node);
+        }
+        Command::Node(NodeCommand::Clock(ClockArgs { node: a, seconds })) => {
+            faults::shift_clock(&a.dir.dir, &a.node, seconds)?;
+            println!("the clock of {} is {seconds} s off", a.node);
+        }
+        Command::Node(NodeCommand::Heal(a)) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "comes through again"),
         Command::Quorum(QuorumCommand::Kill(a)) => {
             for id in members(&a, true)? {
                 println!("member {id} killed (process {})", faults::kill_member(&a.dir.dir, id)?);
@@ -224,7 +331,13 @@ fn act(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::from(3));
             }
         }
+        Command::Sim(Sim::Gossip(options)) => {
+            if !sim::gossip(&options)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::PmiRing(options) => ring::run(&options)?,
+        Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -238,6 +351,9 @@ fn start(up: Up) -> Result<()> {
         heartbeat_ms: up.heartbeat_ms,
         degraded_after_ms: up.degraded_after_ms,
         down_after_ms: up.down_after_ms,
+        netns: up.netns,
+        clocks: up.clocks,
+        simulated_gpus: up.gpus,
         ..up::Options::new(up.nodes, up.quorum, &up.dir)
     };
     let began = std::time::Instant::now();
@@ -247,6 +363,13 @@ fn start(up: Up) -> Result<()> {
     println!("  . {dir}/env                      # then `lattice nodes`, `lattice submit -- hostname`, ...");
     println!("  lattice-lab down --dir {dir}     # takes it away");
     Ok(())
+}
+
+fn show(pairs: &[(String, String)], what: &str) {
+    match pairs {
+        [] => println!("nothing to do"),
+        pairs => pairs.iter().for_each(|(from, to)| println!("{from} -> {to} {what}")),
+    }
 }
 
 /// The members meant: one, or all that run (to kill) or do not run (to start).
@@ -272,6 +395,9 @@ fn status(cluster: &Cluster) {
     match lattice::Lattice::to_any(cluster).and_then(|l| l.nodes()) {
         Ok(nodes) => println!("nodes: {}", nodes.iter().map(|(id, s)| format!("{id} {s}")).collect::<Vec<_>>().join(", ")),
         Err(e) => println!("nodes: not known ({e:#})"),
+    }
+    for (from, to) in cluster.networks.iter().flat_map(networks::Networks::cuts) {
+        println!("cut: {from} -> {to}");
     }
     for left in down::leftovers(cluster) {
         println!("work: {left}");

@@ -54,6 +54,8 @@ pub enum Deed {
     Garbage,
     /// Exits with 0, without finalize.
     Leave,
+    /// Goes on living, and comes to no fence any more.
+    Stay,
 }
 
 /// Runs one rank.
@@ -81,6 +83,7 @@ pub fn run(options: &Options) -> Result<()> {
         out.flush()?;
         misbehave(options, line, &mut pmi)?;
         if options.fence_every > 0 && line % options.fence_every == 0 {
+            pmi.put(&format!("line-{}-{line}", pmi.rank), "written")?;
             pmi.fence()?;
         }
     }
@@ -104,6 +107,7 @@ fn misbehave(options: &Options, line: u32, pmi: &mut Pmi) -> Result<()> {
         Deed::Exit => std::process::exit(3),
         Deed::Leave => std::process::exit(0),
         Deed::Kill => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).context("SIGKILL"),
+        Deed::Stay => wait_for_the_end(&anyhow::anyhow!("it stays away from fences")),
         Deed::Abort => {
             pmi.say("cmd=abort exitcode=7")?;
             wait_for_the_end(&anyhow::anyhow!("abort was said"))

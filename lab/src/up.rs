@@ -3,7 +3,9 @@
 use crate::binaries::Binaries;
 use crate::cluster::{Cluster, Daemon, Member, Node};
 use crate::lattice::Lattice;
+use crate::networks::Networks;
 use crate::ports::Ports;
+use crate::preload::{self, Shared};
 use crate::process::{run, spawn_detached, tail, until};
 use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
@@ -51,6 +53,10 @@ pub struct Options {
     pub member_lines: String,
     /// Where the members are, in their order; those that have none are here.
     pub hosts: Vec<Host>,
+    /// Whether every daemon has a network of its own, which can be cut. Needs root.
+    pub netns: bool,
+    /// Whether the agents' time of day can be made wrong. Needs a C compiler.
+    pub clocks: bool,
     /// How long the daemons' first certificates live, and those that members sign, in seconds.
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
@@ -65,12 +71,12 @@ pub struct Options {
     pub ready_within: Duration,
 }
 
-/// Where one member is.
+/// Where one daemon is.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Where it listens.
     pub address: String,
-    /// A command that becomes the member: its program and arguments are appended.
+    /// A command that becomes the daemon: its program and arguments are appended.
     pub launcher: Vec<String>,
 }
 
@@ -103,6 +109,8 @@ impl Options {
             agent_lines: String::new(),
             member_lines: String::new(),
             hosts: Vec::new(),
+            netns: false,
+            clocks: false,
             certificate_seconds: CERTIFICATE_SECONDS,
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
@@ -153,12 +161,12 @@ pub fn up(options: &Options) -> Result<Cluster> {
     } else {
         binaries.check()?;
     }
-    let cluster = lay_out(options, &binaries)?;
-    let started = start_all(cluster.clone(), options, &binaries);
+    let started = lay_out(options, &binaries).and_then(|cluster| start_all(cluster, options, &binaries));
     started.map_err(|error| {
+        // Without a record nothing was begun.
+        let Ok(cluster) = Cluster::load(&options.dir) else { return error };
         let error = anyhow!("{error:#}{}", explain(&cluster.dir));
-        let stopped = Cluster::load(&cluster.dir).and_then(|c| down::stop(&c, Duration::ZERO));
-        let left = match stopped {
+        let left = match down::stop(&cluster, Duration::ZERO) {
             Ok(report) if report.stuck.is_empty() => String::new(),
             Ok(report) => format!("\nthese would not go: {}", report.stuck.join(", ")),
             Err(e) => format!("\nand it could not be stopped: {e:#}"),
@@ -182,12 +190,20 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     // The record is there before anything else is: from here on `down` knows what to take away.
     cluster.save()?;
     let mut ports = Ports::new(u64::from(std::process::id()) * 251 + clock_ms());
+    if options.netns {
+        cluster.networks = Some(Networks::make(&binaries.lab(), &cluster.dir, options.nodes, options.quorum)?);
+        cluster.save()?;
+    }
+    if options.clocks {
+        preload::build(&cluster.dir)?;
+    }
     let mut hosts = options.hosts.iter().cloned();
     for id in 1..=u64::from(options.quorum) {
-        let member = member(&cluster, id, binaries, &mut ports, &hosts.next().unwrap_or_default())?;
+        let given = hosts.next().unwrap_or_default();
+        let host = host_of(&cluster, &format!("member-{id}"))?.unwrap_or(given);
+        let member = member(&cluster, id, binaries, &mut ports, &host)?;
         cluster.members.push(member);
     }
-    let mut address = || ports.take().map(|p| format!("127.0.0.1:{p}"));
     for i in 1..=options.nodes {
         let id = format!("n{i}");
         let dir = cluster.dir.join(&id);
@@ -197,7 +213,13 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         for folder in &options.node_folders {
             make_dir(&run.join(folder))?;
         }
-        let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"));
+        let mut host = host_of(&cluster, &id)?.unwrap_or_default();
+        if options.clocks {
+            let shared = Shared::make(&clock_file(&cluster, &id))?;
+            host.launcher = [shared.launcher(&cluster.dir), host.launcher].concat();
+        }
+        let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
+        let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"), &host);
         cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, daemon });
     }
     cluster.save()?;
@@ -218,11 +240,7 @@ fn member(cluster: &Cluster, id: u64, binaries: &Binaries, ports: &mut Ports, ho
     let name = format!("member-{id}");
     let dir = cluster.dir.join(&name);
     make_dir(&dir)?;
-    let mut daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"));
-    if let Some((program, args)) = host.launcher.split_first() {
-        let member = std::mem::replace(&mut daemon.program, program.into());
-        daemon.args.splice(0..0, args.iter().cloned().chain([member.to_string_lossy().into_owned()]));
-    }
+    let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"), host);
     let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
     Ok(Member { id, service: address()?, raft: address()?, daemon })
 }
@@ -248,8 +266,21 @@ pub fn configure_members(cluster: &Cluster, options: &Options) -> Result<()> {
     members.try_for_each(|m| write(&cluster.dir.join(&m.daemon.name).join("quorum.yaml"), &configs::member(cluster, m, options)))
 }
 
-fn daemon(name: &str, program: PathBuf, config: &Path, log: PathBuf) -> Daemon {
-    let args = vec!["--config".to_owned(), config.to_string_lossy().into_owned()];
+/// What a node's agent is told of its clock, where it can be told: see [`crate::preload`].
+pub fn clock_file(cluster: &Cluster, node: &str) -> PathBuf {
+    cluster.dir.join(node).join("clock")
+}
+
+/// Where a daemon with a network of its own is.
+fn host_of(cluster: &Cluster, name: &str) -> Result<Option<Host>> {
+    let of = |networks: &Networks| Ok(Host { address: networks.address(name)?, launcher: networks.launcher(name)? });
+    cluster.networks.as_ref().map(of).transpose()
+}
+
+fn daemon(name: &str, program: PathBuf, config: &Path, log: PathBuf, host: &Host) -> Daemon {
+    let mut line = host.launcher.iter().cloned().chain([program.to_string_lossy().into_owned()]);
+    let program = line.next().map(PathBuf::from).unwrap_or_default();
+    let args = line.chain(["--config".to_owned(), config.to_string_lossy().into_owned()]).collect();
     Daemon { name: name.to_owned(), program, args, log, process: None }
 }
 

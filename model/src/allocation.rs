@@ -75,6 +75,10 @@ pub enum EndReason {
     OutOfMemory { node: NodeId, kill: MemoryKill },
     /// Its liveness probe on `node` failed too often in a row.
     ProbeFailed { node: NodeId, why: String },
+    /// It still ran on `node` when the deadline of that node's drain was past.
+    DrainDeadline { node: NodeId },
+    /// Its run lease on `node` lapsed: no heartbeat of the node was acknowledged for so long, and its shim ended it.
+    RunLeaseLapsed { node: NodeId },
 }
 
 impl EndReason {
@@ -89,7 +93,9 @@ impl EndReason {
             | Self::NodeLost { .. }
             | Self::LaunchAborted { .. }
             | Self::OutOfMemory { .. }
-            | Self::ProbeFailed { .. } => AllocationState::Failed,
+            | Self::ProbeFailed { .. }
+            | Self::DrainDeadline { .. }
+            | Self::RunLeaseLapsed { .. } => AllocationState::Failed,
         }
     }
 
@@ -102,7 +108,9 @@ impl EndReason {
             | Self::Cancelled { .. }
             | Self::PrologueFailed { .. }
             | Self::NodeLost { .. }
-            | Self::ProbeFailed { .. } => None,
+            | Self::ProbeFailed { .. }
+            | Self::DrainDeadline { .. }
+            | Self::RunLeaseLapsed { .. } => None,
         }
     }
 }
@@ -119,6 +127,8 @@ impl fmt::Display for EndReason {
             Self::LaunchAborted { why, .. } => write!(f, "launch_aborted: {why}"),
             Self::OutOfMemory { node, kill } => write!(f, "out_of_memory on {node}: {kill}"),
             Self::ProbeFailed { node, why } => write!(f, "liveness probe on {node}: {why}"),
+            Self::DrainDeadline { node } => write!(f, "drain_deadline on {node}: it still ran when the drain's deadline was past"),
+            Self::RunLeaseLapsed { node } => write!(f, "run_lease_lapsed on {node}"),
         }
     }
 }

@@ -118,6 +118,33 @@ actions! {
     NetworkDomainReleased,
     /// A limit of the whole cluster is another one now.
     LimitsSet,
+    /// Run leases of claims from now on are this long.
+    RunLeaseSet,
+    /// An operator, or the site's fencing hook, vouches that a silent node runs nothing any more.
+    NodeConfirmedDead,
+    /// A node's software or firmware is another one than it told before.
+    ConformanceChanged,
+    /// An operator says that what a node is now is what is expected of it.
+    ConformanceAccepted,
+    /// The site's hook on a node confirmed that nothing of former work is left there.
+    NodeWiped,
+    /// It did not.
+    WipeFailed,
+}
+
+impl AuditAction {
+    /// What befalls a node itself: its history, and what others are notified of. What its work did is the allocations'.
+    pub const OF_NODES: [Self; 9] = [
+        Self::NodeRegistered,
+        Self::NodeStateChanged,
+        Self::HoldSet,
+        Self::HoldLifted,
+        Self::NodeConfirmedDead,
+        Self::ConformanceChanged,
+        Self::ConformanceAccepted,
+        Self::NodeWiped,
+        Self::WipeFailed,
+    ];
 }
 
 impl fmt::Display for AuditAction {

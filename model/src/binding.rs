@@ -146,12 +146,16 @@ pub struct RankPlace {
 /// A binding that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{ranks} ranks × {gpus_per_task} GPUs per task are more than the {gpus} GPUs that the allocation has on this node: ask for more with --gpus"
+    "{ranks} ranks × {each} {what} per task are more than the {there} {what} that the allocation has on this node: ask for fewer with \
+     {each_option}, or put fewer ranks on each node; an allocation of a part of the node may have more with {part_option}"
 )]
-pub struct TooFewGpus {
+pub struct TooFew {
     ranks: u32,
-    gpus_per_task: u32,
-    gpus: usize,
+    each: u32,
+    there: usize,
+    what: &'static str,
+    each_option: &'static str,
+    part_option: &'static str,
 }
 
 /// What tells a vendor's libraries which devices there are for a process.
@@ -179,10 +183,23 @@ impl Placement {
         self.showing(&self.gpus.iter().collect::<Vec<_>>())
     }
 
-    /// The places of the `ranks` ranks that a launch has on this node, by local rank.
-    pub fn share_out(&self, binding: &RankBinding, ranks: u32) -> Result<Vec<RankPlace>, TooFewGpus> {
-        let count = ranks as usize;
-        let cores: Vec<Vec<&Core>> = (0..count).map(|rank| self.cores_of(binding.cpu_bind, rank, count)).collect();
+    /// The places of the `ranks` ranks that a launch has on this node, by local rank. Each is to have `cpus_per_task` cores; 0: its
+    /// even share.
+    pub fn share_out(&self, binding: &RankBinding, ranks: u32, cpus_per_task: u32) -> Result<Vec<RankPlace>, TooFew> {
+        let (count, each) = (ranks as usize, cpus_per_task as usize);
+        // Where no topology is known, nothing can be counted.
+        if each * count > self.cores.len() && !self.cores.is_empty() {
+            let there = self.cores.len();
+            return Err(TooFew {
+                ranks,
+                each: cpus_per_task,
+                there,
+                what: "cores",
+                each_option: "--cpus-per-task",
+                part_option: "--cores",
+            });
+        }
+        let cores: Vec<Vec<&Core>> = (0..count).map(|rank| self.cores_of(binding.cpu_bind, rank, count, each)).collect();
         let near: Vec<BTreeSet<u32>> = cores.iter().map(|cores| cores.iter().map(|c| c.numa_node).collect()).collect();
         let own = self.gpus_of(binding, &near)?;
         let place = |((cores, near), gpus): ((&Vec<&Core>, &BTreeSet<u32>), Vec<&PlacedGpu>)| RankPlace {
@@ -196,7 +213,7 @@ impl Placement {
         Ok(cores.iter().zip(&near).zip(own).map(place).collect())
     }
 
-    fn cores_of(&self, bind: CpuBind, rank: usize, ranks: usize) -> Vec<&Core> {
+    fn cores_of(&self, bind: CpuBind, rank: usize, ranks: usize, each: usize) -> Vec<&Core> {
         let mut cores: Vec<&Core> = self.cores.iter().collect();
         cores.sort_by_key(|c| (c.package, c.numa_node, c.cpus.first().copied()));
         let of_block = |key: fn(&Core) -> u32| {
@@ -208,17 +225,19 @@ impl Placement {
             CpuBind::None => cores,
             CpuBind::Numa => of_block(|c| c.numa_node),
             CpuBind::Sockets => of_block(|c| c.package),
+            CpuBind::Cores if each > 0 => cores.get(rank * each..(rank + 1) * each).unwrap_or_default().to_vec(),
             CpuBind::Cores if ranks <= cores.len() => cores[rank * cores.len() / ranks..(rank + 1) * cores.len() / ranks].to_vec(),
             CpuBind::Cores => cores.get(rank % cores.len().max(1)).copied().into_iter().collect(),
         }
     }
 
-    fn gpus_of(&self, binding: &RankBinding, near: &[BTreeSet<u32>]) -> Result<Vec<Vec<&PlacedGpu>>, TooFewGpus> {
+    fn gpus_of(&self, binding: &RankBinding, near: &[BTreeSet<u32>]) -> Result<Vec<Vec<&PlacedGpu>>, TooFew> {
         let close = |gpu: &PlacedGpu, near: &BTreeSet<u32>| gpu.numa_node.is_some_and(|n| near.contains(&n));
         let each = binding.gpus_per_task as usize;
         if each * near.len() > self.gpus.len() {
             let ranks = u32::try_from(near.len()).unwrap_or(u32::MAX);
-            return Err(TooFewGpus { ranks, gpus_per_task: binding.gpus_per_task, gpus: self.gpus.len() });
+            let (each_option, part_option) = ("--gpus-per-task", "--gpus");
+            return Err(TooFew { ranks, each: binding.gpus_per_task, there: self.gpus.len(), what: "GPUs", each_option, part_option });
         }
         match (binding.gpu_bind, each) {
             (Some(GpuBind::None), _) | (None, 0) => Ok(near.iter().map(|_| self.gpus.iter().collect()).collect()),
@@ -280,11 +299,11 @@ mod tests {
 
     fn cpus(bind: CpuBind, ranks: u32) -> Vec<Vec<u32>> {
         let binding = RankBinding { cpu_bind: bind, ..RankBinding::default() };
-        placement().share_out(&binding, ranks).unwrap().into_iter().map(|p| p.cpus.into_iter().collect()).collect()
+        placement().share_out(&binding, ranks, 0).unwrap().into_iter().map(|p| p.cpus.into_iter().collect()).collect()
     }
 
     fn visible(binding: RankBinding, ranks: u32) -> Vec<String> {
-        placement().share_out(&binding, ranks).unwrap().into_iter().map(|p| p.visible[0].1.clone()).collect()
+        placement().share_out(&binding, ranks, 0).unwrap().into_iter().map(|p| p.visible[0].1.clone()).collect()
     }
 
     #[test]
@@ -295,8 +314,27 @@ mod tests {
         assert_eq!(cpus(CpuBind::Cores, 5)[4], [0, 4], "more ranks than cores take turns");
         assert_eq!(cpus(CpuBind::Numa, 3), [[0, 1, 4, 5], [0, 1, 4, 5], [2, 3, 6, 7]]);
         assert_eq!(cpus(CpuBind::Sockets, 1), [[0, 1, 4, 5]]);
-        let nothing = Placement::default().share_out(&RankBinding { cpu_bind: CpuBind::Cores, ..RankBinding::default() }, 3).unwrap();
+        let nothing = Placement::default().share_out(&RankBinding { cpu_bind: CpuBind::Cores, ..RankBinding::default() }, 3, 0).unwrap();
         assert_eq!(nothing, vec![RankPlace::default(); 3]);
+    }
+
+    #[test]
+    fn ranks_have_as_many_cores_as_they_ask_for_or_are_refused() {
+        let binding = RankBinding { cpu_bind: CpuBind::Cores, ..RankBinding::default() };
+        let cpus = |ranks, each| {
+            placement()
+                .share_out(&binding, ranks, each)
+                .map(|p| p.into_iter().map(|p| p.cpus.into_iter().collect()).collect::<Vec<Vec<_>>>())
+        };
+        assert_eq!(cpus(2, 1).unwrap(), [[0, 4], [1, 5]]);
+        assert_eq!(cpus(2, 2).unwrap(), [[0, 1, 4, 5], [2, 3, 6, 7]]);
+        let refused = cpus(3, 2).unwrap_err().to_string();
+        assert!(refused.contains("3 ranks × 2 cores per task are more than the 4 cores"), "{refused}");
+        assert!(
+            refused.contains("fewer with --cpus-per-task") && refused.contains("a part of the node may have more with --cores"),
+            "{refused}"
+        );
+        assert_eq!(Placement::default().share_out(&binding, 3, 9).unwrap(), vec![RankPlace::default(); 3]);
     }
 
     #[test]
@@ -309,7 +347,7 @@ mod tests {
         assert_eq!(visible(asked(1, Some(GpuBind::None), CpuBind::Numa), 2), ["G0,G1,G2", "G0,G1,G2"]);
         // The second rank of the first socket's GPUs takes the far one, not the one that is near to the others.
         assert_eq!(visible(asked(1, None, CpuBind::Cores), 3), ["G0", "G1", "G2"]);
-        assert!(placement().share_out(&asked(2, None, CpuBind::None), 2).is_err());
+        assert!(placement().share_out(&asked(2, None, CpuBind::None), 2, 0).is_err());
         let none = Placement { gpus: vec![], ..placement() };
         assert_eq!(none.whole(), [("CUDA_VISIBLE_DEVICES", "-1".to_owned())]);
         assert_eq!(placement().whole(), [("CUDA_VISIBLE_DEVICES", "G0,G1,G2".to_owned())]);
@@ -320,7 +358,7 @@ mod tests {
     fn memory_follows_the_policy_where_there_is_a_choice() {
         let nodes = |policy, cpu_bind| {
             let binding = RankBinding { cpu_bind, memory_policy: policy, ..RankBinding::default() };
-            let last = placement().share_out(&binding, 2).unwrap().remove(1);
+            let last = placement().share_out(&binding, 2, 0).unwrap().remove(1);
             last.memory_nodes.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(nodes(MemoryPolicy::Local, CpuBind::Numa), []);
@@ -330,6 +368,6 @@ mod tests {
         assert_eq!(nodes(MemoryPolicy::Bind, CpuBind::None), [0, 1]);
         let one = Placement { memory_nodes: [0].into(), ..placement() };
         let binding = RankBinding { memory_policy: MemoryPolicy::Bind, ..RankBinding::default() };
-        assert_eq!(one.share_out(&binding, 1).unwrap()[0].memory_nodes, [].into());
+        assert_eq!(one.share_out(&binding, 1, 0).unwrap()[0].memory_nodes, [].into());
     }
 }

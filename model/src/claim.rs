@@ -75,6 +75,9 @@ pub struct DesiredShare {
     pub vni: Option<u32>,
     /// How often it was requeued.
     pub requeue_count: u32,
+    /// How long its run lease is, in milliseconds; `None`: it has none, and goes on whatever is cut off.
+    #[serde(default)]
+    pub run_lease_ms: Option<u64>,
 }
 
 /// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.
@@ -86,4 +89,11 @@ pub struct DesiredList {
     pub revision: Revision,
     /// The shares, by allocation.
     pub shares: Vec<DesiredShare>,
+    /// The number of the wipe that the node is to carry out: nothing is left on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wipe: Option<u64>,
+    /// Claims of this node that are over, and that it has not yet said it is free of. It may never have heard of one: claimed and
+    /// ended while it was away, or forgotten with a disk that was put back to what it was before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<(AllocationId, Epoch)>,
 }

@@ -16,6 +16,12 @@ pub const UNIFIED_MEMORY: &str = "unified_memory";
 pub const GPU_TYPE: &str = "gpu_type";
 /// The feature of a node with a CXI device (Slingshot), where a network domain's number can mean something.
 pub const CXI: &str = "cxi";
+/// The feature of a node that serves PMIx: work with `--pmi=pmix` goes to no other.
+pub const PMIX: &str = "pmix";
+/// The feature of a node whose shims end work when its run lease lapses: work with `--on-isolation=stop` goes to no other.
+pub const RUN_LEASE: &str = "run_lease";
+/// The feature of a node whose agent lays launches out as they are asked to be: an older one knows blocks of one program alone.
+pub const LAUNCH_SHAPES: &str = "launch_shapes";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.
@@ -31,6 +37,8 @@ pub struct Constraints {
     pub gpus: u32,
     /// Bytes of main memory that it must have at least.
     pub memory_bytes: u64,
+    /// Whether all of them must be of one conformance group.
+    pub conformance: bool,
 }
 
 impl Constraints {
@@ -43,6 +51,9 @@ impl Constraints {
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
         if let Some(feature) = self.features.iter().find(|wanted| !has(&node.features, wanted)) {
             return Some(format!("lacks the feature {feature}"));
+        }
+        if self.conformance && node.conformance.is_none() {
+            return Some("has not told the fingerprint of its configuration".to_owned());
         }
         let size = &node.size;
         if self.gpus > size.gpus {

@@ -4,8 +4,8 @@ use crate::ids::{IdError, NodeId};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// Nodes that a list may name.
-pub const NODES_MAX: usize = 100_000;
+/// Names that a list may have, also where some of them are the same.
+pub const NAMES_MAX: usize = 100_000;
 
 /// Why a text names no nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,8 +16,8 @@ pub enum HostlistError {
     /// A name in it is none.
     #[error(transparent)]
     Name(#[from] IdError),
-    /// More than any cluster has.
-    #[error("a list names at most {NODES_MAX} nodes")]
+    /// More names than [`NAMES_MAX`].
+    #[error("a list has at most {NAMES_MAX} names, those that are there again among them: give fewer at a time")]
     TooMany,
 }
 
@@ -26,8 +26,16 @@ pub enum HostlistError {
 /// # Errors
 /// See [`HostlistError`].
 pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
+    Ok(in_order(text)?.into_iter().collect())
+}
+
+/// The same as it is written, with what is named again.
+///
+/// # Errors
+/// See [`HostlistError`].
+pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
     let form = || HostlistError::Form(text.chars().take(80).collect());
-    let mut nodes = BTreeSet::new();
+    let mut nodes = Vec::new();
     let mut rest = text;
     loop {
         let end = rest.find([',', '[', ']']).unwrap_or(rest.len());
@@ -39,10 +47,10 @@ pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
             }
             behind
         } else {
-            nodes.insert(prefix.parse()?);
+            nodes.push(prefix.parse()?);
             behind
         };
-        if nodes.len() > NODES_MAX {
+        if nodes.len() > NAMES_MAX {
             return Err(HostlistError::TooMany);
         }
         match behind.strip_prefix(',') {
@@ -54,7 +62,7 @@ pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
 }
 
 /// Adds `prefix` with each number of `3` or `1-3`; `None`: that is no range.
-fn add_range(prefix: &str, range: &str, nodes: &mut BTreeSet<NodeId>) -> Option<Result<(), HostlistError>> {
+fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Result<(), HostlistError>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     let (from, to) = (number(first)?, number(last)?);
@@ -63,10 +71,10 @@ fn add_range(prefix: &str, range: &str, nodes: &mut BTreeSet<NodeId>) -> Option<
     }
     for n in from..=to {
         match format!("{prefix}{n:0width$}", width = first.len()).parse() {
-            Ok(node) => nodes.insert(node),
+            Ok(node) => nodes.push(node),
             Err(error) => return Some(Err(HostlistError::Name(error))),
         };
-        if nodes.len() > NODES_MAX {
+        if nodes.len() > NAMES_MAX {
             return Some(Err(HostlistError::TooMany));
         }
     }

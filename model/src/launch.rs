@@ -2,11 +2,13 @@
 
 use crate::binding::RankBinding;
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
+use crate::layout::{self, LaunchShape, LayoutError, RankRun};
 use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use thiserror::Error;
 
 /// What to start, the same text on every node of the launch.
@@ -20,20 +22,93 @@ pub struct LaunchSpec {
     pub allocation: AllocationId,
     /// Under which epoch.
     pub epoch: Epoch,
-    /// Program and arguments.
+    /// Program and arguments; of several programs, those of the first ranks.
     pub argv: Vec<String>,
     /// Environment of every rank, before the wire-up variables.
     pub env: BTreeMap<String, String>,
     /// Working directory.
     pub working_dir: PathBuf,
-    /// The nodes with their ranks, in rank order without a gap; the first is the head, where fences meet.
+    /// The nodes with how many ranks each has, in the allocation's order; the first is the head, where fences meet.
     pub nodes: Vec<NodeRanks>,
+    /// How ranks are dealt out to them, and what they run.
+    #[serde(default)]
+    pub shape: LaunchShape,
+    /// Whether a rank that ends badly brings the others down.
+    #[serde(default)]
+    pub kill_on_bad_exit: bool,
     /// Whether the first rank has a terminal, and of which size at first.
     #[serde(default)]
     pub pty: Option<TerminalSize>,
     /// How each node's ranks are bound to what it has of the node.
     #[serde(default)]
     pub binding: RankBinding,
+}
+
+/// The variable by which a launch asks for PMI by port, with the value [`PMI_PORT_ASKED`]. A variable and no field: every
+/// version carries it, and the launches of an allocation have it from the allocation.
+pub const PMI_PORT_VARIABLE: &str = "LATTICE_PMI_PORT";
+/// Its one value.
+pub const PMI_PORT_ASKED: &str = "1";
+
+/// The variable by which a launch says how its ranks find each other: one of [`Pmi`]'s names. Unset: [`Pmi::Pmi`]. A variable
+/// and no field, for the same reasons.
+pub const PMI_VARIABLE: &str = "LATTICE_PMI";
+
+/// How the ranks of a launch find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Pmi {
+    /// PMI-1 or PMI-2, whichever a rank's first line says.
+    #[default]
+    Pmi,
+    /// PMIx alone: a launch that cannot have it is refused.
+    Pmix,
+    /// PMI, and PMIx where the node has it: a program takes what it finds.
+    Auto,
+    /// Not at all.
+    None,
+}
+
+impl Pmi {
+    /// As it is asked for. `pmi1` and `pmi2` are understood as well.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pmi => "pmi",
+            Self::Pmix => "pmix",
+            Self::Auto => "auto",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether ranks get a socket for PMI.
+    pub fn has_pmi(self) -> bool {
+        matches!(self, Self::Pmi | Self::Auto)
+    }
+
+    /// Whether a PMIx server is started for it.
+    pub fn has_pmix(self) -> bool {
+        matches!(self, Self::Pmix | Self::Auto)
+    }
+}
+
+impl FromStr for Pmi {
+    type Err = NoSuchPmi;
+
+    fn from_str(asked: &str) -> Result<Self, NoSuchPmi> {
+        match asked {
+            "pmi" | "pmi1" | "pmi2" => Ok(Self::Pmi),
+            "pmix" => Ok(Self::Pmix),
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            _ => Err(NoSuchPmi { asked: asked.to_owned() }),
+        }
+    }
+}
+
+/// A name that is none of [`Pmi`]'s.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{PMI_VARIABLE}={asked}: there is pmi (pmi1, pmi2), pmix, auto and none")]
+pub struct NoSuchPmi {
+    asked: String,
 }
 
 /// A terminal's size, in characters.
@@ -52,7 +127,7 @@ impl Default for TerminalSize {
     }
 }
 
-/// One node's ranks: `first .. first + count`.
+/// One node's ranks. Which these are follows from all nodes of the launch and its shape ([`LaunchSpec::ranks_on`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRanks {
     /// The node.
@@ -63,48 +138,60 @@ pub struct NodeRanks {
     pub count: u32,
 }
 
-/// A layout that cannot be.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LayoutError {
-    #[error("a launch needs at least one rank")]
-    NoRanks,
-    #[error("{ranks} ranks do not fit: {nodes} nodes × {tasks_per_node} tasks per node = {most}")]
-    TooMany { ranks: u32, nodes: u32, tasks_per_node: u32, most: u64 },
-}
-
-/// Block layout: fills the nodes in order, as evenly as `ranks` allows and at most `tasks_per_node` on each where that is given.
-pub fn block_layout(nodes: &[NodeId], ranks: u32, tasks_per_node: Option<u32>) -> Result<Vec<NodeRanks>, LayoutError> {
-    if ranks == 0 || nodes.is_empty() {
-        return Err(LayoutError::NoRanks);
-    }
-    let node_count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-    if let Some(most) = tasks_per_node
-        && u64::from(ranks) > u64::from(node_count) * u64::from(most)
-    {
-        let most_ranks = u64::from(node_count) * u64::from(most);
-        return Err(LayoutError::TooMany { ranks, nodes: node_count, tasks_per_node: most, most: most_ranks });
-    }
-    let (each, extra) = (ranks / node_count, ranks % node_count);
-    let mut first = 0;
-    let mut out = Vec::new();
-    for (i, node) in (0u32..).zip(nodes) {
-        let count = match tasks_per_node {
-            Some(most) => most.min(ranks - first),
-            None => each + u32::from(i < extra),
-        };
-        if count == 0 {
-            break;
-        }
-        out.push(NodeRanks { node: node.clone(), first, count });
-        first += count;
-    }
-    Ok(out)
-}
-
 impl LaunchSpec {
     /// Ranks in all.
     pub fn size(&self) -> u32 {
         self.nodes.iter().map(|n| n.count).sum()
+    }
+
+    /// How its ranks find each other, or what was asked for that there is not.
+    pub fn pmi(&self) -> Result<Pmi, NoSuchPmi> {
+        self.env.get(PMI_VARIABLE).map_or(Ok(Pmi::default()), |asked| asked.parse())
+    }
+
+    /// Whether ranks come to PMI by a port of their own instead of a socket that they inherit.
+    pub fn pmi_by_port(&self) -> bool {
+        self.env.get(PMI_PORT_VARIABLE).is_some_and(|asked| asked == PMI_PORT_ASKED)
+    }
+
+    /// Its ranks in order.
+    pub fn runs(&self) -> Vec<RankRun> {
+        let counts: Vec<u32> = self.nodes.iter().map(|n| n.count).collect();
+        layout::runs(&counts, &self.shape.distribution)
+    }
+
+    /// The ranks of one of its nodes, ascending: the first is local rank 0.
+    pub fn ranks_on(&self, node: &NodeId) -> Vec<u32> {
+        let of_node = |run: &RankRun| self.nodes.get(run.node).is_some_and(|n| &n.node == node);
+        self.runs().into_iter().filter(of_node).flat_map(|run| run.first..run.first + run.count).collect()
+    }
+
+    /// The number of the program that a rank runs, from 0, and the program with its arguments.
+    pub fn program_of(&self, rank: u32) -> (usize, &[String]) {
+        let number = self.shape.program_of(rank, self.size());
+        let behind = number.checked_sub(1).and_then(|at| self.shape.programs.get(at));
+        (number, behind.map_or(&self.argv, |p| &p.argv))
+    }
+
+    /// The same with its ranks dealt out as `shape` says; the nodes' counts stay.
+    pub fn shaped(mut self, shape: LaunchShape) -> Result<Self, LayoutError> {
+        self.shape = shape;
+        self.check()?;
+        layout::number(&mut self.nodes, &self.shape.distribution);
+        Ok(self)
+    }
+
+    /// Whether its shape can be one of its nodes: a list must place each rank on a node that there is, as many as each has.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        self.shape.validate(self.size())?;
+        let layout::Distribution::Explicit(listed) = &self.shape.distribution else { return Ok(()) };
+        let mut left: Vec<u64> = self.nodes.iter().map(|n| u64::from(n.count)).collect();
+        for (node, count) in listed {
+            let taken = left.get_mut(*node as usize).and_then(|left| Some((left.checked_sub(u64::from(*count))?, left)));
+            let Some((now, left)) = taken.filter(|_| *count > 0) else { return Err(LayoutError::NoRanks) };
+            *left = now;
+        }
+        if left.iter().any(|left| *left > 0) { Err(LayoutError::NoRanks) } else { Ok(()) }
     }
 
     /// This node's part, where it has one.
@@ -174,27 +261,11 @@ impl fmt::Display for MemoryKill {
 mod tests {
     use super::*;
 
-    fn layout(nodes: u32, ranks: u32, per_node: Option<u32>) -> Result<Vec<(u32, u32)>, LayoutError> {
-        let ids: Vec<NodeId> = (0..nodes).map(|i| format!("n{i}").parse().unwrap()).collect();
-        block_layout(&ids, ranks, per_node).map(|l| l.iter().map(|n| (n.first, n.count)).collect())
-    }
-
     #[test]
     fn what_was_killed_for_its_memory_is_said_with_how_much_it_had() {
         let kill = MemoryKill { launch: 2, whole: true, had_bytes: Some(63 << 20), limit_bytes: Some(64 << 20) };
         assert_eq!(kill.to_string(), "launch 2 was killed: it had 63 MiB, the allocation's limit is 64 MiB");
         let kill = MemoryKill { launch: 0, whole: false, had_bytes: None, limit_bytes: None };
         assert_eq!(kill.to_string(), "a process of the script was killed: it wanted more memory, and the machine had no more");
-    }
-
-    #[test]
-    fn ranks_lie_in_blocks() {
-        assert_eq!(layout(3, 6, Some(2)), Ok(vec![(0, 2), (2, 2), (4, 2)]));
-        assert_eq!(layout(3, 5, Some(2)), Ok(vec![(0, 2), (2, 2), (4, 1)]));
-        assert_eq!(layout(3, 5, None), Ok(vec![(0, 2), (2, 2), (4, 1)]));
-        assert_eq!(layout(3, 2, None), Ok(vec![(0, 1), (1, 1)]));
-        assert_eq!(layout(3, 2, Some(4)), Ok(vec![(0, 2)]));
-        assert_eq!(layout(3, 0, None), Err(LayoutError::NoRanks));
-        assert!(matches!(layout(2, 5, Some(2)), Err(LayoutError::TooMany { most: 4, .. })));
     }
 }

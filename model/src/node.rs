@@ -1,5 +1,6 @@
 //! What the cluster has agreed about one node.
 
+use crate::conformance::Conformance;
 use crate::ids::{AllocationId, Boot, Epoch, Incarnation, NodeId, Revision};
 use crate::resources::Resources;
 use crate::time::Timestamp;
@@ -9,14 +10,38 @@ use std::fmt;
 /// Where a node stands. Holds stand beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeState {
-    /// Registered, not yet heard of since.
+    /// Being booted; nothing is heard of it until it registers under another boot id.
     Booting,
     /// Takes work.
     Ready,
     /// Silent for longer than the heartbeat window, or unwell: keeps its work, gets no more.
     Degraded,
-    /// Silent for longer than the grace as well.
+    /// Silent for longer than the grace as well, or disabled.
     Down,
+    /// Under a drain, with work on it that goes on.
+    Draining,
+    /// Under a drain, and empty.
+    Drained,
+    /// Not back in time from a boot.
+    Failed,
+}
+
+impl NodeState {
+    /// Every state.
+    pub const ALL: [Self; 7] = [Self::Booting, Self::Ready, Self::Degraded, Self::Down, Self::Draining, Self::Drained, Self::Failed];
+
+    /// The state of this name, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether nobody waits for a word of it: it is Down, or is being booted, or did not come back from that.
+    pub fn is_away(self) -> bool {
+        match self {
+            Self::Down | Self::Booting | Self::Failed => true,
+            Self::Ready | Self::Degraded | Self::Draining | Self::Drained => false,
+        }
+    }
 }
 
 impl fmt::Display for NodeState {
@@ -26,12 +51,15 @@ impl fmt::Display for NodeState {
             Self::Ready => "Ready",
             Self::Degraded => "Degraded",
             Self::Down => "Down",
+            Self::Draining => "Draining",
+            Self::Drained => "Drained",
+            Self::Failed => "Failed",
         })
     }
 }
 
 /// What keeps new work off a node, beside its state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
     /// Which.
     pub kind: HoldKind,
@@ -41,28 +69,75 @@ pub struct Hold {
     pub reason: String,
     /// When.
     pub since: Timestamp,
+    /// When it ends by itself; `None`: when it is lifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Of a drain: when the work that is still there is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {} since {}", self.kind, self.by, self.since)?;
+        if let Some(until) = self.until {
+            write!(f, " until {until}")?;
+        }
+        if let Some(deadline) = self.deadline {
+            write!(f, ", work ends at {deadline}")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
 }
 
 /// The kinds of [`Hold`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HoldKind {
     /// No new work.
     Cordon,
     /// As a cordon, for a node that is not trusted or is broken.
     Quarantine,
+    /// As a cordon, for planned work on the node.
+    Maintenance,
+    /// As a cordon, and the node is Drained when what runs there has ended.
+    Drain,
+    /// Out of service at once: the node is Down, and what ran there is ended.
+    Disable,
+    /// Its hardware failed, as a check or somebody outside says: Down at once. Work there is that of a node that is Down.
+    Failure,
+    /// As a cordon, until the site's hook on the node confirms that nothing of its former work is left there.
+    Wipe,
 }
 
 impl HoldKind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [Self::Cordon, Self::Quarantine, Self::Maintenance, Self::Drain, Self::Disable, Self::Failure, Self::Wipe];
+
     /// The kind of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Cordon, Self::Quarantine].into_iter().find(|kind| kind.to_string() == name)
+        Self::ALL.into_iter().find(|kind| kind.to_string() == name)
     }
 
     /// The command that lifts it.
     pub fn exit(self) -> &'static str {
         match self {
             Self::Cordon => "lattice node uncordon",
-            Self::Quarantine => "lattice node unquarantine",
+            Self::Quarantine => "lattice node release",
+            Self::Maintenance => "lattice node uncordon --maintenance",
+            Self::Drain => "lattice node undrain",
+            Self::Disable => "lattice node enable",
+            Self::Failure => "lattice node repaired",
+            // Where it failed; otherwise it ends by itself.
+            Self::Wipe => "lattice node wipe --force",
+        }
+    }
+
+    /// Whether it may end by itself. A drain does not: that the time is over does not say that the work on the node is done. What
+    /// is broken or switched off is so until somebody has looked, and what is to be wiped until that is confirmed.
+    pub fn may_end(self) -> bool {
+        match self {
+            Self::Cordon | Self::Maintenance => true,
+            Self::Quarantine | Self::Drain | Self::Disable | Self::Failure | Self::Wipe => false,
         }
     }
 }
@@ -72,7 +147,31 @@ impl fmt::Display for HoldKind {
         f.pad(match self {
             Self::Cordon => "cordon",
             Self::Quarantine => "quarantine",
+            Self::Maintenance => "maintenance",
+            Self::Drain => "drain",
+            Self::Disable => "disable",
+            Self::Failure => "failure",
+            Self::Wipe => "wipe",
         })
+    }
+}
+
+/// A moment, by the clock of who carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum When {
+    /// This one.
+    At(Timestamp),
+    /// So many milliseconds from then.
+    AfterMs(u64),
+}
+
+impl When {
+    /// The moment, said at `now`.
+    pub fn from(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::AfterMs(ms) => Timestamp(now.0.saturating_add(ms)),
+        }
     }
 }
 
@@ -94,7 +193,26 @@ pub struct Leaving {
     pub epoch: Epoch,
     /// How much of the node.
     pub resources: Resources,
+    /// Whether it was taken from the node while that was not heard: until it says that nothing is left, it gets nothing new.
+    #[serde(default)]
+    pub fenced: bool,
 }
+
+/// How far the wipe of a node is, beside its hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wipe {
+    /// Which it is: each is carried out once, and told by this number.
+    pub order: u64,
+    /// What went wrong with it: it is not tried again by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// What [`Node::state_reason`] begins with where a node is heard and its agent says that it is not well.
+pub const UNWELL: &str = "not well: ";
+
+/// What [`Node::state_reason`] begins with where a node is silent and other nodes hear it.
+pub const CUT_OFF: &str = "its way to the quorum is lost: ";
 
 /// One node as the quorum holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,9 +247,21 @@ pub struct Node {
     /// Work that lost its claim or was requeued and that the agent has not yet reported as taken away: it still counts.
     #[serde(default)]
     pub leaving: Vec<Leaving>,
+    /// Who carries its session, where it reaches no member itself; as it last registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<NodeId>,
     /// The vCluster that has it as its own; empty: none, and it is [`crate::DEFAULT_VCLUSTER`]'s.
     #[serde(default)]
     pub home: String,
+    /// What its software and firmware are, as it told last; `None`: it has told nothing of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conformance: Option<Conformance>,
+    /// Whether its agent has the site's hook that wipes it.
+    #[serde(default)]
+    pub wipes: bool,
+    /// The wipe that is asked for, while its hold stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wipe: Option<Wipe>,
     /// The revision at which its holds or state last changed: claims are conditional on it.
     pub hold_revision: Revision,
     /// The sequence number of its agent's last acknowledged report, within the incarnation.
@@ -141,17 +271,42 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether it is Degraded because its agent says that it is not well: it is heard.
+    pub fn is_unwell(&self) -> bool {
+        self.state == NodeState::Degraded && self.state_reason.starts_with(UNWELL)
+    }
+
+    /// Whether it is Degraded because nothing comes of it to the quorum, while other nodes hear it.
+    pub fn is_cut_off(&self) -> bool {
+        self.state == NodeState::Degraded && self.state_reason.starts_with(CUT_OFF)
+    }
+
+    /// The hold of this kind, where it stands.
+    pub fn hold(&self, kind: HoldKind) -> Option<&Hold> {
+        self.holds.iter().find(|h| h.kind == kind)
+    }
+
+    /// The hold that keeps it Down, whatever is heard of it.
+    pub fn out_of_service(&self) -> Option<&Hold> {
+        self.hold(HoldKind::Disable).or_else(|| self.hold(HoldKind::Failure))
+    }
+
     /// Why no new work may be placed here, as far as the quorum knows.
     pub fn unclaimable(&self) -> Option<String> {
         if !self.schedulable {
             return Some("takes no work (schedulable: false)".to_owned());
         }
         if let Some(hold) = self.holds.first() {
-            return Some(format!("is under {} by {} since {}: {}", hold.kind, hold.by, hold.since, hold.reason));
+            return Some(format!("is under {hold}"));
         }
         match self.state {
-            NodeState::Ready => None,
-            NodeState::Booting | NodeState::Degraded | NodeState::Down => {
+            NodeState::Ready => self.leaving.iter().find(|l| l.fenced).map(|l| {
+                format!(
+                    "has not said yet that nothing is left of allocation {}, which was taken from it while it was silent",
+                    l.allocation.short()
+                )
+            }),
+            NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Draining | NodeState::Drained | NodeState::Failed => {
                 let reason = if self.state_reason.is_empty() { String::new() } else { format!(": {}", self.state_reason) };
                 Some(format!("is {}{reason}", self.state))
             }

@@ -1,9 +1,11 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
-use crate::constraint::Constraints;
+use crate::conformance::Conformance;
+use crate::constraint::{self, Constraints};
 use crate::data::Data;
 use crate::launch::TerminalSize;
+use crate::layout::{Distribution, EntryLaunch};
 use crate::network::Connectivity;
 use crate::node::Node;
 use crate::probe::LivenessProbe;
@@ -60,6 +62,9 @@ pub struct AllocationSpec {
     /// How its ranks are bound, where a launch does not say otherwise.
     #[serde(default)]
     pub binding: RankBinding,
+    /// What else is asked of the launch of an inline command.
+    #[serde(default)]
+    pub launch: EntryLaunch,
     /// How long it may run once every prologue is done. `None`: a service, which ends by itself, by its probe, or by a cancel.
     pub walltime: Option<Duration>,
     /// What runs.
@@ -99,6 +104,9 @@ pub struct AllocationSpec {
     /// Whether its nodes are claimed for sensitive use.
     #[serde(default)]
     pub sensitive: bool,
+    /// What becomes of it on a node that the quorum does not hear any more.
+    #[serde(default)]
+    pub on_isolation: OnIsolation,
 }
 
 /// What an allocation runs.
@@ -139,6 +147,26 @@ pub enum RequeuePolicy {
     Always,
 }
 
+/// What becomes of work on a node that is cut off from the quorum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnIsolation {
+    /// It goes on, and is begun elsewhere only on evidence that it is gone there.
+    #[default]
+    Continue,
+    /// Its shim ends it when its run lease lapses ([`crate::run_lease`]); then it may be begun elsewhere.
+    Stop,
+}
+
+impl OnIsolation {
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Stop => "stop",
+        }
+    }
+}
+
 /// Why a specification is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpecError {
@@ -176,6 +204,7 @@ impl AllocationSpec {
             constraints: Constraints::default(),
             tasks_per_node: 1,
             binding: RankBinding::default(),
+            launch: EntryLaunch::default(),
             walltime: Some(Duration::from_secs(60)),
             entrypoint,
             uenv: None,
@@ -190,6 +219,7 @@ impl AllocationSpec {
             session: false,
             connectivity: Connectivity::default(),
             sensitive: false,
+            on_isolation: OnIsolation::Continue,
         }
     }
 
@@ -216,6 +246,7 @@ impl AllocationSpec {
         if let Some(share) = self.share.filter(|s| s.gpus < gpus) {
             return Err(invalid("gpus-per-task", format!("its tasks want {gpus} GPUs of each node, and --gpus asks for {}", share.gpus)));
         }
+        self.validate_launch()?;
         if self.walltime.is_some_and(|time| time.is_zero() || time > WALLTIME_MAX) {
             return Err(invalid("walltime", "more than 0 and at most 365 days"));
         }
@@ -275,6 +306,42 @@ impl AllocationSpec {
         Ok(())
     }
 
+    /// Ranks of an inline command.
+    pub fn ranks(&self) -> u32 {
+        match self.launch.ranks {
+            0 => self.nodes.saturating_mul(self.tasks_per_node),
+            ranks => ranks,
+        }
+    }
+
+    fn validate_launch(&self) -> Result<(), SpecError> {
+        let (shape, most) = (&self.launch.shape, self.nodes.saturating_mul(self.tasks_per_node));
+        if self.launch.ranks > most {
+            let why =
+                format!("{} ranks do not fit: {} nodes × {} tasks per node = {most}", self.launch.ranks, self.nodes, self.tasks_per_node);
+            return Err(invalid("ntasks", why));
+        }
+        if let Distribution::Explicit(_) = shape.distribution {
+            return Err(invalid("nodelist", "which nodes it gets is not known yet; launches inside the allocation may list them"));
+        }
+        if let Entrypoint::Script { .. } = self.entrypoint
+            && (self.launch.ranks > 0 || !shape.programs.is_empty())
+        {
+            return Err(invalid("ntasks", "of a script: its launches say how many ranks each program has (`lattice launch -n`)"));
+        }
+        shape.validate(self.ranks()).map_err(|e| invalid("launch", e.to_string()))?;
+        for program in &shape.programs {
+            without_nul("command", &program.argv)?;
+        }
+        let cores = shape.cpus_per_task.saturating_mul(self.tasks_per_node);
+        match self.share.filter(|s| s.cores > 0 && s.cores < cores) {
+            Some(share) => {
+                Err(invalid("cpus-per-task", format!("its tasks want {cores} cores of each node, and --cores asks for {}", share.cores)))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the GPUs
     /// of its tasks. For people; `None`: nothing.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
@@ -282,7 +349,32 @@ impl AllocationSpec {
         if self.share.is_none() && gpus > node.size.gpus {
             return Some(format!("has {} GPUs; its {} tasks there want {gpus}", node.size.gpus, self.tasks_per_node));
         }
-        self.constraints.lacked_by(node)
+        let cores = self.launch.shape.cpus_per_task.saturating_mul(self.tasks_per_node);
+        if self.share.is_none() && cores > node.size.cores {
+            return Some(format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node));
+        }
+        self.unfenced_by(node).or_else(|| self.unshaped_by(node)).or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
+    }
+
+    /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.
+    pub fn unfenced_by(&self, node: &Node) -> Option<String> {
+        let wanted = self.on_isolation == OnIsolation::Stop;
+        (wanted && !constraint::has(&node.features, constraint::RUN_LEASE)).then(|| {
+            "keeps no run leases (an older agent, or a machine without cgroup v2), and --on-isolation=stop asks for one".to_owned()
+        })
+    }
+
+    /// Why a node's agent cannot lay its ranks out as it asks for.
+    pub fn unshaped_by(&self, node: &Node) -> Option<String> {
+        let wanted = self.launch != EntryLaunch::default();
+        (wanted && !constraint::has(&node.features, constraint::LAUNCH_SHAPES))
+            .then(|| "has an older agent, which does not know the layout of ranks that is asked for".to_owned())
+    }
+
+    /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.
+    pub fn astray(&self, node: &Node) -> Option<String> {
+        let drifted = node.conformance.as_ref().filter(|_| self.sensitive).and_then(Conformance::drifted);
+        drifted.map(|changes| format!("has drifted from its configuration ({changes}), and sensitive work goes to no such node"))
     }
 
     /// How much of a node of this size it is to have.
@@ -304,6 +396,7 @@ impl AllocationSpec {
             + args
             + self.data.bytes()
             + self.connectivity.bytes()
+            + self.launch.shape.bytes()
             + self.name.len()
             + self.working_dir.as_os_str().len()
             + 256
@@ -357,9 +450,12 @@ pub fn share_of(asked: &Resources, size: &Resources) -> Resources {
     }
 }
 
+/// How variables begin by which somebody else's launcher, or ours, tells a rank how to find the others.
+pub const RANK_WIREUP: [&str; 7] = ["PMI_", "PMIX_", "JSM_JSRUN_PORT", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+
 /// Whether an environment variable belongs to somebody else's wire-up and must not reach a rank.
 pub fn is_wireup_variable(name: &str) -> bool {
-    ["PMI_", "PMIX_", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "LATTICE_"].iter().any(|p| name.starts_with(p))
+    name.starts_with("LATTICE_") || RANK_WIREUP.iter().any(|p| name.starts_with(p))
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub enum NotAssigned {
     Cpus { wanted: u32, free: usize },
     /// Fewer GPUs are free than it is to have.
     #[error(
-        "its share has {wanted} GPUs of this node, of which {free} are there and free: restart the agent to register what the node has now"
+        "its share has {wanted} GPUs of this node, of which {free} are there, well and free: the node has told the quorum what it has now, and \
+         the work goes elsewhere"
     )]
     Gpus { wanted: u32, free: usize },
 }

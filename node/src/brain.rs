@@ -18,7 +18,7 @@ use lattice_model::{
     ReportItem,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How far this node is with one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct Local {
 }
 
 /// What happens to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The quorum registered this life of the agent, and has its reports up to `report_seq`.
     Registered { incarnation: Incarnation, report_seq: u64 },
@@ -66,6 +66,19 @@ pub enum Event {
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of it is left at all.
     Undone { allocation: AllocationId, epoch: Epoch },
+    /// The node's GPUs are found to be otherwise.
+    Gpus(Box<GpusNow>),
+}
+
+/// The node's GPUs at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GpusNow {
+    /// What the node is made of, with every GPU that it ever had in this life of the agent.
+    pub topology: NodeTopology,
+    /// Those that are gone, by [`lattice_model::topology::GpuDevice::id`], and how each is called and why it counts as gone.
+    pub lost: BTreeMap<String, String>,
+    /// Those that no share may get: the lost ones among them.
+    pub withheld: BTreeSet<String>,
 }
 
 /// What is to be done, once the records are on the disk. May be asked for again.
@@ -93,11 +106,20 @@ pub struct Brain {
     list: DesiredList,
     locals: BTreeMap<AllocationId, Local>,
     done: BTreeMap<AllocationId, Epoch>,
+    /// What the list says is leaving, and was reported to be gone since.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    released: BTreeSet<(AllocationId, Epoch)>,
     acknowledged: u64,
     outbox: VecDeque<ReportItem>,
     /// Of the machine as it is now: told after each start, never written down.
     #[serde(skip)]
     topology: Option<NodeTopology>,
+    /// GPUs of it that no share may get now.
+    #[serde(skip)]
+    withheld: BTreeSet<String>,
+    /// Allocations of a former life that could not be ended: as [`Self::topology`].
+    #[serde(skip)]
+    unswept: BTreeSet<AllocationId>,
     /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
     #[serde(default)]
     unremembered: bool,
@@ -112,9 +134,12 @@ impl Brain {
             list: DesiredList::default(),
             locals: BTreeMap::new(),
             done: BTreeMap::new(),
+            released: BTreeSet::new(),
             acknowledged: 0,
             outbox: VecDeque::new(),
             topology: None,
+            withheld: BTreeSet::new(),
+            unswept: BTreeSet::new(),
             unremembered: false,
         }
     }
@@ -123,6 +148,11 @@ impl Brain {
     /// are here keep what they have.
     pub fn knows(&mut self, topology: NodeTopology) {
         self.topology = Some(topology);
+    }
+
+    /// Tells it of what allocations something still lives here that it does not know: what is held for them stays held.
+    pub fn could_not_end(&mut self, allocations: BTreeSet<AllocationId>) {
+        self.unswept = allocations;
     }
 
     /// A node whose memory is lost, or that never had one: `found` is all that is left of its work, and of what it had
@@ -191,6 +221,7 @@ impl Brain {
             }
             Record::Listed(list) => {
                 self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
+                self.released.retain(|claim| list.leaving.contains(claim));
                 self.list = list;
             }
             Record::Entered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
@@ -207,6 +238,9 @@ impl Brain {
                 }
                 if self.list.shares.iter().any(|s| s.allocation == allocation && s.epoch == epoch) {
                     self.done.insert(allocation, epoch);
+                }
+                if self.list.leaving.contains(&(allocation, epoch)) {
+                    self.released.insert((allocation, epoch));
                 }
             }
             Record::ToReport(item) => self.outbox.push_back(item),
@@ -328,13 +362,19 @@ impl Turn<'_> {
                     self.undo(allocation);
                 }
             }
+            Event::Gpus(now) => self.gpus(*now),
             Event::Undone { allocation, epoch } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
-                    self.write(Record::Gone { allocation, epoch });
-                    self.report(ReportItem::Released { allocation, epoch });
+                    self.gone(allocation, epoch);
                 }
             }
         }
+    }
+
+    /// The report first: where the rest is cut off, it is undone and reported again, and a claim that nobody reports is held for ever.
+    fn gone(&mut self, allocation: AllocationId, epoch: Epoch) {
+        self.report(ReportItem::Released { allocation, epoch });
+        self.write(Record::Gone { allocation, epoch });
     }
 
     fn acknowledged(&mut self, seq: u64) {
@@ -344,10 +384,31 @@ impl Turn<'_> {
         }
     }
 
+    /// Whoever had a GPU that is lost has failed; all others keep what they have.
+    fn gpus(&mut self, now: GpusNow) {
+        let GpusNow { topology, lost, withheld } = now;
+        (self.brain.topology, self.brain.withheld) = (Some(topology), withheld);
+        let node = self.brain.me.clone();
+        let failed = self.brain.locals.values().filter_map(|local| match local.phase {
+            Phase::Preparing | Phase::Prepared | Phase::Running => {
+                let had = local.assignment.iter().flat_map(|a| &a.gpus);
+                let why: Vec<&str> = had.filter_map(|id| lost.get(id).map(String::as_str)).collect();
+                (!why.is_empty()).then(|| (local.share.allocation, local.share.epoch, why.join("; ")))
+            }
+            Phase::Stopping | Phase::Undoing => None,
+        });
+        for (allocation, epoch, why) in failed.collect::<Vec<_>>() {
+            let reason = EndReason::NodeLost { node: node.clone(), why };
+            self.report(ReportItem::Ended { allocation, epoch, reason });
+            self.stop(allocation);
+        }
+    }
+
     /// Gives a share its part of the node and has it prepared; or reports why it cannot be.
     fn begin(&mut self, share: &DesiredShare) {
         let (allocation, epoch) = (share.allocation, share.epoch);
-        let taken = self.brain.locals.values().filter_map(|l| l.assignment.as_ref());
+        let withheld = Assignment { gpus: self.brain.withheld.clone(), ..Assignment::default() };
+        let taken = self.brain.locals.values().filter_map(|l| l.assignment.as_ref()).chain([&withheld]);
         let assigned = self.brain.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
         match assigned {
             Ok(assignment) => {
@@ -395,6 +456,13 @@ impl Turn<'_> {
             .collect();
         for allocation in unwanted {
             self.stop(allocation);
+        }
+        for (allocation, epoch) in list.leaving.iter().copied() {
+            let said = ReportItem::Released { allocation, epoch };
+            let known = self.subject(allocation, epoch).is_some() || self.brain.released.contains(&(allocation, epoch));
+            if !known && !self.brain.unswept.contains(&allocation) && !self.brain.outbox.contains(&said) {
+                self.gone(allocation, epoch);
+            }
         }
         for share in &list.shares {
             let (allocation, epoch) = (share.allocation, share.epoch);

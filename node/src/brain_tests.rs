@@ -19,11 +19,17 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
         requeue_count: 0,
         vni: None,
+        run_lease_ms: None,
     }
 }
 
 fn list(revision: u64, shares: Vec<DesiredShare>) -> Event {
-    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares })
+    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, ..DesiredList::default() })
+}
+
+/// A list that also names claims which are over.
+fn list_of(revision: u64, shares: Vec<DesiredShare>, leaving: Vec<(AllocationId, Epoch)>) -> Event {
+    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, leaving, wipe: None })
 }
 
 fn step(brain: &mut Brain, event: Event) -> Vec<Action> {
@@ -190,6 +196,33 @@ fn a_node_without_memory_keeps_what_it_found_until_the_quorum_says_otherwise() {
     assert_eq!(Brain::new("n0".parse().unwrap()).found(), None);
 }
 
+#[test]
+fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
+    let mut b = brain();
+    let released = |b: &Brain| b.reports().map(|r| r.item).collect::<Vec<_>>();
+    let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
+    step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
+    assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed]))), ["report", "prepare"]);
+    let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1) };
+    assert_eq!(released(&b), [said]);
+    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });
+    step(&mut b, list_of(2, vec![here], vec![missed]));
+    assert_eq!(released(&b), [], "a list from before the report was heard");
+
+    // What lives on here though nobody knows it is not free.
+    b.could_not_end(BTreeSet::from([alloc(3)]));
+    step(&mut b, list_of(3, vec![share(2, 1, AllocationState::Staging, 1)], vec![(alloc(3), Epoch(1))]));
+    assert_eq!(released(&b), []);
+
+    // What is here goes first, and is then said to be gone.
+    let here = (alloc(2), Epoch(1));
+    assert_eq!(names(&step(&mut b, list_of(4, vec![], vec![here]))), ["stop"]);
+    assert_eq!(released(&b), []);
+    step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1) })), ["report"]);
+    assert_eq!(released(&b).len(), 1);
+}
+
 /// What the world around a brain looks like: which allocations have processes here, and what was promised.
 #[derive(Default)]
 struct World {
@@ -228,6 +261,8 @@ impl World {
 #[derive(Clone, Debug)]
 enum Step {
     List(Vec<(u8, u8, bool)>),
+    /// Claimed and ended before this node heard of it.
+    Missed(u8, u8),
     Answer(u8),
     End(u8),
     /// The agent is killed after this many of the records of the next step reached the disk.
@@ -237,6 +272,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let one = prop_oneof![
         3 => proptest::collection::vec((0u8..4, 1u8..4, any::<bool>()), 0..4).prop_map(Step::List),
+        1 => (0u8..4, 4u8..6).prop_map(|(n, epoch)| Step::Missed(n, epoch)),
         6 => any::<u8>().prop_map(Step::Answer),
         2 => (0u8..4).prop_map(Step::End),
         2 => any::<u8>().prop_map(Step::Crash),
@@ -246,7 +282,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     /// From any history with crashes between any two records: once the world answers, what runs is what the last list wants
-    /// (but for what ended), nothing else is left, replay gives the same state, and no (allocation, epoch) runs twice after it was gone.
+    /// (but for what ended), nothing else is left, replay gives the same state, no (allocation, epoch) runs twice after it was gone, and
+    /// of every claim that is over the quorum is told that the node is free of it.
     #[test]
     fn the_node_converges_from_any_crash_point(history in steps()) {
         let mut brain = brain();
@@ -256,6 +293,12 @@ proptest! {
         let mut gone: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
         let mut ended: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
         let mut last: Vec<DesiredShare> = Vec::new();
+        let mut held: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
+        let leaving = |held: &BTreeSet<(AllocationId, Epoch)>, last: &[DesiredShare], brain: &Brain| {
+            let over = held.iter().filter(|(id, epoch)| !last.iter().any(|s| s.allocation == *id && s.epoch == *epoch));
+            let said = |(allocation, epoch)| brain.reports().any(|r| r.item == ReportItem::Released { allocation, epoch });
+            over.copied().filter(|claim| !said(*claim)).collect::<Vec<_>>()
+        };
         let mut cut: Option<usize> = None;
         let mut all = history;
         all.extend((0..200).map(|_| Step::Answer(0)));
@@ -269,7 +312,13 @@ proptest! {
                         by_id.insert(n, share(u128::from(n), u64::from(epoch), state, 2));
                     }
                     last = by_id.into_values().collect();
-                    list(revision, last.clone())
+                    held.extend(last.iter().map(|s| (s.allocation, s.epoch)));
+                    list_of(revision, last.clone(), leaving(&held, &last, &brain))
+                }
+                Step::Missed(n, epoch) => {
+                    revision += 1;
+                    held.insert((alloc(u128::from(n)), Epoch(u64::from(epoch))));
+                    list_of(revision, last.clone(), leaving(&held, &last, &brain))
                 }
                 Step::Answer(i) => {
                     if world.pending.is_empty() { continue }
@@ -308,7 +357,7 @@ proptest! {
                 // The session comes back and says its list again; a newer revision than any seen.
                 revision += 1;
                 let (mut records, mut actions) = (Vec::new(), Vec::new());
-                brain.handle(list(revision, last.clone()), &mut records, &mut actions);
+                brain.handle(list_of(revision, last.clone(), leaving(&held, &last, &brain)), &mut records, &mut actions);
                 disk.extend(records);
                 world.act(actions);
                 continue;
@@ -324,6 +373,7 @@ proptest! {
             world.act(actions);
         }
         prop_assert!(world.pending.is_empty());
+        prop_assert_eq!(leaving(&held, &last, &brain), vec![], "the quorum holds it for this node for ever");
         let mut replayed = self::brain();
         for record in &disk { replayed.replay(record.clone()); }
         prop_assert_eq!(&replayed, &brain);
@@ -355,4 +405,35 @@ proptest! {
         prop_assert_eq!(names(&step(&mut brain, list(2, shares))), Vec::<&str>::new());
         prop_assert_eq!(before, brain.locals().cloned().collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is_back() {
+    let mut brain = brain();
+    let shares = |ids: &[u128]| ids.iter().map(|n| share(*n, 1, AllocationState::Staging, 1)).collect::<Vec<_>>();
+    step(&mut brain, list(1, shares(&[1, 2])));
+    let gpu_of = |brain: &Brain, n| brain.local(alloc(n)).unwrap().assignment.clone().unwrap().gpus.into_iter().next().unwrap();
+    let lost = gpu_of(&brain, 1);
+    let topology = crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]);
+    let now = |why: &str| GpusNow {
+        topology: topology.clone(),
+        lost: if why.is_empty() { BTreeMap::new() } else { BTreeMap::from([(lost.clone(), why.to_owned())]) },
+        withheld: if why.is_empty() { BTreeSet::new() } else { BTreeSet::from([lost.clone()]) },
+    };
+    let actions = step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))));
+    assert_eq!(names(&actions), ["report", "stop"]);
+    let told: Vec<String> = brain.reports().map(|r| format!("{:?}", r.item)).collect();
+    assert!(told.len() == 1 && told[0].contains("its GPU 3b:00.0 is lost"), "{told:?}");
+    assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
+    // Said again it is no other loss.
+    assert_eq!(names(&step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))))), [] as [&str; 0]);
+    step(&mut brain, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) });
+    step(&mut brain, Event::Undone { allocation: alloc(1), epoch: Epoch(1) });
+    step(&mut brain, list(2, shares(&[2, 3, 4, 5])));
+    assert!([2, 3, 4].iter().all(|n| gpu_of(&brain, *n) != lost));
+    assert_eq!(brain.local(alloc(5)).unwrap().phase, Phase::Undoing, "there are three");
+    step(&mut brain, Event::Undone { allocation: alloc(5), epoch: Epoch(1) });
+    step(&mut brain, Event::Gpus(Box::new(now(""))));
+    step(&mut brain, list(3, shares(&[2, 3, 4, 6])));
+    assert_eq!(gpu_of(&brain, 6), lost);
 }

@@ -3,6 +3,7 @@
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The code of a launch that lost a part: a failure of ours, not the program's.
 pub const LOST_CODE: i32 = 125;
@@ -33,13 +34,28 @@ pub struct LaunchEnd {
     pub walltime_over: bool,
     /// It was brought down because memory was over: where, and what was killed.
     pub out_of_memory: Option<(NodeId, MemoryKill)>,
+    /// The ranks that did not end with 0, ascending.
+    pub bad: Arc<BTreeMap<u32, RankEnd>>,
+}
+
+/// How one rank ended, as far as its launch's head knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankEnd {
+    /// As its node said.
+    Ended(RankOutcome),
+    /// Its node was lost with it.
+    Lost,
 }
 
 /// The head's state of one launch.
 #[derive(Clone, Debug)]
 pub struct LaunchHead {
     spec: LaunchSpec,
+    /// Of each rank, the place of its node in the launch's list.
+    places: Vec<usize>,
     outcomes: BTreeMap<u32, RankOutcome>,
+    /// Of each node, how many of its ranks live.
+    living: Vec<u32>,
     lost: Vec<bool>,
     aborted: Option<(i32, String)>,
     walltime_over: bool,
@@ -50,7 +66,9 @@ impl LaunchHead {
     /// A launch that is just beginning.
     pub fn new(spec: LaunchSpec) -> Self {
         let lost = vec![false; spec.nodes.len()];
-        Self { spec, outcomes: BTreeMap::new(), lost, aborted: None, walltime_over: false, out_of_memory: None }
+        let living = spec.nodes.iter().map(|n| n.count).collect();
+        let places = spec.runs().iter().flat_map(|run| std::iter::repeat_n(run.node, run.count as usize)).collect();
+        Self { spec, places, outcomes: BTreeMap::new(), living, lost, aborted: None, walltime_over: false, out_of_memory: None }
     }
 
     /// The launch.
@@ -63,10 +81,16 @@ impl LaunchHead {
         let ranks = self.spec.nodes.get(part)?;
         match event {
             PartEvent::RankEnded { rank, outcome } => {
-                if (ranks.first..ranks.first + ranks.count).contains(&rank) {
-                    self.outcomes.entry(rank).or_insert(outcome);
+                let is_its_own = self.places.get(rank as usize) == Some(&part);
+                if !is_its_own || self.outcomes.contains_key(&rank) {
+                    return None;
                 }
-                None
+                self.outcomes.insert(rank, outcome);
+                self.living[part] -= 1;
+                // What ends because its time is over does so everywhere.
+                let kills = self.spec.kill_on_bad_exit && outcome.code() != 0 && !self.walltime_over;
+                let why = || format!("rank {rank} on {} {}", self.spec.nodes[part].node, told(outcome));
+                if kills { self.abort(outcome.code(), why()) } else { None }
             }
             PartEvent::WalltimeOver => {
                 self.walltime_over = true;
@@ -105,27 +129,41 @@ impl LaunchHead {
 
     /// How the launch ended, once every rank did.
     pub fn end(&self) -> Option<LaunchEnd> {
-        let over = self
-            .spec
-            .nodes
-            .iter()
-            .zip(&self.lost)
-            .all(|(n, lost)| *lost || (n.first..n.first + n.count).all(|r| self.outcomes.contains_key(&r)));
+        let over = self.living.iter().zip(&self.lost).all(|(living, lost)| *lost || *living == 0);
         over.then(|| {
             let highest = self.outcomes.values().map(|o| o.code()).max().unwrap_or(0);
             let (code, aborted) = match &self.aborted {
                 Some((code, why)) => (if *code == 0 { 1 } else { *code }, Some(why.clone())),
                 None => (highest, None),
             };
-            LaunchEnd { code, aborted, walltime_over: self.walltime_over, out_of_memory: self.out_of_memory.clone() }
+            let bad = Arc::new(self.bad());
+            LaunchEnd { code, aborted, walltime_over: self.walltime_over, out_of_memory: self.out_of_memory.clone(), bad }
         })
+    }
+
+    fn bad(&self) -> BTreeMap<u32, RankEnd> {
+        let end = |rank| match self.outcomes.get(&rank) {
+            Some(RankOutcome::Exited { code: 0 }) => None,
+            Some(outcome) => Some((rank, RankEnd::Ended(*outcome))),
+            None => Some((rank, RankEnd::Lost)),
+        };
+        (0..self.spec.size()).filter_map(end).collect()
+    }
+}
+
+fn told(outcome: RankOutcome) -> String {
+    match outcome {
+        RankOutcome::Exited { code } => format!("exited with code {code}"),
+        RankOutcome::Signalled { signal } => format!("was killed by signal {signal}"),
+        RankOutcome::NotStarted { code: 127 } => "could not be started: there is no such program".to_owned(),
+        RankOutcome::NotStarted { .. } => "could not be started".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks, RankBinding};
+    use lattice_model::{AllocationId, Distribution, Epoch, LaunchId, LaunchShape, NodeRanks, RankBinding};
 
     fn head(counts: &[u32]) -> LaunchHead {
         let mut first = 0;
@@ -149,7 +187,14 @@ mod tests {
             nodes,
             pty: None,
             binding: RankBinding::default(),
+            shape: LaunchShape::default(),
+            kill_on_bad_exit: false,
         })
+    }
+
+    fn shaped(counts: &[u32], distribution: Distribution) -> LaunchHead {
+        let spec = LaunchSpec { kill_on_bad_exit: true, ..head(counts).spec };
+        LaunchHead::new(spec.shaped(LaunchShape { distribution, ..LaunchShape::default() }).unwrap())
     }
 
     fn exited(rank: u32, code: u8) -> PartEvent {
@@ -163,7 +208,31 @@ mod tests {
         assert_eq!(h.handle(1, exited(2, 3)), None);
         assert_eq!(h.end(), None);
         h.handle(0, PartEvent::RankEnded { rank: 1, outcome: RankOutcome::Signalled { signal: 9 } });
-        assert_eq!(h.end(), Some(LaunchEnd { code: 137, aborted: None, walltime_over: false, out_of_memory: None }));
+        let end = h.end().unwrap();
+        assert_eq!((end.code, &end.aborted, end.walltime_over), (137, &None, false));
+        let bad = [(1, RankEnd::Ended(RankOutcome::Signalled { signal: 9 })), (2, RankEnd::Ended(RankOutcome::Exited { code: 3 }))];
+        assert_eq!(*end.bad, BTreeMap::from(bad));
+    }
+
+    #[test]
+    fn a_bad_end_brings_the_others_down_where_that_is_asked_for() {
+        let mut h = shaped(&[2, 2], Distribution::Cyclic);
+        assert_eq!(h.handle(1, exited(1, 0)), None);
+        assert_eq!(h.handle(1, exited(2, 5)), None, "rank 2 is the first node's");
+        let abort = Some((5, "rank 2 on n0 exited with code 5".to_owned()));
+        assert_eq!(h.handle(0, exited(2, 5)), abort);
+        assert_eq!(h.handle(0, exited(2, 5)), None, "told again after a reconnect");
+        let terminated = |rank| PartEvent::RankEnded { rank, outcome: RankOutcome::Signalled { signal: 15 } };
+        assert_eq!(h.handle(1, terminated(3)), None);
+        assert_eq!(h.end(), None);
+        h.handle(0, terminated(0));
+        assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((5, abort.map(|(_, why)| why))));
+        // The last one's end brings nothing down, and those whose time is over do not either.
+        let mut h = shaped(&[1], Distribution::Block);
+        assert_eq!(h.handle(0, exited(0, 1)), None);
+        let mut h = shaped(&[2], Distribution::Block);
+        h.handle(0, PartEvent::WalltimeOver);
+        assert_eq!(h.handle(0, terminated(0)), None);
     }
 
     #[test]

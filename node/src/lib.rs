@@ -9,12 +9,14 @@
 
 mod assign;
 mod brain;
+pub mod device_health;
+pub mod health;
 mod launch;
 mod probe;
 mod record;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
-pub use brain::{Action, Brain, Event, Local, Phase};
-pub use launch::{LaunchEnd, LaunchHead, PartEvent};
+pub use brain::{Action, Brain, Event, GpusNow, Local, Phase};
+pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
 pub use record::Record;

@@ -1,13 +1,19 @@
-//! The key-value space of a launch, as one node sees it.
+//! The key-value space of a launch, as one node sees it, and what else has keys and values there.
 
 use crate::blob::{self, CorruptBlob};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use thiserror::Error;
 
 /// The most keys in a launch.
 pub const KEYS_MAX: usize = 1 << 20;
 /// The most bytes of keys and values in a launch.
 pub const KVS_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The most node attributes of a launch on one node, and the most names that it has published.
+const SMALL_KEYS_MAX: usize = 1 << 14;
+/// The most bytes of these.
+const SMALL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Pairs that did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -24,13 +30,26 @@ pub(crate) enum MergeError {
 }
 
 /// Keys with their values; a later put replaces an earlier one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kvs {
     pairs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     bytes: usize,
+    keys_max: usize,
+    bytes_max: usize,
+}
+
+impl Default for Kvs {
+    fn default() -> Self {
+        Self { pairs: BTreeMap::new(), bytes: 0, keys_max: KEYS_MAX, bytes_max: KVS_BYTES_MAX }
+    }
 }
 
 impl Kvs {
+    /// For what never leaves its node.
+    pub(crate) fn small() -> Self {
+        Self { keys_max: SMALL_KEYS_MAX, bytes_max: SMALL_BYTES_MAX, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.pairs.get(key).map(|value| &**value)
     }
@@ -39,7 +58,7 @@ impl Kvs {
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), KvsFull> {
         if let Some(held) = self.pairs.get_mut(key) {
             let bytes = self.bytes - held.len() + value.len();
-            if bytes > KVS_BYTES_MAX {
+            if bytes > self.bytes_max {
                 return Err(KvsFull);
             }
             *held = value.into();
@@ -47,12 +66,40 @@ impl Kvs {
             return Ok(());
         }
         let bytes = self.bytes + key.len() + value.len();
-        if self.pairs.len() >= KEYS_MAX || bytes > KVS_BYTES_MAX {
+        if self.pairs.len() >= self.keys_max || bytes > self.bytes_max {
             return Err(KvsFull);
         }
         self.pairs.insert(key.into(), value.into());
         self.bytes = bytes;
         Ok(())
+    }
+
+    /// Takes a pair out; whether it was there.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        let Some(value) = self.pairs.remove(key) else { return false };
+        self.bytes -= key.len() + value.len();
+        true
+    }
+
+    /// Takes out all pairs whose key begins so.
+    pub(crate) fn remove_all(&mut self, prefix: &[u8]) {
+        let begin = (Bound::Included(prefix), Bound::Unbounded);
+        let keys: Vec<_> =
+            self.pairs.range::<[u8], _>(begin).map(|(key, _)| key.clone()).take_while(|key| key.starts_with(prefix)).collect();
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
+    /// The pair with this number in the order of keys. The number takes time: who asks for one after the other uses [`Self::after`].
+    pub(crate) fn nth(&self, number: usize) -> Option<(&[u8], &[u8])> {
+        self.pairs.iter().nth(number).map(|(key, value)| (&**key, &**value))
+    }
+
+    /// The first pair behind this key.
+    pub(crate) fn after(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
+        let behind = (Bound::Excluded(key), Bound::Unbounded);
+        self.pairs.range::<[u8], _>(behind).next().map(|(key, value)| (&**key, &**value))
     }
 
     /// Puts all pairs of a blob. A corrupt blob changes nothing; one that does not fit may be in half.
@@ -78,6 +125,28 @@ mod tests {
         kvs.put(b"bb", b"").unwrap();
         assert_eq!((kvs.get(b"a"), kvs.get(b"bb"), kvs.get(b"c")), (Some(&b"1"[..]), Some(&b""[..]), None));
         assert_eq!(kvs.bytes, 4);
+    }
+
+    #[test]
+    fn pairs_go_one_by_one_and_by_how_they_begin() {
+        let mut kvs = Kvs::default();
+        for key in ["a", "ra", "rb", "s"] {
+            kvs.put(key.as_bytes(), b"1").unwrap();
+        }
+        assert_eq!((kvs.nth(1), kvs.after(b"ra"), kvs.after(b"s"), kvs.nth(4)), (Some((&b"ra"[..], &b"1"[..])), kvs.nth(2), None, None));
+        kvs.remove_all(b"r");
+        assert_eq!((kvs.nth(1), kvs.bytes), (Some((&b"s"[..], &b"1"[..])), 4));
+        assert!(kvs.remove(b"s") && !kvs.remove(b"s"));
+        assert_eq!((kvs.nth(1), kvs.bytes), (None, 2));
+    }
+
+    #[test]
+    fn what_stays_on_a_node_is_bounded_more_narrowly() {
+        let mut kvs = Kvs::small();
+        let fits = (0..SMALL_KEYS_MAX + 1).take_while(|key| kvs.put(&key.to_le_bytes(), b"").is_ok()).count();
+        assert_eq!(fits, SMALL_KEYS_MAX);
+        let mut kvs = Kvs::small();
+        assert_eq!(kvs.put(b"k", &vec![0; SMALL_BYTES_MAX]), Err(KvsFull));
     }
 
     #[test]

@@ -1,37 +1,45 @@
-//! How the ranks of a launch find each other: the Process Management Interface, version 1, as a pure core.
+//! How the ranks of a launch find each other: the Process Management Interface, versions 1 and 2, as a pure
+//! core.
 //!
 //! ```text
 //!   rank ──socket──▶ Event::Bytes ┐            ┌ Action::Send ──▶ rank
 //!   rank closes, ends ────────────┤            │
 //!                                 ├─ Server ───┼ Action::Fence ─▶ ┐ from every node's Server
-//!   head's merge ─ Event::FenceDone            │                  ├─ FenceHub (at the head) ─▶ FenceMerged
+//!   head's merge ─ Event::FenceDone            │                  ├─ FenceHubs, up to the head's ─▶ FenceMerged
 //!                                 └            └ Action::Abort    ┘ back to every node's Server
 //! ```
 //!
 //! One [`Server`] serves all ranks of one launch on one node; it lives in the shim, because a rank keeps its
-//! connection from `MPI_Init` to `MPI_Finalize` while agents come and go. One [`FenceHub`] per launch lives in the
-//! agent of the launch's first node; it may be lost at any moment and be built anew from what the servers
-//! [replay](Server::replay).
+//! connection from `MPI_Init` to `MPI_Finalize` while agents come and go. [`FenceHub`]s live in the agents: one in each
+//! that others of the launch's [tree](Subtree) are below. Any of them may be lost at any moment and be built anew from what
+//! the servers [replay](Server::replay).
 //!
 //! A fence is numbered from 1. A node's contribution is a *blob*: the pairs that its ranks have put since the
-//! last fence, as a plain sequence of records, so that blobs joined end to end are the blob of both. A star merges
-//! them today; a tree of hubs can, with the same frames.
+//! last fence, as a plain sequence of records, so that blobs joined end to end are the blob of both: only the servers look
+//! into them.
 //!
-//! The wire is PMI-1 (source: the grammar `src/pmi/maint/pmi-1.1.txt` of MPICH, and what Debian's MPICH 4.0.2
-//! sends). PMI-2 is recognised by its first line and refused by name.
+//! A rank's first line tells which version it speaks. The wires are PMI-1 (source: the grammar `src/pmi/maint/pmi-1.1.txt` of
+//! MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2 (`pmi-2.0.txt` there, and what Slurm's `libpmi2` sends).
 
 #![forbid(unsafe_code)]
 
 mod blob;
+pub mod bridge;
 mod hub;
 mod job;
 mod kvs;
+mod message;
+mod pmix;
 mod server;
+mod tree;
 mod wire;
 
 pub use blob::{BLOB_BYTES_MAX, CorruptBlob};
-pub use hub::{FenceHub, FenceMerged, FenceRefused};
-pub use job::{Job, process_mapping, rank_environment};
+pub use hub::{Contributed, FenceHub, FenceMerged, FenceRefused};
+pub use job::{Job, Way, process_mapping, rank_environment};
 pub use kvs::{KEYS_MAX, KVS_BYTES_MAX};
+pub use message::MESSAGE_BYTES_MAX;
+pub use pmix::{PmixAction, PmixEvent, PmixServer};
 pub use server::{Action, Event, Server};
+pub use tree::{FANOUT_MAX, FANOUT_MIN, Subtree, fanout_for};
 pub use wire::{KEY_BYTES_MAX, KVSNAME_BYTES_MAX, LINE_BYTES_MAX, MAPPING_BYTES_MAX, VALUE_BYTES_MAX};

@@ -3,29 +3,39 @@
 //! ```text
 //!                 init                 finalize
 //!      Fresh ────────────▶ Joined ─────────────────▶ Finalized
-//!        │                 │  ▲ │  ▲
-//!        │       barrier_in│  │ │  │ endcmd
-//!  closed│                 ▼  │ ▼  │
+//!        │                 │  ▲ │  ▲ ╲ abort, of PMI-2
+//!        │ barrier_in, ring│  │ │  │  ╰─────────────▶ Aborting
+//!  closed│ kvs-fence       ▼  │ ▼  │ endcmd
 //!  ended │             Fenced ┘ Spawning
 //!        ▼
-//!      Left            closed or ended in Joined, Fenced, Spawning: the launch is aborted
+//!      Left            closed or ended in Joined, Fenced, Spawning, Aborting: the launch is aborted
 //! ```
 //!
+//! The first line that a rank says tells its version of PMI; what it says after that is read by [`version1`] or [`version2`].
+//! Both have one key-value space, one fence and one life, so that a launch may have ranks of either.
+//!
 //! Such an abort has the code that the rank ended with, as Hydra's has: it is what people look for. A rank that ended
-//! with 0 in the middle of MPI did not succeed either; its launch fails with 1.
+//! with 0 in the middle of MPI did not succeed either; its launch fails with 1. An abort of PMI-2 tells no code, and its client
+//! ends with one: it is waited for as that of a rank that closed its socket.
 //!
 //! A fence needs every rank of the launch. A rank that left without `init`, or that is finalized, comes to none
 //! any more: as soon as it and a rank that waits in a fence are known here, the launch is aborted, because that rank
 //! would wait for ever. (When the two are on different nodes, the head sees it: [`FenceHub::waiting_for`] names the node.)
+//! Likewise when ranks wait for a node attribute and no rank of the node is left that could put it.
+//!
+//! A ring is a fence at which each rank has put its value under a key that no rank can say ([`RING_PREFIX`]).
 //!
 //! [`FenceHub::waiting_for`]: crate::FenceHub::waiting_for
 
+mod version1;
+mod version2;
+
 use crate::blob::{self, BLOB_BYTES_MAX};
-use crate::job::Job;
+use crate::job::{Job, ranks_of_hosts};
 use crate::kvs::Kvs;
-use crate::wire::{
-    self, Command, Excerpt, KEY_BYTES_MAX, Key, KeyRefused, LINE_BYTES_MAX, MAPPING_BYTES_MAX, MAPPING_KEY, Reply, VALUE_BYTES_MAX,
-};
+use crate::message::{self, Answer, Garbage, LENGTH_BYTES};
+use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, LINE_BYTES_MAX, MAPPING_KEY, NameRefused, Reply, VALUE_BYTES_MAX};
+use std::cell::OnceCell;
 use std::fmt;
 
 /// What happened. Events of a `local` outside of the node's ranks are ignored.
@@ -48,6 +58,8 @@ pub enum Event<'a> {
 pub enum Action {
     /// Write to a rank's socket.
     Send { local: u32, bytes: Vec<u8> },
+    /// A rank has said its last: say [`Exited`](Event::Exited) when its process ends in a moment, else [`Closed`](Event::Closed).
+    LastWords { local: u32 },
     /// All ranks of this node came to fence `number` (from 1): take the pairs put since the last fence to the head.
     /// Never said where one node has all ranks.
     Fence { number: u32, blob: Vec<u8> },
@@ -61,8 +73,11 @@ const ABORT_CODE: i32 = 1;
 /// Codes that stand for a signal: 128 + 1 to 64.
 const SIGNAL_CODES: std::ops::RangeInclusive<i32> = 129..=192;
 
+/// How keys begin under which ranks put their value for a ring.
+const RING_PREFIX: &[u8] = b"\0ring ";
+
 /// How far a rank is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Has said nothing: perhaps an ordinary program.
     Fresh,
@@ -71,18 +86,61 @@ enum Phase {
     /// Between init and finalize.
     Joined,
     /// Waits for the end of a fence.
-    Fenced,
+    Fenced(Gathering),
     /// In the middle of a spawn command: this many of so many were said.
     Spawning { total: u32, so_far: u32 },
+    /// Said abort and no code.
+    Aborting { said: String },
     /// Said finalize.
     Finalized,
+}
+
+/// As what a rank came to a fence, and how it wants its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Gathering {
+    /// Of PMI-1.
+    Barrier,
+    /// Of PMI-2, by a thread where its client has several.
+    Fence { thread: Option<Vec<u8>> },
+    /// The same, with the values of its neighbours.
+    Ring { thread: Option<Vec<u8>> },
+}
+
+/// Which version of PMI a rank speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Lines. Also before it said which one.
+    One,
+    /// Messages.
+    Two,
 }
 
 #[derive(Debug)]
 struct Session {
     phase: Phase,
-    /// The beginning of a line whose end has not come, at most [`LINE_BYTES_MAX`].
+    version: Version,
+    /// The beginning of a line or message whose end has not come, at most as long as these may be.
     held: Vec<u8>,
+    /// Node attributes that it waits for.
+    waits: Vec<version2::Wait>,
+    /// The number that its next `getbyidx` has when it goes through all pairs, and the key before that.
+    by_index: Option<(usize, Box<[u8]>)>,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self { phase: Phase::Fresh, version: Version::One, held: Vec::new(), waits: Vec::new(), by_index: None }
+    }
+
+    /// Whether it does nothing by itself before something else happens.
+    fn is_blocked(&self) -> bool {
+        match &self.phase {
+            Phase::Left | Phase::Finalized | Phase::Fenced(Gathering::Barrier) => true,
+            Phase::Fenced(Gathering::Fence { thread } | Gathering::Ring { thread }) => thread.is_none(),
+            Phase::Joined => self.waits.iter().any(|wait| wait.thread.is_none()),
+            Phase::Fresh | Phase::Spawning { .. } | Phase::Aborting { .. } => false,
+        }
+    }
 }
 
 /// What this node gave to a fence.
@@ -115,6 +173,12 @@ pub struct Server {
     job: Job,
     ranks: Vec<Session>,
     kvs: Kvs,
+    /// What ranks of this node put for each other.
+    attributes: Kvs,
+    /// Services and their ports, where one node has all ranks.
+    names: Kvs,
+    /// Which ranks each host has, as all of them are told: made when the first one asks.
+    hosts: OnceCell<(usize, String)>,
     /// Pairs put here since the last fence, as a blob; empty where one node has all ranks.
     fresh: Vec<u8>,
     /// Fences completed so far.
@@ -127,8 +191,20 @@ pub struct Server {
 impl Server {
     /// A server whose ranks have said nothing yet.
     pub fn new(job: Job) -> Self {
-        let ranks = (0..job.count).map(|_| Session { phase: Phase::Fresh, held: Vec::new() }).collect();
-        Self { job, ranks, kvs: Kvs::default(), fresh: Vec::new(), fences: 0, last: None, pending: None, aborted: None }
+        let ranks = (0..job.count).map(|_| Session::new()).collect();
+        Self {
+            job,
+            ranks,
+            kvs: Kvs::default(),
+            attributes: Kvs::small(),
+            names: Kvs::small(),
+            hosts: OnceCell::new(),
+            fresh: Vec::new(),
+            fences: 0,
+            last: None,
+            pending: None,
+            aborted: None,
+        }
     }
 
     /// Takes an event; what is to be done is appended to `out`. After an abort nothing happens any more.
@@ -143,6 +219,7 @@ impl Server {
             Event::Bytes { .. } | Event::Closed { .. } | Event::Exited { .. } => {}
             Event::FenceDone { number, blob } => self.fence_done(number, blob, out),
         }
+        self.check_waits(out);
     }
 
     /// All that an agent or a head that lost its memory must be told again: the contributions to the last completed and to
@@ -153,106 +230,31 @@ impl Server {
         fences.chain(abort).collect()
     }
 
+    /// The ranks here that have not come to the fence in which others wait, wherever those are.
+    pub fn absent(&self) -> Vec<u32> {
+        let absent = (0u32..).zip(&self.ranks).filter(|(_, session)| !matches!(session.phase, Phase::Fenced(_)));
+        absent.map(|(local, _)| self.job.rank(local)).collect()
+    }
+
     fn bytes(&mut self, local: u32, mut data: &[u8], out: &mut Vec<Action>) {
         let mut held = std::mem::take(&mut self.session(local).held);
-        while self.aborted.is_none() {
-            let end = data.iter().position(|byte| *byte == b'\n');
-            let piece = &data[..end.unwrap_or(data.len())];
-            if held.len() + piece.len() > LINE_BYTES_MAX {
-                let why = format!("sent a line of more than {LINE_BYTES_MAX} bytes, which is not PMI");
-                return self.abort_for(local, ABORT_CODE, &why, out);
+        while self.aborted.is_none() && !matches!(self.session(local).phase, Phase::Aborting { .. }) {
+            let version = self.session(local).version;
+            let whole = match version {
+                Version::One => take_line(&mut held, &mut data),
+                Version::Two => take_message(&mut held, &mut data).map_err(|garbage| garbage.to_string()),
+            };
+            match (whole, version) {
+                (Err(why), _) => return self.abort_for(local, ABORT_CODE, &why, out),
+                (Ok(false), _) => break,
+                (Ok(true), Version::One) => self.line(local, &held, out),
+                (Ok(true), Version::Two) => self.message(local, &held[LENGTH_BYTES..], out),
             }
-            held.extend_from_slice(piece);
-            let Some(end) = end else { break };
-            self.line(local, &held, out);
             held.clear();
-            data = &data[end + 1..];
+            // As if each had come by itself.
+            self.check_waits(out);
         }
         self.session(local).held = held;
-    }
-
-    fn line(&mut self, local: u32, line: &[u8], out: &mut Vec<Action>) {
-        if let Phase::Spawning { total, so_far } = self.session(local).phase {
-            return self.spawn_line(local, line, total, so_far, out);
-        }
-        match wire::parse(line) {
-            Ok(command) => self.command(local, command, out),
-            Err(garbage) => self.abort_for(local, ABORT_CODE, &garbage.to_string(), out),
-        }
-    }
-
-    fn command(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
-        if let Command::Abort { code, message } = command {
-            let said = message.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
-            return self.abort_for(local, code, &format!("aborted the launch with code {code}{said}"), out);
-        }
-        match (self.session(local).phase, command) {
-            (Phase::Fresh, Command::Init { version, subversion }) => self.init(local, version, subversion, out),
-            (Phase::Fresh, _) => self.abort_for(local, ABORT_CODE, "spoke PMI before it said init", out),
-            (Phase::Left, _) => self.abort_for(local, ABORT_CODE, "ended between MPI_Init and MPI_Finalize", out),
-            (Phase::Joined | Phase::Spawning { .. }, command) => self.joined(local, command, out),
-            (Phase::Fenced, _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited in a fence", out),
-            (Phase::Finalized, _) => self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out),
-        }
-    }
-
-    fn init(&mut self, local: u32, version: u32, subversion: u32, out: &mut Vec<Action>) {
-        match version {
-            1 => {
-                self.session(local).phase = Phase::Joined;
-                send(local, Reply::Init { version: 1, subversion: 1, rc: 0 }, out);
-            }
-            2 => {
-                send(local, Reply::Init { version, subversion, rc: -1 }, out);
-                let why = "speaks PMI-2, which comes in a later version of Lattice: use an MPI library that speaks PMI-1, \
-                           as the distribution's MPICH does";
-                self.abort_for(local, ABORT_CODE, why, out);
-            }
-            _ => {
-                send(local, Reply::Init { version: 1, subversion: 1, rc: -1 }, out);
-                self.abort_for(local, ABORT_CODE, &format!("speaks PMI version {version}; this server speaks 1"), out);
-            }
-        }
-    }
-
-    fn joined(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
-        match command {
-            Command::Init { .. } => self.abort_for(local, ABORT_CODE, "said init twice", out),
-            Command::GetMaxes => send(local, Reply::Maxes, out),
-            Command::GetAppnum => send(local, Reply::Appnum, out),
-            Command::GetMyKvsname => send(local, Reply::MyKvsname(&self.job.kvsname), out),
-            Command::GetUniverseSize => send(local, Reply::UniverseSize(self.job.size), out),
-            Command::Put { pair, value } => {
-                let result = self.put(pair, value);
-                send(local, Reply::Put(result), out);
-            }
-            Command::Get { pair } => send(local, self.get(pair), out),
-            Command::GetByIndex => send(local, Reply::NoIndex, out),
-            Command::Name(command) => send(local, Reply::NoName(command), out),
-            Command::SpawnBegin => self.session(local).phase = Phase::Spawning { total: 1, so_far: 1 },
-            Command::BarrierIn => {
-                self.session(local).phase = Phase::Fenced;
-                self.fence_moved(out);
-            }
-            Command::Finalize => {
-                self.session(local).phase = Phase::Finalized;
-                send(local, Reply::FinalizeAck, out);
-                self.fence_moved(out);
-            }
-            Command::Abort { .. } => unreachable!("answered in every phase alike"),
-        }
-    }
-
-    /// A spawn command is read to its end and refused; its arguments are nobody's business until then.
-    fn spawn_line(&mut self, local: u32, line: &[u8], total: u32, so_far: u32, out: &mut Vec<Action>) {
-        let said = |name: &[u8]| line.strip_prefix(name).and_then(wire::number);
-        let total = said(b"totspawns=").unwrap_or(total);
-        let so_far = said(b"spawnssofar=").unwrap_or(so_far);
-        let ended = line == b"endcmd";
-        self.session(local).phase = if ended { Phase::Joined } else { Phase::Spawning { total, so_far } };
-        if ended && so_far >= total {
-            send(local, Reply::NoSpawn, out);
-        }
     }
 
     fn known_key(&self, pair: Key<'_>) -> Result<(), KeyRefused> {
@@ -270,70 +272,125 @@ impl Server {
         if value.len() > VALUE_BYTES_MAX {
             return Err(KeyRefused::ValueTooLong);
         }
-        if pair.key == MAPPING_KEY {
+        if pair.key == MAPPING_KEY || pair.key.starts_with(RING_PREFIX) {
             return Err(KeyRefused::Reserved);
         }
+        self.put_known(pair.key, value)
+    }
+
+    /// Of a pair within the wire's limits.
+    fn put_known(&mut self, key: &[u8], value: &[u8]) -> Result<(), KeyRefused> {
         let travels = !self.has_all_ranks();
-        if travels && self.fresh.len() + blob::record_bytes(pair.key, value) > BLOB_BYTES_MAX {
+        if travels && self.fresh.len() + blob::record_bytes(key, value) > BLOB_BYTES_MAX {
             return Err(KeyRefused::Full);
         }
-        self.kvs.put(pair.key, value).map_err(|_| KeyRefused::Full)?;
+        self.kvs.put(key, value).map_err(|_| KeyRefused::Full)?;
         if travels {
-            blob::append(&mut self.fresh, pair.key, value);
+            blob::append(&mut self.fresh, key, value);
         }
         Ok(())
     }
 
-    fn get<'a>(&'a self, pair: Key<'a>) -> Reply<'a> {
-        let key = pair.key;
-        if let Err(why) = self.known_key(pair) {
-            return Reply::NotGot { key, why };
+    /// `mapping_bytes_max`: the longest mapping that such a client can read.
+    fn get(&self, pair: Key<'_>, mapping_bytes_max: usize) -> Result<&[u8], KeyRefused> {
+        self.known_key(pair)?;
+        let value = if pair.key == MAPPING_KEY { self.mapping(mapping_bytes_max) } else { self.kvs.get(pair.key) };
+        value.ok_or(KeyRefused::NotFound)
+    }
+
+    fn mapping(&self, bytes_max: usize) -> Option<&[u8]> {
+        Some(self.job.mapping.as_bytes()).filter(|mapping| mapping.len() <= bytes_max)
+    }
+
+    /// The number of hosts, and their ranks.
+    fn hosts(&self) -> (usize, &str) {
+        let (hosts, text) = self.hosts.get_or_init(|| ranks_of_hosts(&self.job.nodes, &self.job.runs));
+        (*hosts, text)
+    }
+
+    fn publish(&mut self, name: &[u8], port: &[u8]) -> Result<(), NameRefused> {
+        self.has_names()?;
+        if !(1..=VALUE_BYTES_MAX).contains(&name.len()) || !(1..=VALUE_BYTES_MAX).contains(&port.len()) {
+            return Err(NameRefused::BadLength);
         }
-        let value = if key == MAPPING_KEY {
-            Some(self.job.mapping.as_bytes()).filter(|mapping| mapping.len() <= MAPPING_BYTES_MAX)
-        } else {
-            self.kvs.get(key)
-        };
-        value.map_or(Reply::NotGot { key, why: KeyRefused::NotFound }, Reply::Got)
+        if self.names.get(name).is_some() {
+            return Err(NameRefused::Published);
+        }
+        self.names.put(name, port).map_err(|_| NameRefused::Full)
+    }
+
+    fn unpublish(&mut self, name: &[u8]) -> Result<(), NameRefused> {
+        self.has_names()?;
+        if self.names.remove(name) { Ok(()) } else { Err(NameRefused::NotPublished) }
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<&[u8], NameRefused> {
+        self.has_names()?;
+        self.names.get(name).ok_or(NameRefused::NotPublished)
+    }
+
+    fn has_names(&self) -> Result<(), NameRefused> {
+        if self.has_all_ranks() { Ok(()) } else { Err(NameRefused::SeveralNodes) }
     }
 
     fn gone(&mut self, local: u32, how: Departure, out: &mut Vec<Action>) {
-        match self.session(local).phase {
+        match &self.session(local).phase {
             Phase::Fresh => {
                 self.session(local).phase = Phase::Left;
                 self.fence_moved(out);
             }
-            Phase::Joined | Phase::Fenced | Phase::Spawning { .. } => {
+            Phase::Joined | Phase::Fenced(_) | Phase::Spawning { .. } => {
                 self.abort_for(local, how.code(), &how.to_string(), out);
+            }
+            Phase::Aborting { said } => {
+                let why = format!("aborted the launch with code {}{said}", how.code());
+                self.abort_for(local, how.code(), &why, out);
             }
             Phase::Left | Phase::Finalized => {}
         }
     }
 
+    fn finalized(&mut self, local: u32, out: &mut Vec<Action>) {
+        self.session(local).phase = Phase::Finalized;
+        self.fence_moved(out);
+    }
+
+    fn come_to_fence(&mut self, local: u32, gathering: Gathering, out: &mut Vec<Action>) {
+        self.session(local).phase = Phase::Fenced(gathering);
+        self.fence_moved(out);
+    }
+
     /// After any rank came to a fence or can come to none any more: the fence is impossible, whole, or still awaited.
     fn fence_moved(&mut self, out: &mut Vec<Action>) {
-        let find = |wanted: fn(Phase) -> bool| (0u32..).zip(&self.ranks).find(|(_, session)| wanted(session.phase)).map(|(local, _)| local);
-        let Some(waiting) = find(|phase| phase == Phase::Fenced) else { return };
+        let find =
+            |wanted: fn(&Phase) -> bool| (0u32..).zip(&self.ranks).find(|(_, session)| wanted(&session.phase)).map(|(local, _)| local);
+        let Some(waiting) = find(|phase| matches!(phase, Phase::Fenced(_))) else { return };
         let waiting = self.rank(waiting);
-        if let Some(absent) = find(|phase| phase == Phase::Left) {
+        if let Some(absent) = find(|phase| *phase == Phase::Left) {
             let why = format!(
                 "ended without MPI_Init, and rank {waiting} waits for it in a fence: every rank of a launch must call MPI_Init, or none"
             );
             return self.abort_for(absent, ABORT_CODE, &why, out);
         }
-        if let Some(absent) = find(|phase| phase == Phase::Finalized) {
+        if let Some(absent) = find(|phase| *phase == Phase::Finalized) {
             let why = format!("called MPI_Finalize, and rank {waiting} waits for it in a fence");
             return self.abort_for(absent, ABORT_CODE, &why, out);
         }
-        if self.ranks.iter().any(|session| session.phase != Phase::Fenced) {
+        if self.ranks.iter().any(|session| !matches!(session.phase, Phase::Fenced(_))) {
             return;
         }
-        if self.has_all_ranks() {
-            return self.release(out);
+        let in_ring = |phase: &Phase| matches!(phase, Phase::Fenced(Gathering::Ring { .. }));
+        if let (Some(ring), Some(fence)) = (find(in_ring), find(|phase| !matches!(phase, Phase::Fenced(Gathering::Ring { .. })))) {
+            let why = format!("came to a ring, and rank {} to a fence: neither has all ranks", self.rank(fence));
+            return self.abort_for(ring, ABORT_CODE, &why, out);
         }
         let Some(number) = self.fences.checked_add(1) else {
             return self.abort(ABORT_CODE, format!("rank {waiting} came to more than {} fences", u32::MAX), out);
         };
+        if self.has_all_ranks() {
+            self.fences = number;
+            return self.release(out);
+        }
         let contribution = Contribution { number, blob: std::mem::take(&mut self.fresh) };
         out.push(contribution.action());
         self.pending = Some(contribution);
@@ -343,7 +400,7 @@ impl Server {
         let Some(contribution) = self.pending.take_if(|pending| pending.number == number) else { return };
         self.last = Some(contribution);
         if let Err(error) = self.kvs.merge(blob) {
-            let ranks = format!("ranks {} to {}", self.job.first, self.rank(self.job.count.saturating_sub(1)));
+            let ranks = format!("ranks {} to {}", self.rank(0), self.rank(self.job.count.saturating_sub(1)));
             return self.abort(ABORT_CODE, format!("fence {number} failed for {ranks}: {error}"), out);
         }
         self.fences = number;
@@ -351,11 +408,33 @@ impl Server {
     }
 
     fn release(&mut self, out: &mut Vec<Action>) {
-        for (local, session) in (0u32..).zip(&mut self.ranks) {
-            if session.phase == Phase::Fenced {
-                session.phase = Phase::Joined;
-                send(local, Reply::BarrierOut, out);
+        for local in 0..self.job.count {
+            let session = self.session(local);
+            // Not one whose other thread said abort meanwhile.
+            let Phase::Fenced(gathering) = session.phase.clone() else { continue };
+            session.phase = Phase::Joined;
+            match gathering {
+                Gathering::Barrier => send(local, Reply::BarrierOut, out),
+                Gathering::Fence { thread } => answer(local, Answer::done(b"kvs-fence", thread.as_deref()), out),
+                Gathering::Ring { thread } => match self.ring_answer(local, thread.as_deref()) {
+                    Ok(ring) => answer(local, ring, out),
+                    Err(absent) => {
+                        let why = format!("came to a ring, and rank {absent} to a fence: neither has all ranks");
+                        return self.abort_for(local, ABORT_CODE, &why, out);
+                    }
+                },
             }
+        }
+        self.kvs.remove_all(RING_PREFIX);
+    }
+
+    /// After anything: a rank that waits for a node attribute does so for ever where none of the node is left to put it.
+    fn check_waits(&mut self, out: &mut Vec<Action>) {
+        let waiting = (0u32..).zip(&self.ranks).find_map(|(local, session)| Some((local, session.waits.first()?)));
+        let Some((local, wait)) = waiting.filter(|_| self.aborted.is_none()) else { return };
+        if self.ranks.iter().all(Session::is_blocked) {
+            let why = format!("waits for the node attribute {}, which no rank of its node is left to put", Excerpt(&wait.key));
+            self.abort_for(local, ABORT_CODE, &why, out);
         }
     }
 
@@ -374,7 +453,7 @@ impl Server {
     }
 
     fn rank(&self, local: u32) -> u64 {
-        u64::from(self.job.first) + u64::from(local)
+        u64::from(self.job.rank(local))
     }
 
     fn session(&mut self, local: u32) -> &mut Session {
@@ -416,4 +495,74 @@ impl fmt::Display for Departure {
 
 fn send(local: u32, reply: Reply<'_>, out: &mut Vec<Action>) {
     out.push(Action::Send { local, bytes: reply.line() });
+}
+
+fn answer(local: u32, answer: Answer, out: &mut Vec<Action>) {
+    out.push(Action::Send { local, bytes: answer.bytes() });
+}
+
+/// Moves a line from what came to what is held; whether it is whole. An error says what the rank did.
+fn take_line(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, String> {
+    let end = data.iter().position(|byte| *byte == b'\n');
+    let piece = &data[..end.unwrap_or(data.len())];
+    if held.len() + piece.len() > LINE_BYTES_MAX {
+        return Err(format!("sent a line of more than {LINE_BYTES_MAX} bytes, which is not PMI"));
+    }
+    held.extend_from_slice(piece);
+    *data = end.map_or(&[], |end| &data[end + 1..]);
+    Ok(end.is_some())
+}
+
+/// The same with a message and its length.
+fn take_message(held: &mut Vec<u8>, data: &mut &[u8]) -> Result<bool, Garbage> {
+    let mut take = |held: &mut Vec<u8>, wanted: usize| {
+        let (piece, rest) = data.split_at(data.len().min(wanted.saturating_sub(held.len())));
+        held.extend_from_slice(piece);
+        *data = rest;
+        held.len() == wanted
+    };
+    if held.len() < LENGTH_BYTES && !take(held, LENGTH_BYTES) {
+        return Ok(false);
+    }
+    let Some(header) = held.first_chunk() else { return Ok(false) };
+    let whole = LENGTH_BYTES + message::length(*header)?;
+    Ok(take(held, whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::layout::RankRun;
+
+    #[test]
+    fn which_ranks_the_hosts_have_is_made_once_for_all_who_ask() {
+        let runs = vec![RankRun { node: 0, first: 0, count: 2 }, RankRun { node: 1, first: 2, count: 1 }];
+        let mut server = Server::new(Job {
+            number: 1,
+            kvsname: "k".into(),
+            size: 3,
+            first: 0,
+            count: 2,
+            ranks: vec![],
+            appnums: vec![],
+            mapping: String::new(),
+            nodes: vec!["a".parse().unwrap(), "b".parse().unwrap()],
+            runs,
+        });
+        let mut ask = |local| {
+            let mut actions = Vec::new();
+            let said = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_ranks2hosts\n";
+            server.handle(Event::Bytes { local, data: said }, &mut actions);
+            (actions.pop(), server.hosts.get().map(|(_, text)| text.as_ptr()))
+        };
+        let (first, made) = ask(0);
+        let (second, still) = ask(1);
+        let answer = |action| match action {
+            Some(Action::Send { bytes, .. }) => String::from_utf8(bytes).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let first = answer(first);
+        assert!(first.ends_with("1 a 0,1, 1 b 2, \n") && first == answer(second), "{first:?}");
+        assert!(made.is_some() && made == still, "one text for both");
+    }
 }

@@ -14,7 +14,7 @@ pub const KVSNAME_BYTES_MAX: usize = 256;
 pub const KEY_BYTES_MAX: usize = 64;
 /// `vallen_max`, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1024;
-/// The longest `PMI_process_mapping` that is handed out: MPICH reads a line into 1024 bytes, and must have room for
+/// The longest `PMI_process_mapping` that is handed out by PMI-1: MPICH reads a line into 1024 bytes, and must have room for
 /// `cmd=get_result rc=0 value=`, newline and NUL. A longer one is *not found*; MPICH then compares host names.
 pub const MAPPING_BYTES_MAX: usize = 996;
 
@@ -24,6 +24,7 @@ pub(crate) const MAPPING_KEY: &[u8] = b"PMI_process_mapping";
 /// What a rank says in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command<'a> {
+    InitAck { rank: Option<u32> },
     Init { version: u32, subversion: u32 },
     GetMaxes,
     GetAppnum,
@@ -31,20 +32,15 @@ pub(crate) enum Command<'a> {
     GetUniverseSize,
     Put { pair: Key<'a>, value: &'a [u8] },
     Get { pair: Key<'a> },
-    GetByIndex,
+    GetByIndex { kvsname: Option<&'a [u8]>, index: Option<usize> },
+    GetRanksToHosts,
     BarrierIn,
     Finalize,
     Abort { code: i32, message: Option<&'a [u8]> },
-    Name(NameCommand),
+    Publish { name: &'a [u8], port: &'a [u8] },
+    Unpublish { name: &'a [u8] },
+    Lookup { name: &'a [u8] },
     SpawnBegin,
-}
-
-/// Commands of the name service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NameCommand {
-    Publish,
-    Unpublish,
-    Lookup,
 }
 
 /// A key, and the space that it is said to be in (`None`: the launch's own).
@@ -62,8 +58,6 @@ pub(crate) enum Garbage<'a> {
     NotPmi(&'a [u8]),
     #[error("sent the PMI command {}, which this server does not know", Excerpt(.0))]
     UnknownCommand(&'a [u8]),
-    #[error("connects by port (PMI_PORT), which is not offered here: it must inherit the socket of PMI_FD")]
-    ByPort,
 }
 
 /// Bytes from a rank made fit to be read by a person: escaped and cut.
@@ -100,6 +94,7 @@ pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
     }
     let value = |wanted: &[u8]| words(line).flatten().find(|(key, _)| *key == wanted).map(|(_, value)| value);
     let pair = || Key { kvsname: value(b"kvsname"), key: value(b"key").unwrap_or_default() };
+    let name_of = || value(b"service").unwrap_or_default();
     match (first, name) {
         (b"mcmd", b"spawn") => return Ok(Command::SpawnBegin),
         (b"cmd", _) => {}
@@ -116,14 +111,15 @@ pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
         b"get_universe_size" => Command::GetUniverseSize,
         b"put" => Command::Put { pair: pair(), value: value(b"value").unwrap_or_default() },
         b"get" => Command::Get { pair: pair() },
-        b"getbyidx" => Command::GetByIndex,
+        b"getbyidx" => Command::GetByIndex { kvsname: value(b"kvsname"), index: value(b"idx").and_then(number) },
+        b"get_ranks2hosts" => Command::GetRanksToHosts,
         b"barrier_in" => Command::BarrierIn,
         b"finalize" => Command::Finalize,
         b"abort" => Command::Abort { code: value(b"exitcode").and_then(number).unwrap_or(1), message: value(b"message") },
-        b"publish_name" => Command::Name(NameCommand::Publish),
-        b"unpublish_name" => Command::Name(NameCommand::Unpublish),
-        b"lookup_name" => Command::Name(NameCommand::Lookup),
-        b"initack" => return Err(Garbage::ByPort),
+        b"publish_name" => Command::Publish { name: name_of(), port: value(b"port").unwrap_or_default() },
+        b"unpublish_name" => Command::Unpublish { name: name_of() },
+        b"lookup_name" => Command::Lookup { name: name_of() },
+        b"initack" => Command::InitAck { rank: value(b"pmiid").and_then(number) },
         _ => return Err(Garbage::UnknownCommand(name)),
     })
 }
@@ -131,18 +127,23 @@ pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
 /// An answer to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply<'a> {
+    InitAck { size: u32, rank: u64 },
     Init { version: u32, subversion: u32, rc: i32 },
     Maxes,
-    Appnum,
+    Appnum(u32),
     MyKvsname(&'a str),
     UniverseSize(u32),
     Put(Result<(), KeyRefused>),
     Got(&'a [u8]),
     NotGot { key: &'a [u8], why: KeyRefused },
-    NoIndex,
+    ByIndex { next: usize, key: &'a [u8], value: &'a [u8] },
+    NotByIndex(&'static str),
+    RanksToHosts { hosts: usize, text: &'a str },
     BarrierOut,
     FinalizeAck,
-    NoName(NameCommand),
+    Published(Result<(), NameRefused>),
+    Unpublished(Result<(), NameRefused>),
+    LookedUp(Result<&'a [u8], NameRefused>),
     NoSpawn,
 }
 
@@ -155,11 +156,37 @@ pub(crate) enum KeyRefused {
     ValueTooLong,
     Reserved,
     Full,
+    /// Put by PMI-2, which may say what no line can.
+    NotALine,
+}
+
+/// Why a name is not published, taken back or found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameRefused {
+    /// The launch has ranks on several nodes, whose servers know nothing of each other's names.
+    SeveralNodes,
+    Published,
+    NotPublished,
+    BadLength,
+    Full,
+}
+
+impl NameRefused {
+    /// Without blanks.
+    pub(crate) fn message(self) -> &'static str {
+        match self {
+            Self::SeveralNodes => "names_are_served_only_where_one_node_has_all_ranks_of_the_launch",
+            Self::Published => "name_is_published_already",
+            Self::NotPublished => "name_is_not_published_in_this_launch",
+            Self::BadLength => "name_or_port_missing_or_longer_than_vallen_max",
+            Self::Full => "too_many_names",
+        }
+    }
 }
 
 impl KeyRefused {
-    /// For `msg=`: without blanks.
-    fn message(self) -> &'static str {
+    /// Without blanks.
+    pub(crate) fn message(self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
             Self::UnknownKvsname => "unknown_kvsname",
@@ -167,6 +194,7 @@ impl KeyRefused {
             Self::ValueTooLong => "value_longer_than_vallen_max",
             Self::Reserved => "key_is_reserved",
             Self::Full => "key_value_space_is_full",
+            Self::NotALine => "value_has_several_lines_and_cannot_be_told_by_pmi_1",
         }
     }
 }
@@ -176,13 +204,14 @@ impl Reply<'_> {
     /// around them that was not longer in the put: hence no `msg=success`.
     pub(crate) fn line(&self) -> Vec<u8> {
         let text = match *self {
+            Self::InitAck { size, rank } => format!("cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0"),
             Self::Init { version, subversion, rc } => {
                 format!("cmd=response_to_init pmi_version={version} pmi_subversion={subversion} rc={rc}")
             }
             Self::Maxes => {
                 format!("cmd=maxes rc=0 kvsname_max={KVSNAME_BYTES_MAX} keylen_max={KEY_BYTES_MAX} vallen_max={VALUE_BYTES_MAX}")
             }
-            Self::Appnum => "cmd=appnum rc=0 appnum=0".to_owned(),
+            Self::Appnum(number) => format!("cmd=appnum rc=0 appnum={number}"),
             Self::MyKvsname(name) => format!("cmd=my_kvsname rc=0 kvsname={name}"),
             Self::UniverseSize(size) => format!("cmd=universe_size rc=0 size={size}"),
             Self::Put(Ok(())) => "cmd=put_result rc=0".to_owned(),
@@ -192,21 +221,31 @@ impl Reply<'_> {
                 return [b"cmd=get_result rc=-1 msg=key_", key, b"_not_found value=unknown\n"].concat();
             }
             Self::NotGot { why, .. } => format!("cmd=get_result rc=-1 msg={} value=unknown", why.message()),
-            Self::NoIndex => "cmd=getbyidx_results rc=-1 reason=getbyidx_is_not_offered".to_owned(),
+            Self::ByIndex { next, key, value } => {
+                let head = format!("cmd=getbyidx_results rc=0 nextidx={next} key=");
+                return [head.as_bytes(), key, b" val=", value, b"\n"].concat();
+            }
+            Self::NotByIndex(why) => format!("cmd=getbyidx_results rc=-1 reason={why}"),
+            // Without `cmd=`, as its clients know it. Their count has the newline and one more.
+            Self::RanksToHosts { hosts, text } => format!("put_ranks2hosts {} {hosts}\n{text}", text.len() + 2),
             Self::BarrierOut => "cmd=barrier_out rc=0".to_owned(),
             Self::FinalizeAck => "cmd=finalize_ack rc=0".to_owned(),
-            // MPICH's client looks at `info`, not at `rc`, and prints it.
-            Self::NoName(NameCommand::Publish) => no_name("publish_result"),
-            Self::NoName(NameCommand::Unpublish) => no_name("unpublish_result"),
-            Self::NoName(NameCommand::Lookup) => no_name("lookup_result"),
-            Self::NoSpawn => "cmd=spawn_result rc=-1 msg=spawn_is_not_offered_yet".to_owned(),
+            Self::Published(result) => name_result("publish_result", result),
+            Self::Unpublished(result) => name_result("unpublish_result", result),
+            Self::LookedUp(Ok(port)) => return [b"cmd=lookup_result rc=0 info=ok port=", port, b"\n"].concat(),
+            Self::LookedUp(Err(why)) => name_result("lookup_result", Err(why)),
+            Self::NoSpawn => "cmd=spawn_result rc=-1 msg=spawn_is_not_supported".to_owned(),
         };
         (text + "\n").into_bytes()
     }
 }
 
-fn no_name(reply: &str) -> String {
-    format!("cmd={reply} rc=-1 info=not_offered_yet msg=name_service_is_not_offered_yet")
+/// MPICH's client of version 4.0 looks at `info`, not at `rc`, and prints it; newer ones look at `rc`.
+fn name_result(reply: &str, result: Result<(), NameRefused>) -> String {
+    match result {
+        Ok(()) => format!("cmd={reply} rc=0 info=ok"),
+        Err(why) => format!("cmd={reply} rc=-1 info={0} msg={0}", why.message()),
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +262,7 @@ mod tests {
         assert_eq!(parse(b"cmd=abort exitcode=-3"), Ok(Command::Abort { code: -3, message: None }));
         assert_eq!(parse(b"cmd=abort"), Ok(Command::Abort { code: 1, message: None }));
         assert_eq!(parse(b"mcmd=spawn"), Ok(Command::SpawnBegin));
+        assert_eq!(parse(b"cmd=initack pmiid=1"), Ok(Command::InitAck { rank: Some(1) }));
     }
 
     #[test]
@@ -233,7 +273,6 @@ mod tests {
             assert_eq!(parse(line), Err(Garbage::NotPmi(line)), "{}", line.escape_ascii());
         }
         assert_eq!(parse(b"cmd=dance"), Err(Garbage::UnknownCommand(b"dance")));
-        assert_eq!(parse(b"cmd=initack pmiid=1"), Err(Garbage::ByPort));
     }
 
     #[test]

@@ -1,10 +1,21 @@
 //! Ranks and heads that send anything at all: nothing panics, nothing grows without bound, the launch alone suffers.
 
-use lattice_pmi::{Action, BLOB_BYTES_MAX, Event, Job, LINE_BYTES_MAX, MAPPING_BYTES_MAX, Server};
+use lattice_pmi::{Action, BLOB_BYTES_MAX, Event, Job, LINE_BYTES_MAX, MAPPING_BYTES_MAX, MESSAGE_BYTES_MAX, Server};
 use proptest::prelude::*;
 
 fn server(size: u32, first: u32, count: u32) -> Server {
-    Server::new(Job { number: 1, kvsname: "kvs".into(), size, first, count, mapping: "(vector,(0,1,2))".into() })
+    Server::new(Job {
+        number: 1,
+        kvsname: "kvs".into(),
+        size,
+        first,
+        count,
+        ranks: vec![],
+        appnums: vec![],
+        mapping: "(vector,(0,1,2))".into(),
+        nodes: vec![],
+        runs: vec![],
+    })
 }
 
 fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
@@ -16,12 +27,18 @@ fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
 fn replies(out: &[Action]) -> String {
     let sent = out.iter().filter_map(|action| match action {
         Action::Send { bytes, .. } => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Action::Fence { .. } | Action::Abort { .. } => None,
+        Action::LastWords { .. } | Action::Fence { .. } | Action::Abort { .. } => None,
     });
     sent.collect()
 }
 
 const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
+const INIT_2: &[u8] = b"cmd=init pmi_version=2 pmi_subversion=0\n";
+
+/// A message of PMI-2 with its length.
+fn message(body: &str) -> Vec<u8> {
+    format!("{:6}{body}", body.len()).into_bytes()
+}
 
 #[derive(Clone, Debug)]
 enum Happening {
@@ -64,7 +81,17 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
         "\0",
         "totspawns=2",
         "initack",
+        "idx=0",
+        "getbyidx",
         "PMI_process_mapping",
+        "10    ",
+        "    24",
+        ";",
+        ";",
+        "cmd=kvs-put;",
+        "thrid=",
+        "wait=TRUE",
+        "ring-left=x",
     ]);
     prop::collection::vec(word, 0..30).prop_map(|words| words.concat().into_bytes())
 }
@@ -83,9 +110,31 @@ fn good_lines() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(line, 0..5).prop_map(|lines| lines.concat().into_bytes())
 }
 
+fn good_messages() -> impl Strategy<Value = Vec<u8>> {
+    let body = prop::sample::select(vec![
+        "cmd=fullinit;pmijobid=1;threaded=FALSE;",
+        "cmd=kvs-put;key=k;value=v;",
+        "cmd=kvs-get;jobid=;srcid=-1;key=k;",
+        "cmd=kvs-fence;",
+        "cmd=kvs-fence;thrid=1;",
+        "cmd=ring;ring-count=1;ring-left=x;ring-right=x;",
+        "cmd=info-putnodeattr;key=k;value=v;",
+        "cmd=info-getnodeattr;key=k;wait=TRUE;",
+        "cmd=info-getnodeattr;key=other;wait=TRUE;thrid=2;",
+        "cmd=name-publish;name=n;port=p;",
+        "cmd=name-lookup;name=n;",
+        "cmd=abort;isworld=TRUE;msg=m;",
+        "cmd=abort;exitcode=3;",
+        "cmd=finalize;",
+    ]);
+    let messages = prop::collection::vec(body, 0..5).prop_map(|bodies| bodies.into_iter().flat_map(message).collect::<Vec<_>>());
+    (any::<bool>(), messages).prop_map(|(init, messages)| if init { [INIT_2, &messages].concat() } else { messages })
+}
+
 fn happening() -> impl Strategy<Value = Happening> {
     let bytes = prop_oneof![
         3 => good_lines(),
+        3 => good_messages(),
         2 => words(),
         1 => prop::collection::vec(any::<u8>(), 0..200),
         1 => (0..3 * LINE_BYTES_MAX).prop_map(|len| vec![b'x'; len]),
@@ -146,11 +195,12 @@ proptest! {
     }
 
     #[test]
-    fn where_bytes_are_cut_does_not_matter(data in prop_oneof![good_lines(), words(), prop::collection::vec(any::<u8>(), 0..100)], cut in any::<prop::sample::Index>()) {
+    fn where_bytes_are_cut_does_not_matter(data in prop_oneof![good_lines(), good_messages(), words(), prop::collection::vec(any::<u8>(), 0..100)], two in any::<bool>(), cut in any::<prop::sample::Index>()) {
         let (mut whole, mut cut_in_two) = (server(2, 0, 1), server(2, 0, 1));
-        let mut expected = say(&mut whole, 0, INIT);
+        let init = if two { INIT_2 } else { INIT };
+        let mut expected = say(&mut whole, 0, init);
         expected.extend(say(&mut whole, 0, &data));
-        let mut got = say(&mut cut_in_two, 0, INIT);
+        let mut got = say(&mut cut_in_two, 0, init);
         let (a, b) = data.split_at(cut.index(data.len() + 1));
         got.extend(say(&mut cut_in_two, 0, a));
         got.extend(say(&mut cut_in_two, 0, b));
@@ -172,6 +222,48 @@ fn a_line_has_a_length_limit_wherever_it_is_cut() {
     assert_eq!(say(&mut at_the_limit, 1, INIT).len(), 1);
     assert_eq!(say(&mut at_the_limit, 1, &vec![b' '; LINE_BYTES_MAX - 13]), []);
     assert_eq!(replies(&say(&mut at_the_limit, 1, b"cmd=get_maxes\n")).lines().count(), 1);
+}
+
+#[test]
+fn a_message_has_a_length_limit_and_holds_nothing_before_it_is_whole() {
+    let mut server = server(8, 4, 2);
+    say(&mut server, 1, INIT_2);
+    let body = |len: usize| format!("cmd=job-getid;x={};", "v".repeat(len - 17));
+    assert_eq!(say(&mut server, 1, &message(&body(MESSAGE_BYTES_MAX))).len(), 1);
+    assert_eq!(say(&mut server, 1, b" 65536cmd=kvs-fen"), []);
+    let why = "rank 4 sent a message of 65537 bytes, and PMI-2 has at most 65536";
+    say(&mut server, 0, INIT_2);
+    assert_eq!(say(&mut server, 0, b" 65537"), [Action::Abort { code: 1, why: why.into() }]);
+}
+
+#[test]
+fn a_message_that_counts_six_bytes_too_many_is_read() {
+    let mut server = server(2, 0, 1);
+    say(&mut server, 0, INIT_2);
+    let body = b"cmd=job-getid;\0\xff\x01=ab";
+    let sent = [format!("{:6}", body.len()).as_bytes(), body].concat();
+    assert_eq!(replies(&say(&mut server, 0, &sent)), "38    cmd=job-getid-response;rc=0;jobid=kvs;");
+}
+
+#[test]
+fn a_rank_cannot_fill_memory_by_waiting_attributes_or_names() {
+    let mut server = server(1, 0, 1);
+    say(&mut server, 0, INIT_2);
+    let mut until = |what: &str, body: &dyn Fn(u32) -> String| {
+        let refused = (0..100_000).find(|n| replies(&say(&mut server, 0, &message(&body(*n)))).contains("rc=2;"));
+        assert!(refused.is_some(), "{what} has no limit");
+    };
+    until("waiting", &|n| format!("cmd=info-getnodeattr;thrid={n};key=never;wait=TRUE;"));
+    until("attributes", &|n| format!("cmd=info-putnodeattr;thrid=1;key=k{n};value=v;"));
+    until("names", &|n| format!("cmd=name-publish;thrid=1;name=k{n};port=p;"));
+}
+
+#[test]
+fn no_rank_can_say_the_keys_of_a_ring() {
+    let mut server = server(1, 0, 1);
+    say(&mut server, 0, INIT_2);
+    let said = replies(&say(&mut server, 0, &message("cmd=kvs-put;key=\0ring 1 0;value=mine;")));
+    assert!(said.ends_with("cmd=kvs-put-response;rc=4;errmsg=key_is_reserved;"), "{said}");
 }
 
 #[test]
@@ -217,7 +309,18 @@ fn corrupt_fence_data_aborts_the_launch() {
 fn a_mapping_too_long_for_mpich_is_not_found() {
     for (length, found) in [(MAPPING_BYTES_MAX, true), (MAPPING_BYTES_MAX + 1, false)] {
         let mapping = "m".repeat(length);
-        let mut server = Server::new(Job { number: 1, kvsname: "kvs".into(), size: 2, first: 0, count: 1, mapping });
+        let mut server = Server::new(Job {
+            number: 1,
+            kvsname: "kvs".into(),
+            size: 2,
+            first: 0,
+            count: 1,
+            ranks: vec![],
+            appnums: vec![],
+            mapping,
+            nodes: vec![],
+            runs: vec![],
+        });
         say(&mut server, 0, INIT);
         let answer = replies(&say(&mut server, 0, b"cmd=get kvsname=kvs key=PMI_process_mapping\n"));
         assert_eq!(answer.starts_with("cmd=get_result rc=0 "), found, "{answer}");

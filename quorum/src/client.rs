@@ -10,10 +10,11 @@
 
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::network::status_text;
+use crate::older;
 use crate::pack::{pack, unpack, with_causes};
 use crate::relief::MayMove;
 use crate::tls::TlsError;
-use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, Refusal, Request, Up, WatchRequest};
+use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, QuorumStatus, Refusal, Request, Up, WatchRequest};
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
@@ -23,6 +24,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
@@ -163,7 +165,7 @@ impl QuorumClient {
                     return Err(failures.into());
                 }
                 let mut grpc = grpc(&member.calls);
-                let reply = timeout(left, grpc.call(body.clone())).await;
+                let reply = timeout(left, grpc.call(asked(&body))).await;
                 let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
@@ -194,7 +196,11 @@ impl QuorumClient {
     pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let Some(member) = self.member() else { return Err(Failures::default().into()) };
-        let why = match timeout(limit, grpc(&member.calls).call(body)).await {
+        Self::ask(&member, &body, limit).await
+    }
+
+    async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
+        let why = match timeout(limit, grpc(&member.calls).call(asked(body))).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),
@@ -232,7 +238,50 @@ impl QuorumClient {
         Err(failures.into())
     }
 
+    /// The same over bytes that another agent carries to the member that serves at `address`.
+    pub async fn session_over<S>(&self, stream: S, address: &str, register: &Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let unavailable = |why: String| CallError::Unavailable { why: format!("{address}: {why}") };
+        let channel = self.0.credentials.channel_over(stream, address).map_err(|e| unavailable(with_causes(&e)))?;
+        match self.open_session_over(&channel, address, register, MayMove::Later).await {
+            Ok((up, mut down)) => {
+                down.carried = Some(channel);
+                Ok((up, down))
+            }
+            Err(NotOpened::Refused(refusal)) => Err(refusal.into()),
+            Err(NotOpened::Failed(why)) => Err(unavailable(why)),
+            Err(NotOpened::Leads) => Err(unavailable("it refuses sessions".to_owned())),
+        }
+    }
+
+    /// Whether any member that would take a session serves from here, each asked for so long: one that takes connections and hangs,
+    /// or reaches no leader, does not; nor does the leader, while there are others ([`Self::session`]). The next session begins with it.
+    pub async fn is_served(&self, limit: Duration) -> bool {
+        let Ok(body) = pack(&Request::Members) else { return false };
+        let members: Vec<_> = self.known().members.clone();
+        for member in members {
+            if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
+                let mut known = self.known();
+                known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
+                return true;
+            }
+        }
+        false
+    }
+
     async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
+        self.open_session_over(&member.sessions, &member.address, register, may_move).await
+    }
+
+    async fn open_session_over(
+        &self,
+        channel: &Channel,
+        address: &str,
+        register: &Up,
+        may_move: MayMove,
+    ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
         let (tx, rx) = mpsc::channel(UP_QUEUE);
         // The queue is empty and its receiver is here.
         let _fits = tx.try_send(register.clone());
@@ -246,8 +295,8 @@ impl QuorumClient {
         if let Some(header) = may_move.header() {
             up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(header));
         }
-        match timeout(OPEN_TIMEOUT, grpc(&member.sessions).session(up)).await {
-            Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), member))),
+        match timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await {
+            Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), address))),
             Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(NotOpened::Leads),
             Ok(Err(status)) => Err(refusal_of(&status).map_or_else(|| NotOpened::Failed(status_text(&status)), NotOpened::Refused)),
             Err(_) => Err(NotOpened::Failed(NO_ANSWER.to_owned())),
@@ -261,8 +310,8 @@ impl QuorumClient {
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
             let mut grpc = grpc(&member.calls);
-            match timeout(OPEN_TIMEOUT, grpc.watch(body.clone())).await {
-                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member)),
+            match timeout(OPEN_TIMEOUT, grpc.watch(asked(&body))).await {
+                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => return Err(refusal.into()),
                     None => failures.add(&member, status_text(&status)),
@@ -322,9 +371,24 @@ impl QuorumClient {
         }
     }
 
-    fn stream<T>(&self, stream: Streaming<Packed>, member: &Member) -> MemberStream<T> {
-        MemberStream { stream, client: self.clone(), member: member.address.clone(), what: PhantomData }
+    fn stream<T>(&self, stream: Streaming<Packed>, address: &str) -> MemberStream<T> {
+        MemberStream { stream, client: self.clone(), member: address.to_owned(), carried: None, what: PhantomData }
     }
+}
+
+/// Whether the member at `address` takes a session before others are tried. `status`: as the leader answered through it, or what it
+/// says itself where it knows of none.
+fn takes_sessions(status: &QuorumStatus, address: &str) -> bool {
+    let voters = status.members.iter().filter(|m| m.votes).count();
+    let leads = |leader| status.members.iter().any(|m| m.id == leader && m.service == address);
+    status.leader.is_some_and(|leader| voters == 1 || !leads(leader))
+}
+
+/// With what this version knows.
+fn asked(body: &Packed) -> tonic::Request<Packed> {
+    let mut request = tonic::Request::new(body.clone());
+    older::say(request.metadata_mut());
+    request
 }
 
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
@@ -343,6 +407,8 @@ pub struct MemberStream<T> {
     stream: Streaming<Packed>,
     client: QuorumClient,
     member: String,
+    /// The connection, where it is of this stream alone.
+    carried: Option<Channel>,
     what: PhantomData<fn() -> T>,
 }
 

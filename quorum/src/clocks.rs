@@ -1,8 +1,17 @@
 //! The leader's clocks: how long each node was silent. In memory only; a new leader starts every clock afresh. Time is given as what has passed since that start.
+//!
+//! ```text
+//!   heard ──degraded_after──▶ Degraded ──down_after──▶ nobody else hears it ──▶ Down
+//!                                            └───────▶ others do: Degraded still, for cut_off_after at most
+//! ```
+//!
+//! The second witness is what agents' gossip says of a silent node. Their word can only lengthen a grace, and ends no work: what is
+//! to stop at its lapse is fenced at the same moment as without it.
 
-use crate::ledger::NodeStanding;
-use lattice_model::{Incarnation, Node, NodeId, NodeState};
-use std::collections::HashMap;
+use crate::ledger::{Action, Ledger, NodeStanding};
+use crate::wire::NodeHealth;
+use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Nodes that fall silent within this time of each other are counted together.
@@ -11,13 +20,62 @@ const TOGETHER: Duration = Duration::from_secs(60);
 const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
+/// How long before a node would be Down others are asked of it, again and again.
+const ASKED_BEFORE: Duration = Duration::from_secs(3);
+/// How long the word of one that hears it counts.
+const WORD_COUNTS: Duration = Duration::from_secs(5);
+/// Witnesses whose word is kept of one node.
+const WITNESSES_MAX: usize = 3;
+
 /// How long is too long.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Silence after which a node is Degraded.
+    /// Of most nodes.
+    pub own: Patience,
+    /// Of nodes that are claimed for sensitive use.
+    pub sensitive: Patience,
+    /// Of nodes with work of a vCluster that they are not for.
+    pub borrowed: Patience,
+    /// How much longer a node stays Degraded that others hear; zero: they are not asked.
+    pub cut_off_after: Duration,
+}
+
+/// With one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Silence after which it is Degraded.
     pub degraded_after: Duration,
     /// Further silence after which it is Down.
     pub down_after: Duration,
+}
+
+impl Patience {
+    fn all(self) -> Duration {
+        self.degraded_after + self.down_after
+    }
+}
+
+/// What for a node is used now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeUse {
+    Own,
+    Sensitive,
+    Borrowed,
+}
+
+impl Limits {
+    fn of(&self, used: NodeUse) -> Patience {
+        match used {
+            NodeUse::Own => self.own,
+            NodeUse::Sensitive => self.sensitive,
+            NodeUse::Borrowed => self.borrowed,
+        }
+    }
+
+    /// The shortest silence that means anything.
+    pub fn shortest(&self) -> Duration {
+        self.own.degraded_after.min(self.sensitive.degraded_after).min(self.borrowed.degraded_after)
+    }
 }
 
 /// When a node was last heard.
@@ -27,6 +85,8 @@ struct Heard {
     at: Duration,
     /// False for the start of the clock, which nobody heard.
     really: bool,
+    /// Where the node stood when it was last looked at.
+    stood: NodeState,
 }
 
 /// The clocks of one term of leadership.
@@ -34,68 +94,237 @@ struct Heard {
 pub struct Clocks {
     limits: Limits,
     heard: HashMap<NodeId, Heard>,
+    /// How agents said that their nodes are, in which life.
+    health: HashMap<NodeId, (Incarnation, NodeHealth)>,
     /// Whether the last look found too many silent nodes.
     pub mass_silence: bool,
+    /// Who said of a silent node that they hear it, and when.
+    witnessed: BTreeMap<NodeId, BTreeMap<NodeId, Duration>>,
+    /// Of whom others are to be asked now.
+    asked: BTreeSet<NodeId>,
+    /// Nodes that would be Down, were they not heard by others.
+    cut_off: BTreeSet<NodeId>,
+    /// When the next node may stand elsewhere because of its silence; `None`: none is heard of.
+    due: Option<Duration>,
 }
 
 impl Clocks {
     /// Starts.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, heard: HashMap::new(), mass_silence: false }
+        Self {
+            limits,
+            heard: HashMap::new(),
+            health: HashMap::new(),
+            mass_silence: false,
+            witnessed: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
+            due: None,
+        }
+    }
+
+    /// When it is to be looked again at the latest, if nothing more is heard.
+    pub fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// `by` hears the node, and said so at `at`. Of nodes of which nobody was asked, nothing is kept.
+    pub fn witnessed(&mut self, node: &NodeId, by: NodeId, at: Duration) {
+        if *node == by || !self.asked.contains(node) {
+            return;
+        }
+        let words = self.witnessed.entry(node.clone()).or_default();
+        words.insert(by, at);
+        if words.len() > WITNESSES_MAX
+            && let Some(oldest) = words.iter().min_by_key(|(_, at)| **at).map(|(by, _)| by.clone())
+        {
+            words.remove(&oldest);
+        }
+    }
+
+    /// Silent nodes of which others are to be asked now: those that would be Down soon, or would be by now.
+    pub fn asked(&self) -> &BTreeSet<NodeId> {
+        &self.asked
     }
 
     /// The node was heard at `at`.
     pub fn heard(&mut self, node: NodeId, incarnation: Incarnation, at: Duration) {
-        let clock = self.heard.entry(node).or_insert(Heard { incarnation, at, really: true });
+        let clock = self.heard.entry(node).or_insert(Heard { incarnation, at, really: true, stood: NodeState::Ready });
         if incarnation >= clock.incarnation {
-            *clock = Heard { incarnation, at: clock.at.max(at), really: true };
+            *clock = Heard { incarnation, at: clock.at.max(at), really: true, stood: clock.stood };
+        }
+    }
+
+    /// Its agent said so of the node, in this life.
+    pub fn said(&mut self, node: NodeId, incarnation: Incarnation, health: NodeHealth) {
+        if self.health.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
+            self.health.insert(node, (incarnation, health));
+        }
+    }
+
+    /// Where a node that is heard is to stand instead, one behind the other.
+    fn heard_of(&self, node: &Node) -> Vec<NodeStanding> {
+        let said = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
+        let unwell = match said {
+            // One whose hardware failed is Down by its hold: see [`Self::failures`].
+            Some(NodeHealth::Unwell { why } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
+            Some(NodeHealth::Well) | None => None,
+        };
+        let at_work = matches!(node.state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+        match (node.state, unwell) {
+            (_, Some(why)) if at_work => vec![standing(node, NodeState::Degraded, why)],
+            (NodeState::Degraded, Some(_)) if node.is_unwell() => Vec::new(),
+            // A leader that was not told yet leaves it as the one before had it.
+            (NodeState::Degraded, None) if said.is_none() && node.is_unwell() => Vec::new(),
+            // Heard again first, even where it is not well: in one command, nothing is placed on it in between.
+            (NodeState::Degraded | NodeState::Down, unwell) => {
+                let again = standing(node, NodeState::Ready, "heard again".to_owned());
+                [Some(again), unwell.map(|why| standing(node, NodeState::Degraded, why))].into_iter().flatten().collect()
+            }
+            // Those that are booted come back by registering.
+            (NodeState::Ready | NodeState::Draining | NodeState::Drained | NodeState::Booting | NodeState::Failed, _) => Vec::new(),
         }
     }
 
     /// Which nodes stand elsewhere than the ledger says.
-    pub fn standings<'a>(&mut self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<NodeStanding> {
+    pub fn standings<'a>(
+        &mut self,
+        now: Duration,
+        nodes: impl Iterator<Item = &'a Node>,
+        used: impl Fn(&Node) -> NodeUse,
+    ) -> Vec<NodeStanding> {
         let mut all = 0;
-        // Silent nodes: where they stand, and when they were last heard.
-        let mut silent: Vec<(&Node, Duration)> = Vec::new();
+        // Silent nodes: where they stand, when they were last heard, and how long that is borne.
+        let mut silent: Vec<(&Node, Duration, Patience)> = Vec::new();
         let mut standings = Vec::new();
-        for node in nodes {
-            all += 1;
-            let fresh = Heard { incarnation: node.incarnation, at: now, really: false };
-            let clock = self.heard.entry(node.id.clone()).or_insert(fresh);
-            if clock.incarnation < node.incarnation {
-                // It registered anew: that was heard.
-                *clock = Heard { incarnation: node.incarnation, at: now, really: true };
+        let shortest = self.limits.shortest();
+        let mut due: Option<Duration> = None;
+        let mut is_due = |moment: Duration| {
+            if moment >= now {
+                due = Some(due.map_or(moment, |earlier| earlier.min(moment)));
             }
+        };
+        for node in nodes {
+            let fresh = Heard { incarnation: node.incarnation, at: now, really: false, stood: node.state };
+            let clock = self.heard.entry(node.id.clone()).or_insert(fresh);
+            let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+            let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
+            if clock.incarnation < node.incarnation || came_back {
+                // It registered anew: that was heard, though its heartbeat may still be on the way here.
+                *clock = Heard { incarnation: node.incarnation, at: now, really: true, stood: node.state };
+            }
+            if !is_expected(node) {
+                // Its silence counts all the same for the run leases of what it has.
+                continue;
+            }
+            all += 1;
+            clock.stood = node.state;
             let silence = now.saturating_sub(clock.at);
-            if silence > self.limits.degraded_after {
-                silent.push((node, clock.at));
+            // What a node is used for is asked of those alone that were silent for a while.
+            let patience = if silence > shortest { Some(self.limits.of(used(node))) } else { None };
+            for after in patience.map_or([shortest; 2], |patience| [patience.degraded_after, patience.all()]) {
+                is_due(clock.at + after);
+            }
+            if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
+                silent.push((node, clock.at, patience));
             } else if clock.really && clock.incarnation == node.incarnation {
-                match node.state {
-                    NodeState::Ready => {}
-                    NodeState::Booting | NodeState::Degraded | NodeState::Down => {
-                        standings.push(standing(node, NodeState::Ready, "heard again".to_owned()));
-                    }
-                }
+                standings.extend(self.heard_of(node));
             }
         }
-        let mut times: Vec<Duration> = silent.iter().map(|(_, at)| *at).collect();
+        let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
         times.sort_unstable();
         let together = |at: Duration| {
             let upto = times.partition_point(|t| *t <= at + TOGETHER);
             upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER))
         };
-        self.mass_silence = silent.iter().any(|(_, at)| too_many(together(*at), all));
-        for (node, at) in &silent {
+        self.mass_silence = silent.iter().any(|(_, at, _)| too_many(together(*at), all));
+        let mut asked = BTreeSet::new();
+        self.cut_off.clear();
+        self.witnessed.values_mut().for_each(|words| words.retain(|_, at| *at + WORD_COUNTS >= now));
+        self.witnessed.retain(|_, words| !words.is_empty());
+        for (node, at, patience) in &silent {
             let silence = now.saturating_sub(*at);
-            let gone = silence > self.limits.degraded_after + self.limits.down_after && !too_many(together(*at), all);
-            let reason = format!("silent for {} s", silence.as_secs());
+            let reason = || format!("silent for {} s", silence.as_secs());
             match node.state {
-                NodeState::Booting | NodeState::Ready => standings.push(standing(node, NodeState::Degraded, reason)),
-                NodeState::Degraded if gone => standings.push(standing(node, NodeState::Down, reason)),
-                NodeState::Degraded | NodeState::Down => {}
+                NodeState::Ready | NodeState::Draining | NodeState::Drained => {
+                    standings.push(standing(node, NodeState::Degraded, reason()));
+                }
+                NodeState::Degraded if !too_many(together(*at), all) && silence + ASKED_BEFORE > patience.all() => {
+                    let ends = patience.all() + self.limits.cut_off_after;
+                    let by = self.witnessed.get(&node.id).filter(|_| silence <= ends);
+                    if silence <= ends && ends > patience.all() {
+                        asked.insert(node.id.clone());
+                    }
+                    match by {
+                        Some(by) => {
+                            if silence > patience.all() {
+                                self.cut_off.insert(node.id.clone());
+                            }
+                            if !node.is_cut_off() {
+                                let by: Vec<&str> = by.keys().map(NodeId::as_str).collect();
+                                standings.push(standing(node, NodeState::Degraded, format!("{CUT_OFF}{} hears it", by.join(", "))));
+                            }
+                        }
+                        None if silence > patience.all() => standings.push(standing(node, NodeState::Down, reason())),
+                        None => {}
+                    }
+                }
+                NodeState::Degraded | NodeState::Down | NodeState::Booting | NodeState::Failed => {}
             }
         }
+        self.asked = asked;
+        self.due = due;
         standings
+    }
+
+    /// Whether this life of the node was heard lately.
+    pub fn is_heard(&self, now: Duration, node: &Node) -> bool {
+        let heard = self.heard.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
+        heard.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
+    }
+
+    /// Nodes whose own checks say that their hardware failed, and that are not under a hold for it yet. What one said that is switched
+    /// off by now was said before it was mended.
+    pub fn failures<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
+        let failed = |node: &Node| match self.health.get(&node.id) {
+            Some((incarnation, NodeHealth::Failed { why })) if *incarnation == node.incarnation => Some(why.clone()),
+            Some(_) | None => None,
+        };
+        let new = nodes.filter(|node| node.hold(HoldKind::Failure).is_none() && self.is_heard(now, node));
+        let new = new.filter_map(|node| Some((node, failed(node).filter(|why| !why.is_empty())?)));
+        let hold = |(node, reason): (&Node, String)| {
+            let by = format!("node:{}", node.id);
+            Action::SetHold { node: node.id.clone(), kind: HoldKind::Failure, by, reason, until: None, deadline: None }
+        };
+        new.map(hold).collect()
+    }
+
+    /// For how long this life of the node was not heard; `None`: its clock has not begun.
+    pub fn silence(&self, now: Duration, node: &NodeId, incarnation: Incarnation) -> Option<Duration> {
+        let clock = self.heard.get(node).filter(|clock| clock.incarnation == incarnation)?;
+        Some(now.saturating_sub(clock.at))
+    }
+
+    /// Nodes whose work is known to have ended by itself: they are Down, or would be if others did not hear them, and were silent for
+    /// longer than run leases there last.
+    pub fn fences(&self, now: Duration, ledger: &Ledger) -> Vec<Action> {
+        let down = ledger.nodes().filter(|n| n.state == NodeState::Down || self.cut_off.contains(&n.id));
+        let due = down.filter_map(|n| {
+            let silent_ms = u64::try_from(self.silence(now, &n.id, n.incarnation)?.as_millis()).unwrap_or(u64::MAX);
+            let due = ledger.fenced_after_ms(&n.id)? <= silent_ms;
+            due.then(|| Action::Fence { node: n.id.clone(), incarnation: n.incarnation, silent_ms })
+        });
+        due.collect()
+    }
+}
+
+/// Whether it makes a difference that the node is heard, or is not. One that is being booted comes back by registering; one
+/// that was disabled, or whose hardware failed, is Down until an operator says otherwise.
+fn is_expected(node: &Node) -> bool {
+    match node.state {
+        NodeState::Booting | NodeState::Failed => false,
+        NodeState::Down => node.out_of_service().is_none(),
+        NodeState::Ready | NodeState::Draining | NodeState::Drained | NodeState::Degraded => true,
     }
 }
 
@@ -110,7 +339,7 @@ fn standing(node: &Node, state: NodeState, reason: String) -> NodeStanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Boot, NodeAddresses, Resources, Revision, Timestamp};
+    use lattice_model::{Boot, Hold, NodeAddresses, Resources, Revision, Timestamp};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -129,7 +358,11 @@ mod tests {
             features: vec![],
             holds: vec![],
             leaving: vec![],
+            through: None,
             home: String::new(),
+            conformance: None,
+            wipes: false,
+            wipe: None,
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),
@@ -137,11 +370,103 @@ mod tests {
     }
 
     fn states(clocks: &mut Clocks, now: u64, nodes: &[Node]) -> Vec<(String, NodeState)> {
-        clocks.standings(S(now), nodes.iter()).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
+        clocks.standings(S(now), nodes.iter(), |_| NodeUse::Own).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
     }
 
     fn clocks() -> Clocks {
-        Clocks::new(Limits { degraded_after: S(30), down_after: S(60) })
+        Clocks::new(LIMITS)
+    }
+
+    /// As configured by default.
+    const LIMITS: Limits = Limits {
+        own: Patience { degraded_after: Duration::from_secs(30), down_after: Duration::from_secs(60) },
+        sensitive: Patience { degraded_after: Duration::from_secs(120), down_after: Duration::from_secs(300) },
+        borrowed: Patience { degraded_after: Duration::from_secs(30), down_after: Duration::from_secs(30) },
+        cut_off_after: Duration::from_secs(300),
+    };
+
+    #[test]
+    fn patience_is_that_of_what_the_node_is_used_for() {
+        // Of each use: when it is Degraded, and when Down.
+        let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
+        for (used, degraded, down) in table {
+            let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
+            let mut at = |now, n: &[Node]| c.standings(S(now), n.iter(), |_| used).first().map(|s| s.state);
+            assert_eq!(at(0, &n), None);
+            assert_eq!((at(degraded, &n), at(degraded + 1, &n)), (None, Some(NodeState::Degraded)), "{used:?}");
+            n[0].state = NodeState::Degraded;
+            assert_eq!((at(down, &n), at(down + 1, &n)), (None, Some(NodeState::Down)), "{used:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_they_say_it() {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Degraded)]);
+        let (id, by) = (n[0].id.clone(), || "n2".parse::<NodeId>().unwrap());
+        assert_eq!(states(&mut c, 0, &n), []);
+        c.witnessed(&id, by(), S(1));
+        assert_eq!(states(&mut c, 87, &n), []);
+        assert!(c.asked().is_empty(), "it is early");
+        assert_eq!(states(&mut c, 88, &n), []);
+        assert!(c.asked().contains(&id));
+        c.witnessed(&id, id.clone(), S(88));
+        c.witnessed(&id, by(), S(88));
+        let said = c.standings(S(89), n.iter(), |_| NodeUse::Own);
+        assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
+        n[0].state_reason.clone_from(&said[0].reason);
+        assert_eq!(states(&mut c, 91, &n), []);
+        assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
+        // The witness hears it no more.
+        assert_eq!(states(&mut c, 94, &n), [("n1".to_owned(), NodeState::Down)]);
+        c.witnessed(&id, by(), S(389));
+        assert_eq!(states(&mut c, 390, &n), []);
+        c.witnessed(&id, by(), S(390));
+        assert_eq!(states(&mut c, 391, &n), [("n1".to_owned(), NodeState::Down)], "not for ever");
+    }
+
+    #[test]
+    fn where_many_are_silent_nobody_is_asked_and_none_is_fenced() {
+        let many: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Degraded)).collect();
+        let mut c = clocks();
+        assert_eq!(states(&mut c, 0, &many), []);
+        assert_eq!(states(&mut c, 91, &many), []);
+        assert!(c.mass_silence && c.asked().is_empty() && c.cut_off.is_empty());
+    }
+
+    proptest::proptest! {
+        /// The same history with witnesses and without: whatever they say, nobody is Down earlier, and leases are over at the same time.
+        #[test]
+        fn a_witness_lengthens_and_never_shortens(history in proptest::collection::vec((0u64..40, 0usize..5, 0usize..5, 0u8..4), 1..80)) {
+            let ids: Vec<NodeId> = (0..5).map(|i| format!("n{i}").parse().unwrap()).collect();
+            let mut sides = [(clocks(), false), (clocks(), true)].map(|(c, asks)| {
+                (c, asks, (0..5).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect::<Vec<_>>())
+            });
+            let mut now = 0;
+            for (pause, who, by, what) in history {
+                now += pause;
+                for (c, asks, nodes) in &mut sides {
+                    match what {
+                        0 => c.heard(ids[who].clone(), Incarnation(1), S(now)),
+                        1 if *asks => c.witnessed(&ids[who], ids[by].clone(), S(now)),
+                        _ => {}
+                    }
+                    let all: Vec<_> = c.standings(S(now), nodes.iter(), |_| NodeUse::Own);
+                    for said in all {
+                        let node = nodes.iter_mut().find(|n| n.id == said.node).unwrap();
+                        (node.state, node.state_reason) = (said.state, said.reason);
+                    }
+                }
+                let [(_, _, without), (c, _, with)] = &sides;
+                for (without, with) in without.iter().zip(with) {
+                    let (gone, stays) = (without.state == NodeState::Down, with.state == NodeState::Down);
+                    assert!(gone || !stays, "{} is Down because of a witness", with.id);
+                    // Leases: who is Down on one side may be fenced on the other, unless many fell silent since.
+                    let fenced = stays || c.cut_off.contains(&with.id);
+                    assert!(gone || !fenced, "{} is fenced because of a witness", with.id);
+                    assert!(!gone || fenced || c.mass_silence, "{} is not fenced because of a witness", with.id);
+                }
+            }
+        }
     }
 
     #[test]
@@ -149,9 +474,11 @@ mod tests {
         let mut c = clocks();
         let mut n = [node("n1", NodeState::Ready)];
         assert_eq!(states(&mut c, 100, &n), []);
+        assert_eq!(c.due(), Some(S(130)));
         assert_eq!(states(&mut c, 130, &n), []);
         assert_eq!(states(&mut c, 131, &n), [("n1".to_owned(), NodeState::Degraded)]);
         n[0].state = NodeState::Degraded;
+        assert_eq!(c.due(), Some(S(190)));
         assert_eq!(states(&mut c, 190, &n), []);
         assert_eq!(states(&mut c, 191, &n), [("n1".to_owned(), NodeState::Down)]);
         n[0].state = NodeState::Down;
@@ -160,11 +487,82 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_its_word() {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
+        let id = || "n1".parse::<NodeId>().unwrap();
+        let unwell = || NodeHealth::Unwell { why: "disk: full".into() };
+        c.heard(id(), Incarnation(1), S(1));
+        c.said(id(), Incarnation(1), unwell());
+        let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+        assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
+        (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
+        assert_eq!(states(&mut c, 3, &n), []);
+        let mut next = clocks();
+        next.heard(id(), Incarnation(1), S(1));
+        assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
+        next.said(id(), Incarnation(1), NodeHealth::Well);
+        assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
+        // Silence counts all the same, and whoever comes back from it is heard first.
+        assert_eq!(states(&mut c, 92, &n), [("n1".to_owned(), NodeState::Down)]);
+        n[0].state = NodeState::Down;
+        c.heard(id(), Incarnation(1), S(93));
+        assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
+        n[0].state = NodeState::Degraded;
+        // Another life says it anew.
+        n[0].incarnation = Incarnation(2);
+        assert_eq!(states(&mut c, 95, &n), []);
+    }
+
+    #[test]
+    fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
+        c.said("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+        c.heard("n1".parse().unwrap(), Incarnation(1), S(1));
+        assert_eq!(c.failures(S(32), n.iter()), [], "it is switched off by now");
+        let holds = c.failures(S(1), n.iter());
+        assert!(
+            matches!(&holds[..], [Action::SetHold { kind: HoldKind::Failure, by, reason, .. }] if by == "node:n1" && reason == "ecc: uncorrectable"),
+            "{holds:?}"
+        );
+        n[0].incarnation = Incarnation(2);
+        assert_eq!(c.failures(S(1), n.iter()), []);
+        c.said("n1".parse().unwrap(), Incarnation(2), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+        c.heard("n1".parse().unwrap(), Incarnation(2), S(1));
+        assert_eq!(c.failures(S(1), n.iter()).len(), 1);
+        let (by, reason) = ("root".to_owned(), "x".to_owned());
+        n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, since: Timestamp(0), until: None, deadline: None }];
+        assert_eq!(c.failures(S(1), n.iter()), [], "it is under one");
+        // A leader that never heard it knows for how long that is: run leases there are over some day.
+        n[0].state = NodeState::Down;
+        let mut next = clocks();
+        assert_eq!(states(&mut next, 5, &n[..1]), []);
+        assert_eq!(next.silence(S(105), &n[0].id, n[0].incarnation), Some(S(100)));
+    }
+
+    #[test]
     fn a_new_leader_neither_condemns_nor_revives_whom_it_never_heard() {
         let mut c = clocks();
         let n = [node("n1", NodeState::Down), node("n2", NodeState::Ready)];
         assert_eq!(states(&mut c, 0, &n), []);
         assert_eq!(states(&mut c, 29, &n), []);
+    }
+
+    #[test]
+    fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_is_not_expected() {
+        let mut c = clocks();
+        let mut n =
+            [node("n1", NodeState::Draining), node("n2", NodeState::Drained), node("n3", NodeState::Booting), node("n4", NodeState::Down)];
+        let hold = |kind| Hold { kind, by: "root".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None };
+        n[3].holds = vec![hold(HoldKind::Disable)];
+        assert_eq!(states(&mut c, 0, &n), []);
+        for silent in ["n3", "n4"] {
+            c.heard(silent.parse().unwrap(), Incarnation(1), S(31));
+        }
+        let degraded = |name: &str| (name.to_owned(), NodeState::Degraded);
+        assert_eq!(states(&mut c, 31, &n), [degraded("n1"), degraded("n2")]);
+        // Heard all the while: at work as soon as it may be.
+        n[3].holds.clear();
+        assert_eq!(states(&mut c, 32, &n[3..]), [("n4".to_owned(), NodeState::Ready)]);
     }
 
     #[test]

@@ -1,15 +1,20 @@
 //! The configuration of a member.
 
 use crate::ca::{LIFETIME_MAX, LIFETIME_MIN};
-use crate::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
+use crate::clocks::{Limits, Patience};
+use crate::ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+
+/// The longest run lease: a week.
+const RUN_LEASE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
 /// One member's configuration. Who the members are is agreed upon and changes; `members` is what a cluster is made of
 /// by `--bootstrap`, and where this member itself is reached.
@@ -46,6 +51,42 @@ pub struct QuorumConfig {
     pub node_degraded_after_ms: u64,
     /// A node that was silent for so much longer is Down, in milliseconds.
     pub node_down_after_ms: u64,
+    /// The same for nodes that are claimed for sensitive use: what falls silent there for a moment is not given up lightly.
+    pub sensitive_degraded_after_ms: u64,
+    pub sensitive_down_after_ms: u64,
+    /// The second of the two for nodes with work of a vCluster that they are not for any more: the one that has them waits.
+    pub borrowed_down_after_ms: u64,
+    /// How much longer a node stays Degraded that is silent here, and that other agents hear, in milliseconds: its way to the quorum
+    /// is lost, not its life. 0: they are not asked. At most a week.
+    pub node_cut_off_ms: u64,
+    /// A node that is booted (`lattice node boot`) and did not register under another boot id after so long is Failed, in
+    /// milliseconds. At least 1,000.
+    pub node_boot_ms: u64,
+    /// How long work with `--on-isolation=stop` runs on without an acknowledged heartbeat, in milliseconds, for claims from now on:
+    /// the leader's value counts, so it is the same for every member. 0: as long as it takes until a silent node is Down. At least
+    /// three times `node_heartbeat_ms`, at most a week.
+    pub run_lease_ms: u64,
+    /// A program that makes sure that a silent node is dead (it cuts its power, say): see `docs/operator.md`. The same on every
+    /// member; the leader runs it. Empty: none.
+    pub fencing_hook: PathBuf,
+    /// How long it may take, in seconds. 1 to 3,600.
+    pub fencing_hook_seconds: u64,
+    /// How long a node that drifted from its configuration stays in service, in seconds; then it is quarantined, and an operator
+    /// must look. The leader's value counts. 1 to 31,536,000 (a year).
+    pub drift_remediation_seconds: u64,
+    /// The same for a node that had sensitive work meanwhile.
+    pub drift_remediation_sensitive_seconds: u64,
+    /// Where changes of nodes are told with HTTP POST: `https://…` or `http://…`, see `docs/operator.md`. The same on every member;
+    /// the leader tells. Empty: nowhere.
+    pub notify_url: String,
+    /// The file with the secret that they are signed with: mode 0600, at least 16 bytes. Needed with `notify_url`.
+    pub notify_secret_file: PathBuf,
+    /// The authorities of the server's certificate, PEM. Empty: the system's.
+    pub notify_ca: PathBuf,
+    /// A program that is run for each of them. Empty: none.
+    pub notify_hook: PathBuf,
+    /// How long the server or the program may take for one, in seconds. 1 to 600.
+    pub notify_seconds: u64,
     /// A snapshot is made when so many entries were applied since the last one. At least 10.
     pub snapshot_entries: u64,
     /// Changes of nodes, allocations, tenants and leases that are kept in memory, in MiB: an agent that was away goes on with
@@ -117,6 +158,21 @@ impl Default for QuorumConfig {
             node_heartbeat_ms: 10_000,
             node_degraded_after_ms: 30_000,
             node_down_after_ms: 60_000,
+            sensitive_degraded_after_ms: 120_000,
+            sensitive_down_after_ms: 300_000,
+            borrowed_down_after_ms: 30_000,
+            node_cut_off_ms: 300_000,
+            node_boot_ms: 600_000,
+            run_lease_ms: 0,
+            fencing_hook: PathBuf::new(),
+            fencing_hook_seconds: 60,
+            drift_remediation_seconds: 24 * 3600,
+            drift_remediation_sensitive_seconds: 4 * 3600,
+            notify_url: String::new(),
+            notify_secret_file: PathBuf::new(),
+            notify_ca: PathBuf::new(),
+            notify_hook: PathBuf::new(),
+            notify_seconds: 10,
             snapshot_entries: 10_000,
             watch_history_mib: 32,
             audit_signing_key_path: PathBuf::new(),
@@ -187,6 +243,47 @@ impl QuorumConfig {
         if self.node_degraded_after_ms <= self.node_heartbeat_ms {
             return invalid("node_degraded_after_ms", "more than node_heartbeat_ms");
         }
+        if self.sensitive_degraded_after_ms <= self.node_heartbeat_ms {
+            return invalid("sensitive_degraded_after_ms", "more than node_heartbeat_ms");
+        }
+        if self.node_cut_off_ms > RUN_LEASE_MS_MAX {
+            return invalid("node_cut_off_ms", "at most 604800000 (a week)");
+        }
+        if self.node_boot_ms < 1000 {
+            return invalid("node_boot_ms", "at least 1000");
+        }
+        if self.run_lease_ms != 0 && !(self.node_heartbeat_ms.saturating_mul(3)..=RUN_LEASE_MS_MAX).contains(&self.run_lease_ms) {
+            return invalid("run_lease_ms", "0, or at least three times node_heartbeat_ms and at most 604800000 (a week)");
+        }
+        let hook = &self.fencing_hook;
+        if !hook.as_os_str().is_empty() && !is_program(hook) {
+            let why = format!("{} is no executable file with an absolute path", hook.display());
+            return Err(InvalidConfig { field: "fencing_hook", why });
+        }
+        if !(1..=3600).contains(&self.fencing_hook_seconds) {
+            return invalid("fencing_hook_seconds", "1 to 3600");
+        }
+        for (field, seconds) in [
+            ("drift_remediation_seconds", self.drift_remediation_seconds),
+            ("drift_remediation_sensitive_seconds", self.drift_remediation_sensitive_seconds),
+        ] {
+            if !(1..=31_536_000).contains(&seconds) {
+                return invalid(field, "1 to 31536000 (a year)");
+            }
+        }
+        if !self.notify_url.is_empty() && self.notify_secret_file.as_os_str().is_empty() {
+            return invalid("notify_secret_file", "what is sent to notify_url is signed: name a file with the secret");
+        }
+        let hook = &self.notify_hook;
+        if !hook.as_os_str().is_empty() && !is_program(hook) {
+            return Err(InvalidConfig {
+                field: "notify_hook",
+                why: format!("{} is no executable file with an absolute path", hook.display()),
+            });
+        }
+        if !(1..=600).contains(&self.notify_seconds) {
+            return invalid("notify_seconds", "1 to 600");
+        }
         if self.snapshot_entries < 10 {
             return invalid("snapshot_entries", "at least 10");
         }
@@ -208,10 +305,40 @@ impl QuorumConfig {
         Ok(())
     }
 
+    /// How long the silence of nodes is borne.
+    pub fn limits(&self) -> Limits {
+        let patience = |degraded, down| {
+            let (degraded_after, down_after) = (Duration::from_millis(degraded), Duration::from_millis(down));
+            Patience { degraded_after, down_after }
+        };
+        Limits {
+            own: patience(self.node_degraded_after_ms, self.node_down_after_ms),
+            sensitive: patience(self.sensitive_degraded_after_ms, self.sensitive_down_after_ms),
+            borrowed: patience(self.node_degraded_after_ms, self.borrowed_down_after_ms),
+            cut_off_after: Duration::from_millis(self.node_cut_off_ms),
+        }
+    }
+
+    /// How long nodes that drifted stay in service.
+    pub fn drift_limits(&self) -> DriftLimits {
+        let ms = |seconds: u64| seconds.saturating_mul(1000);
+        DriftLimits { ordinary_ms: ms(self.drift_remediation_seconds), sensitive_ms: ms(self.drift_remediation_sensitive_seconds) }
+    }
+
+    /// How long run leases are, in milliseconds.
+    pub fn run_lease_ms(&self) -> u64 {
+        let until_down = self.node_degraded_after_ms.saturating_add(self.node_down_after_ms);
+        if self.run_lease_ms == 0 { until_down.min(RUN_LEASE_MS_MAX) } else { self.run_lease_ms }
+    }
+
     /// Where this member is reached.
     pub fn this_member(&self) -> Option<&MemberAddress> {
         self.members.iter().find(|m| m.id == self.id)
     }
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_absolute() && std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 /// Whether the text is `host:port`.
@@ -242,6 +369,17 @@ mod tests {
         refused(&|c| c.members[0].raft = "h1".to_owned(), "members");
         refused(&|c| c.election_ms = 400, "election_ms");
         refused(&|c| c.node_degraded_after_ms = 10_000, "node_degraded_after_ms");
+        refused(&|c| c.sensitive_degraded_after_ms = 10_000, "sensitive_degraded_after_ms");
+        refused(&|c| c.node_cut_off_ms = u64::MAX, "node_cut_off_ms");
+        refused(&|c| c.node_boot_ms = 999, "node_boot_ms");
+        refused(&|c| c.run_lease_ms = 29_999, "run_lease_ms");
+        refused(&|c| c.fencing_hook = "bin/sh".into(), "fencing_hook");
+        refused(&|c| c.fencing_hook_seconds = 0, "fencing_hook_seconds");
+        refused(&|c| c.drift_remediation_seconds = 0, "drift_remediation_seconds");
+        refused(&|c| c.notify_url = "https://h/".into(), "notify_secret_file");
+        refused(&|c| c.notify_hook = "bin/sh".into(), "notify_hook");
+        refused(&|c| c.notify_seconds = 0, "notify_seconds");
+        assert_eq!(config().run_lease_ms(), 90_000);
         refused(&|c| c.cluster = String::new(), "cluster");
         refused(&|c| c.certificate_seconds = 9, "certificate_seconds");
         refused(&|c| c.watch_history_mib = 0, "watch_history_mib");

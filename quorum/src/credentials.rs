@@ -32,7 +32,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::AsyncBufReadExt;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -417,33 +417,47 @@ impl Credentials {
         };
         let name = ServerName::try_from(name).map_err(|e| TlsError::Pem { what: "name", why: e.to_string() })?;
         let address = endpoint.to_owned();
-        // TLS is the connector's: to tonic it is plain HTTP/2.
-        let endpoint = Endpoint::from_shared(format!("http://{endpoint}"))
-            .map_err(|source| TlsError::Endpoint { endpoint: endpoint.to_owned(), source })?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(match used {
-                Used::Calls => PING_INTERVAL,
-                Used::Session => PING_INTERVAL_SESSION,
-            })
-            .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20);
+        let endpoint = http2(endpoint, used)?;
         let this = self.clone();
         Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
             let (this, address, name) = (this.clone(), address.clone(), name.clone());
-            async move { this.connect(&address, name, wanted).await.map(TokioIo::new) }
+            async move {
+                let stream = TcpStream::connect(&address).await?;
+                stream.set_nodelay(true)?;
+                this.secure(stream, &address, name, wanted).await.map(TokioIo::new)
+            }
         })))
     }
 
-    async fn connect(
+    /// The same with any member, over bytes that somebody carries there from here: TLS is with the member at their other end, so
+    /// who carries them can neither read nor change nor repeat any. Made once: when it ends, so does the channel.
+    pub(crate) fn channel_over<S>(&self, stream: S, address: &str) -> Result<Channel, TlsError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let name = ServerName::try_from(QUORUM_NAME).map_err(|e| TlsError::Pem { what: "name", why: e.to_string() })?;
+        let endpoint = http2(address, Used::Session)?;
+        let (this, address, once) = (self.clone(), address.to_owned(), Arc::new(Mutex::new(Some(stream))));
+        Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+            let (this, address, name, stream) = (this.clone(), address.clone(), name.clone(), lock(&once).take());
+            async move {
+                let stream = stream.ok_or_else(|| io::Error::other("it is not carried any more"))?;
+                this.secure(stream, &address, name, Wanted::AnyMember).await.map(TokioIo::new)
+            }
+        })))
+    }
+
+    async fn secure<S>(
         &self,
+        stream: S,
         address: &str,
         name: ServerName<'static>,
         wanted: Wanted,
-    ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    ) -> io::Result<tokio_rustls::client::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let config = Arc::clone(&self.present().grpc_client);
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
         let mut stream = TlsConnector::from(config).connect(name, stream).await.inspect_err(|error| {
             if let Some(cause) = Cause::of(error) {
                 self.0.refused.count(cause, &format_args!("{address}: {error}"));
@@ -470,6 +484,21 @@ impl Credentials {
             Err(error) => Err(refused(alert_in_words(&error))),
         }
     }
+}
+
+/// TLS is the connector's: to tonic it is plain HTTP/2.
+fn http2(address: &str, used: Used) -> Result<Endpoint, TlsError> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|source| TlsError::Endpoint { endpoint: address.to_owned(), source })?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(match used {
+            Used::Calls => PING_INTERVAL,
+            Used::Session => PING_INTERVAL_SESSION,
+        })
+        .keep_alive_timeout(PING_TIMEOUT)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20);
+    Ok(endpoint)
 }
 
 fn alert_in_words(error: &io::Error) -> String {

@@ -1,6 +1,6 @@
 //! What this member heard of its agents: in memory, folded into one summary a second for the leader.
 
-use crate::wire::HeldKeys;
+use crate::wire::{HeldKeys, NodeHealth};
 use lattice_model::{Incarnation, NodeId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,6 +15,8 @@ pub struct Heard {
     pub at: Instant,
     /// The gossip keys that it last said it has; `None`: it said nothing of them.
     pub keys: Option<HeldKeys>,
+    /// How it last said that it is; `None`: it said nothing of that.
+    pub health: Option<NodeHealth>,
 }
 
 /// Nodes heard of since they were last handed on.
@@ -37,11 +39,49 @@ impl Heard {
         if other.incarnation < self.incarnation {
             return;
         }
-        let (known, at) = (self.keys.take(), self.at.max(other.at));
-        let same_life = other.incarnation == self.incarnation;
-        // What was said later counts; where one of the two said nothing of keys, the other's word stands.
-        let keys = if !same_life || (other.at >= self.at && other.keys.is_some()) { other.keys } else { known.or(other.keys) };
-        *self = Self { incarnation: other.incarnation, at, keys };
+        let (same_life, later) = (other.incarnation == self.incarnation, other.at >= self.at);
+        *self = Self {
+            incarnation: other.incarnation,
+            at: self.at.max(other.at),
+            keys: said(same_life, later, self.keys.take(), other.keys),
+            health: said(same_life, later, self.health.take(), other.health),
+        };
+    }
+}
+
+/// What was said later counts; where one of the two said nothing, the other's word stands.
+fn said<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
+    if !same_life || (later && other.is_some()) { other } else { known.or(other) }
+}
+
+/// What a member told the leader of one term of what agents say of themselves: that one remembers it, and is told what is new.
+#[derive(Debug)]
+pub struct Told<T> {
+    term: u64,
+    all: HashMap<NodeId, (Incarnation, T)>,
+}
+
+impl<T> Default for Told<T> {
+    fn default() -> Self {
+        Self { term: 0, all: HashMap::new() }
+    }
+}
+
+impl<T: Clone + PartialEq> Told<T> {
+    /// What the leader of this term was not told yet of what was heard; `of`: which part of it.
+    pub fn news(&mut self, term: u64, heard: &HashMap<NodeId, Heard>, of: impl Fn(&Heard) -> Option<&T>) -> Vec<(NodeId, T)> {
+        if self.term != term {
+            *self = Self { term, all: HashMap::new() };
+        }
+        let said = heard.iter().filter_map(|(node, heard)| Some((node, heard.incarnation, of(heard)?)));
+        let new = said.filter(|(node, life, word)| self.all.get(*node).is_none_or(|(of, known)| (of, known) != (life, *word)));
+        new.map(|(node, _, word)| (node.clone(), word.clone())).collect()
+    }
+
+    /// It has all of this.
+    pub fn told(&mut self, heard: &HashMap<NodeId, Heard>, news: Vec<(NodeId, T)>) {
+        let life = |node: &NodeId| heard.get(node).map(|heard| heard.incarnation);
+        self.all.extend(news.into_iter().filter_map(|(node, word)| Some((node.clone(), (life(&node)?, word)))));
     }
 }
 
@@ -83,7 +123,7 @@ mod tests {
         let hear = |incarnation, after_s, seals: Option<u32>| {
             let keys = seals.map(|seals| HeldKeys { opens: vec![seals], seals });
             let at = began + Duration::from_secs(after_s);
-            hearts.heard("n1".parse().unwrap(), Heard { incarnation: Incarnation(incarnation), at, keys });
+            hearts.heard("n1".parse().unwrap(), Heard { incarnation: Incarnation(incarnation), at, keys, health: None });
         };
         let taken = || {
             let heard = hearts.take().remove(&node).unwrap();
@@ -101,5 +141,28 @@ mod tests {
         hear(1, 7, Some(3));
         assert_eq!(taken(), (2, 6, None));
         assert!(hearts.take().is_empty());
+    }
+
+    #[test]
+    fn the_leader_of_a_term_is_told_once_and_the_next_one_anew() {
+        let mut told = Told::default();
+        let node: NodeId = "n1".parse().unwrap();
+        let say = |told: &mut Told<NodeHealth>, term, life, why: &str, arrives| {
+            let health = Some(NodeHealth::Unwell { why: why.to_owned() });
+            let heard = Heard { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
+            let heard = HashMap::from([(node.clone(), heard)]);
+            let news = told.news(term, &heard, |heard| heard.health.as_ref());
+            let said = news.len();
+            if arrives {
+                told.told(&heard, news);
+            }
+            said == 1
+        };
+        assert!(say(&mut told, 1, 1, "a", false) && say(&mut told, 1, 1, "a", true), "until it arrives");
+        assert!(!say(&mut told, 1, 1, "a", true));
+        assert!(say(&mut told, 1, 1, "b", true), "another word");
+        assert!(say(&mut told, 1, 2, "b", true), "another life");
+        assert!(!say(&mut told, 1, 2, "b", true));
+        assert!(say(&mut told, 2, 2, "b", true), "another term");
     }
 }

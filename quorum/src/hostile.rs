@@ -11,14 +11,15 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, Refusal, RefusedClaim, Request,
-    Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, NodeHealth, Refusal, RefusedClaim,
+    Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
 };
 use lattice_model::claim::ClaimShare;
+use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, Generation, Incarnation, MemberId,
-    NodeReport, ReportItem, Revision, Timestamp, VniPool,
+    Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, Generation, HoldKind, Incarnation,
+    MemberId, NodeReport, NodeState, ReportItem, Revision, Timestamp, VniPool, When,
 };
 use openraft::error::{InstallSnapshotError, RaftError};
 use openraft::raft::{
@@ -126,6 +127,13 @@ fn vcluster() -> VClusterChange {
     VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
 }
 
+/// The revision at which the node was last made another one: see the actions below.
+const CONFORMED: u64 = 11;
+
+fn components() -> lattice_model::conformance::Components {
+    [("kernel".to_owned(), "6.1".to_owned())].into()
+}
+
 /// A ledger with something in every part, and the audit records that it made.
 fn ledger() -> (Ledger, Vec<AuditRecord>) {
     use crate::ledger::scenarios::{node, registration};
@@ -138,9 +146,11 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
     let connectivity = Connectivity { network_domain: "ml".into(), expose };
     let spec = AllocationSpec { connectivity, nodes: 1, ..allocation.spec.clone() };
     let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
-    let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(2) };
+    let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share] };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
+    let (node_1, reason, deadline) = (node(1), "disk".to_owned(), Some(When::At(Timestamp(99))));
+    let drain = Action::SetHold { node: node_1, kind: HoldKind::Drain, by: "root".into(), reason, until: None, deadline };
     let actions = [
         Action::Bootstrap { cluster: "c".into() },
         Action::Register(registration(1, 1, 0, true)),
@@ -150,10 +160,27 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
         Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), by: "root".into() },
+        Action::SetRunLease { ms: 90_000 },
+        Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
+        Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
+        Action::Notified { way: crate::ledger::NotifyWay::Webhook, upto: 2 },
+        Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
         Action::Claim(claim),
         Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
+        // Behind the claim: it would be refused under a hold.
+        Action::SetHold {
+            node: node(1),
+            kind: HoldKind::Maintenance,
+            by: "root".into(),
+            reason: "fan".into(),
+            until: Some(When::AfterMs(9)),
+            deadline: None,
+        },
+        drain,
+        Action::Register(crate::ledger::Registration { wipes: true, ..registration(1, 1, 1, false) }),
+        Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         // Last: the claim was made while the node was of the default's.
         Action::SetVCluster { change: vcluster(), by: "u".into() },
     ];
@@ -170,6 +197,7 @@ fn decoders() -> Vec<Decoder> {
     let (ledger, records) = ledger();
     let (node, allocation) = ("n1".parse().unwrap(), allocation());
     let keys = HeldKeys { opens: vec![0, 1], seals: 0 };
+    let health = NodeHealth::Failed { why: "supply: none".into() };
     let list = Request::ListAllocations {
         uid: Some(7),
         states: vec![lattice_model::AllocationState::Running],
@@ -177,8 +205,13 @@ fn decoders() -> Vec<Decoder> {
         before: None,
         paged: true,
     };
-    let submit =
-        Request::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None };
+    let submit = Request::Submit {
+        id: allocation.id,
+        spec: Box::new(allocation.spec.clone()),
+        owner: allocation.owner.clone(),
+        claim: None,
+        life: None,
+    };
     let create = Request::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() };
     let session = lattice_model::InteractiveSession {
         id: allocation.id.0,
@@ -206,10 +239,19 @@ fn decoders() -> Vec<Decoder> {
                 list,
                 submit,
                 Request::Status,
+                Request::SetHold {
+                    node: crate::ledger::scenarios::node(1),
+                    kind: HoldKind::Drain,
+                    by: "root".into(),
+                    reason: "disk".into(),
+                    until: None,
+                    deadline: Some(When::AfterMs(9)),
+                },
                 Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
                 Request::SetVCluster { change: vcluster(), by: "u".into() },
                 create,
                 lookup,
+                Request::ConfirmDead { node: crate::ledger::scenarios::node(1), by: "root".into(), reason: "r".into() },
             ],
         ),
         decoder::<Result<Answer, Refusal>>(
@@ -226,13 +268,31 @@ fn decoders() -> Vec<Decoder> {
                     conflicts: vec![Conflict { node: "n2".parse().unwrap(), holder: Some(allocation.id), why: "w".into() }],
                 }))),
                 Err(Refusal::NotLeader { leader: Some(MemberId(2)) }),
+                Ok(Answer::Nodes(ledger.nodes().map(|n| (**n).clone()).collect())),
+                Err(Refusal::NodeState {
+                    node: "n2".parse().unwrap(),
+                    illegal: Illegal { state: NodeState::Draining, event: Event::DrainLifted },
+                }),
                 Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
                 Ok(Answer::Domains(domains)),
                 Ok(Answer::Endpoints { endpoints, more: false }),
                 Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
             ],
         ),
-        decoder("Up", &[Up::Heartbeat { incarnation: Incarnation(2), seq: 9, keys: Some(keys.clone()) }]),
+        decoder(
+            "Up",
+            &[
+                Up::Heartbeat {
+                    incarnation: Incarnation(2),
+                    seq: 9,
+                    keys: Some(keys.clone()),
+                    health: Some(health.clone()),
+                    conformance: Some(components()),
+                },
+                Up::Wiped { order: 9, failed: Some("disk".into()) },
+                Up::Hears { alive: vec!["n2".parse().unwrap()] },
+            ],
+        ),
         decoder(
             "Down",
             &[
@@ -240,6 +300,7 @@ fn decoders() -> Vec<Decoder> {
                 Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, lattice_model::Epoch(4))] },
                 Down::Desired(lattice_model::DesiredList::default()),
                 Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },
+                Down::Hear { nodes: vec!["n2".parse().unwrap()] },
             ],
         ),
         decoder(
@@ -268,11 +329,15 @@ fn decoders() -> Vec<Decoder> {
                 from: MemberId(2),
                 heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
                 keys: vec![("n1".parse().unwrap(), keys)],
+                health: vec![("n1".parse().unwrap(), health)],
                 level: 2,
                 certificate_until: Some(Timestamp(3)),
                 shortage: None,
+                words: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
+                asks: true,
             }],
         ),
+        decoder("SummaryAnswer", &[SummaryAnswer { shortages: BTreeMap::default(), silent: vec!["n2".parse().unwrap()] }]),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
         decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records: records.clone() }]),
         decoder(

@@ -13,7 +13,10 @@
 //! stands in, and which nodes are for it, is the same for every scheduler), *allocations* (an acknowledged
 //! submission is not lost), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
 //! two of them have one number, and what left one keeps it off others while it may still run), *services* (what is looked up runs),
-//! *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
+//! the *run lease* and what is *fenced* (work that a silent node may still run is not begun elsewhere, and what was begun elsewhere is
+//! known to whoever claims the node next), what a node is made of and what is expected of it (*drift* begins once, and outlives its leader),
+//! *wipes* (a node that is to be wiped is claimed by nobody before that is confirmed), how far *notifications* are (a new leader goes on behind
+//! the last), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
 //! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
@@ -30,6 +33,8 @@ pub mod signing;
 
 mod allocations;
 mod claims;
+mod conformance;
+mod fencing;
 mod holds;
 mod leases;
 mod level;
@@ -44,7 +49,16 @@ mod sessions;
 mod tenants;
 mod vclusters;
 mod views;
+mod wipes;
 
+#[cfg(test)]
+mod conformance_scenarios;
+#[cfg(test)]
+mod fencing_properties;
+#[cfg(test)]
+mod fencing_scenarios;
+#[cfg(test)]
+mod hold_scenarios;
 #[cfg(test)]
 mod keyring_scenarios;
 #[cfg(test)]
@@ -61,14 +75,17 @@ mod session_scenarios;
 mod tenant_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
+#[cfg(test)]
+mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, scheduler_lease};
-pub use command::{Action, Command, MembersStep, NodeStanding, Outcome, Registration, Urgency};
+pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome, Registration, Urgency};
+pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{LEVEL_FIRST, LEVEL_KNOWN, level_of};
+pub use level::{LEVEL_FIRST, LEVEL_KNOWN, level_of, level_of_hold};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
@@ -77,8 +94,8 @@ pub use vclusters::VClusterChange;
 
 use crate::wire::Refusal;
 use lattice_model::{
-    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, InteractiveSession, Node, NodeId, Resources, Revision, Tenant,
-    Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, HoldKind, InteractiveSession, Node, NodeId, Resources, Revision,
+    Tenant, Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -148,6 +165,12 @@ pub struct Ledger {
     offering: BTreeSet<AllocationId>,
     #[serde(default)]
     limits: ClusterLimits,
+    /// How long the run leases of claims are from now on, in milliseconds; 0: nobody said it yet.
+    #[serde(default)]
+    run_lease_ms: u64,
+    /// Up to which audit record others were told, each way.
+    #[serde(default)]
+    notified: BTreeMap<NotifyWay, u64>,
 }
 
 fn level_first() -> u32 {
@@ -166,6 +189,12 @@ pub struct Holding {
     /// The number of the network domain that the claim was made in.
     #[serde(default)]
     pub vni: Option<u32>,
+    /// How long its run lease is, in milliseconds; `None`: it runs without one.
+    #[serde(default)]
+    pub run_lease_ms: Option<u64>,
+    /// Whether it is known, or vouched for, that nothing of it runs any more, though its node did not say so.
+    #[serde(default)]
+    pub fenced: bool,
 }
 
 /// What one command did.
@@ -260,6 +289,8 @@ impl Default for Ledger {
             domains: BTreeMap::new(),
             offering: BTreeSet::new(),
             limits: ClusterLimits::default(),
+            run_lease_ms: 0,
+            notified: BTreeMap::new(),
         }
     }
 }
@@ -289,8 +320,14 @@ impl Ledger {
             Action::ExpireLease { name, token, renewed } => self.expire_lease(step, name, *token, *renewed),
             Action::GrantLease { name, holder, ttl_ms, user } => self.grant_lease(step, name, holder, *ttl_ms, user.as_ref()),
             Action::RevokeLease { name, token, by } => self.revoke_lease(step, name, *token, by),
-            Action::SetHold { node, kind, by, reason } => self.set_hold(step, node, *kind, by, reason),
-            Action::LiftHold { node, kind, by } => self.lift_hold(step, node, *kind, by),
+            Action::SetHold { kind: HoldKind::Wipe, .. } => {
+                Err(Refusal::Malformed { why: "a wipe is asked for by `lattice node wipe`".to_owned() })
+            }
+            Action::LiftHold { kind: HoldKind::Wipe, node, by, .. } => self.call_wipe_back(step, node, by),
+            Action::SetHold { node, kind, by, reason, until, deadline } => {
+                self.set_hold(step, node, *kind, by, reason, holds::Ends { until: *until, deadline: *deadline })
+            }
+            Action::LiftHold { node, kind, by, until } => self.lift_hold(step, node, *kind, by, *until),
             Action::Members { by, step: members } => {
                 self.record(step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
                 Ok(Outcome::Done)
@@ -312,6 +349,17 @@ impl Ledger {
             Action::SetDomainGrace { domain, grace_ms, by } => self.set_domain_grace(step, domain, *grace_ms, by),
             Action::ReleaseDomains => self.release_domains(step),
             Action::SetLimits { sensitive_pool_size, by } => self.set_limits(step, *sensitive_pool_size, by),
+            Action::EndDrained { node, deadline } => Ok(self.end_drained(step, node, *deadline)),
+            Action::BootNode { node, by, reason } => self.boot_node(step, node, by, reason),
+            Action::SetRunLease { ms } => self.set_run_lease(step, *ms),
+            Action::Fence { node, incarnation, silent_ms } => self.fence(step, node, *incarnation, *silent_ms),
+            Action::ConfirmDead { node, by, reason } => self.confirm_dead(step, node, by, reason),
+            Action::Conforms { node, incarnation, components } => self.conforms(step, node, *incarnation, components),
+            Action::AcceptDrift { node, by, reason } => self.accept_drift(step, node, by, reason),
+            Action::DriftOver { node, since } => self.drift_over(step, node, *since),
+            Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),
+            Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
+            Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
         }
     }
 
@@ -334,6 +382,18 @@ impl Ledger {
         let owner = named.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
         let record = self.audit.link(step.revision, step.at, actor, action, about.allocation, owner, about.node, detail);
         step.audit.push(record);
+    }
+
+    /// Up to which audit record others were told this way; `None`: nobody was yet.
+    pub fn notified(&self, way: NotifyWay) -> Option<u64> {
+        self.notified.get(&way).copied()
+    }
+
+    /// Never back: what was taken is not told again for a word that was late.
+    fn set_notified(&mut self, way: NotifyWay, upto: u64) -> Outcome {
+        let told = self.notified.entry(way).or_default();
+        *told = (*told).max(upto).min(self.audit.seq);
+        Outcome::Done
     }
 
     /// The allocation, to be changed in this step.

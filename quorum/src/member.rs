@@ -16,16 +16,18 @@ use crate::backup;
 use crate::ca::{Authority, CaError};
 use crate::certify::{self, CertificateEnds};
 use crate::chain::{self, ChainFetch};
-use crate::clocks::{Clocks, Limits};
+use crate::clocks::Clocks;
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::credentials::Credentials;
-use crate::hearts::{Heard, Hearts};
+use crate::fencing_hook::FencingHook;
+use crate::hearts::{Heard, Hearts, Told};
 use crate::identity::Role;
 use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome, Urgency};
 use crate::levels::Levels;
 use crate::membership;
 use crate::network::{Network, Peers};
+use crate::notify::{Notify, NotifyError};
 use crate::objects::ObjectsError;
 use crate::pack::with_causes;
 use crate::proposer::{Proposer, Unserved, now, reply};
@@ -44,8 +46,9 @@ use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
 use crate::store::room::{Lack, Room, Shortage};
 use crate::tls::TlsError;
-use crate::wire::{HeartbeatSummary, MemberList, Refusal};
-use lattice_model::{MemberId, Node, Revision};
+use crate::wire::{HeartbeatSummary, HeldKeys, MemberList, NodeHealth, Refusal, SummaryAnswer};
+use crate::witnesses::Witnesses;
+use lattice_model::{MemberId, Node, NodeId, Revision};
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +70,9 @@ pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 const STANDING_TICK: Duration = Duration::from_millis(100);
 /// How often heartbeats are folded and clocks are read.
 const DUTIES_TICK: Duration = Duration::from_secs(1);
+const JUST_BEHIND: Duration = Duration::from_millis(5);
+/// The cluster level that fencing needs.
+const FENCING_LEVEL: u32 = 6;
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -90,6 +96,8 @@ pub enum MemberError {
     Signer(#[from] SignerError),
     #[error(transparent)]
     Objects(#[from] ObjectsError),
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
     #[error("{address}: cannot listen there")]
     Listen {
         address: SocketAddr,
@@ -144,6 +152,10 @@ pub(crate) struct Core {
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
     pub hearts: Hearts,
+    /// What agents say of nodes that are silent here.
+    pub witnesses: Arc<Witnesses>,
+    /// While this member leads: the nodes that agents are asked about.
+    pub silent: watch::Sender<Vec<NodeId>>,
     pub relief: Relief,
     /// Closed while the leadership is handed over: commands and questions wait.
     pub gate: watch::Sender<bool>,
@@ -172,6 +184,8 @@ pub(crate) struct Core {
     pub room: Room,
     /// Of the members' disks.
     pub shortages: Arc<Shortages>,
+    /// While this member leads: what keeps others from being told.
+    pub notify: Notify,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
     pub stop: CancellationToken,
@@ -217,6 +231,7 @@ impl Member {
         }
         let (directory, released) = Directory::open(&config.data_dir, &config.cluster, config.id)?;
         let archive = Archive::open(&config)?;
+        let (notify, notifying) = Notify::open(&config)?;
         let signer = Signer::open(&config.audit_signing_key_path, directory.path(), MemberId(config.id))?;
         let stop = CancellationToken::new();
         // Who waits for room when the start fails gives up.
@@ -270,6 +285,8 @@ impl Member {
             peers,
             chain,
             hearts: Hearts::default(),
+            witnesses: Arc::default(),
+            silent: watch::Sender::new(Vec::new()),
             relief: Relief::default(),
             signer,
             gate,
@@ -285,6 +302,7 @@ impl Member {
             keys_held: KeysHeld::default(),
             room,
             shortages,
+            notify,
             led,
             stop,
         });
@@ -303,6 +321,7 @@ impl Member {
             "serving"
         );
         let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies];
+        tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })
     }
@@ -577,25 +596,27 @@ struct Leading {
     clocks: Clocks,
     signing: SigningDuty,
     rotation: Rotation,
+    fencing_hook: FencingHook,
 }
 
 /// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
 async fn duties(core: Arc<Core>) {
-    let limits = Limits {
-        degraded_after: Duration::from_millis(core.config.node_degraded_after_ms),
-        down_after: Duration::from_millis(core.config.node_down_after_ms),
-    };
+    let limits = core.config.limits();
     // A quarter of the shortest time that is measured, where that is shorter.
-    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.degraded_after / 4).max(Duration::from_millis(20)));
+    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
     let mut leading: Option<Leading> = None;
+    // When a silent node is due, where that is before the next tick.
+    let mut due: Option<Instant> = None;
+    let mut told = (Told::default(), Told::default());
     // Elections are not waited for by the clock.
     let mut roles = core.raft.server_metrics();
     loop {
         tokio::select! {
             () = core.stop.cancelled() => return,
             _ = tick.tick() => {}
+            () = passed(due) => {}
             changed = roles.changed() => if changed.is_err() {
                 return;
             }
@@ -606,11 +627,13 @@ async fn duties(core: Arc<Core>) {
             (metrics.current_leader, metrics.current_term)
         };
         if leader != Some(core.config.id) {
-            leading = None;
+            (leading, due) = (None, None);
             core.relief.allow(0);
+            core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if let Some(leader) = leader {
-                tell_leader(&core, leader).await;
+                // One that lies behind would wait in it, and a member that stops slowly misses its leader.
+                core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
             }
             continue;
         }
@@ -630,6 +653,7 @@ async fn duties(core: Arc<Core>) {
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
                 rotation: Rotation::default(),
+                fencing_hook: FencingHook::new(&core.config),
             });
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
             core.levels.forget();
@@ -643,26 +667,46 @@ async fn duties(core: Arc<Core>) {
                 core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
             }
             lead(&core, leading).await;
+            // What is silent for longer than it may be is due just behind that moment.
+            due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
         }
     }
 }
 
-async fn tell_leader(core: &Core, leader: u64) {
+async fn passed(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Tells the leader of this term what was heard here, and of keys and health what it does not know.
+async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
     let until = Instant::now();
     let fresh = core.hearts.take();
     let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
-    let keys = fresh.iter().filter_map(|(node, heard)| Some((node.clone(), heard.keys.clone()?))).collect();
+    let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
+    let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
     let certificate_until = Some(core.credentials.until());
     let (from, shortage) = (MemberId(core.config.id), core.room.look());
-    let summary = HeartbeatSummary { from, heard, keys, level: core.config.level_max, certificate_until, shortage };
+    let words = core.witnesses.take();
+    let level = core.config.level_max;
+    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words, asks: true };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
     };
-    if let Some(shortages) = told {
+    if let Some((SummaryAnswer { shortages, silent }, revision)) = told {
         core.shortages.are(shortages);
-        core.hearts.leader_knows(until);
+        core.witnesses.ask(&silent);
+        // An agent that hears of its acknowledgement has been sent by then whatever became of it before: not a list from before it
+        // was taken for lost, under which it would begin work that is begun elsewhere.
+        if core.applied(revision, DUTIES_TICK).await {
+            core.hearts.leader_knows(until);
+        }
+        keys_told.told(&fresh, summary.keys);
+        health_told.told(&fresh, summary.health);
     } else {
         // Told with the next summary, to whoever leads then.
         for (node, heard) in fresh {
@@ -671,17 +715,28 @@ async fn tell_leader(core: &Core, leader: u64) {
     }
 }
 
-async fn lead(core: &Core, Leading { since, clocks, signing, rotation, .. }: &mut Leading) {
+async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_hook, .. }: &mut Leading) {
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
-    for (node, Heard { incarnation, at, keys }) in core.hearts.take() {
+    for (node, Heard { incarnation, at, keys, health }) in core.hearts.take() {
         if let Some(keys) = keys {
             core.keys_held.told(node.clone(), incarnation, keys);
         }
+        if let Some(health) = health {
+            clocks.said(node.clone(), incarnation, health);
+        }
         clocks.heard(node, incarnation, at.saturating_duration_since(since));
     }
-    core.hearts.leader_knows(until);
+    // Heartbeats extend run leases: they are not acknowledged by one that may have been deposed meanwhile, whose successor's
+    // clocks began before. A majority that still follows is proof that none had begun when these were heard.
+    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
+    if matches!(passed, Some(Ok(Ok(())))) {
+        core.hearts.leader_knows(until);
+    }
+    for (node, by) in core.witnesses.take() {
+        clocks.witnessed(&node, by, now);
+    }
     let mass_silence_before = clocks.mass_silence;
     let mut actions = Vec::new();
     {
@@ -689,9 +744,20 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, .. }: &mu
         if ledger.cluster().is_empty() {
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
-        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }));
+        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        // Members of the level before take no other reason for the same state: nobody is asked there.
+        let silent = if ledger.admits(FENCING_LEVEL).is_ok() { Witnesses::choose(clocks.asked().iter()) } else { Vec::new() };
+        core.witnesses.ask(&silent);
+        core.silent.send_replace(silent);
         if !standings.is_empty() {
             actions.push(Action::NodeStates(standings));
+        }
+        if ledger.admits(FENCING_LEVEL).is_ok() {
+            let ms = core.config.run_lease_ms();
+            actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
+            actions.extend(clocks.fences(now, &ledger));
+            actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
+            actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
         }
         actions.extend(signing.due(until, &ledger, &core.signer));
         if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -702,6 +768,8 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, .. }: &mu
         if !ledger.domains_due(crate::proposer::now()).is_empty() {
             actions.push(Action::ReleaseDomains);
         }
+        actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
+        actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();

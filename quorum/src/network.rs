@@ -6,13 +6,14 @@ use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
 use crate::shortages::Shortages;
 use crate::store::machine::Agreed;
-use crate::store::room::{Lack, Shortage};
+use crate::store::room::Lack;
 use crate::store::synced::Synced;
 use crate::tls::TlsError;
-use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion};
+use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion, SummaryAnswer};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
+use lattice_model::Revision;
 use openraft::AnyError;
 use openraft::error::{Infallible, InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
@@ -29,6 +30,8 @@ use tonic::transport::Channel;
 
 /// With each of Raft's messages: the generation of whoever sends it.
 pub const GENERATION_HEADER: &str = "lattice-generation";
+/// What the leader has applied, beside its answer to a summary of heartbeats.
+pub const REVISION_HEADER: &str = "lattice-revision";
 /// How long a member may take for a page of its audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an unreachable member is left alone.
@@ -158,18 +161,25 @@ impl Peers {
         }
     }
 
-    /// Tells the leader what this member heard. When it took it: which members' disks are short of room, as it knows.
+    /// Tells the leader what this member heard. When it took it: which members' disks are short of room, as it knows, and the
+    /// revision that it had applied by then.
     pub async fn heartbeats(
         &self,
         leader: u64,
         peer: &Peer,
         summary: &HeartbeatSummary,
         limit: Duration,
-    ) -> Option<BTreeMap<u64, Shortage>> {
+    ) -> Option<(SummaryAnswer, Revision)> {
         let (link, body) = (self.link(leader, peer).ok()?, pack(summary).ok()?);
         let reply = tokio::time::timeout(limit, raft_client(&link).heartbeats(body)).await.ok()?.ok()?;
         // A leader of the version before this one took it and says nothing.
-        Some(unpack(reply.get_ref()).unwrap_or_default())
+        let revision = reply.metadata().get(REVISION_HEADER).and_then(|r| r.to_str().ok()).and_then(|r| r.parse().ok());
+        // One of the version before this one answers with the shortages alone: a map by numbers, as which no other answer can be read.
+        let answer = match unpack(reply.get_ref()) {
+            Ok(shortages) => SummaryAnswer { shortages, silent: Vec::new() },
+            Err(_) => unpack(reply.get_ref()).unwrap_or_default(),
+        };
+        Some((answer, Revision(revision.unwrap_or_default())))
     }
 
     /// Asks whoever is at `peer` who it is and which membership it has committed; why there is no answer otherwise.

@@ -10,7 +10,7 @@
 use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring};
 use crate::ledger::{Action, Ledger};
 use crate::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
-use lattice_model::{Incarnation, NodeId, NodeState};
+use lattice_model::{Incarnation, NodeId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl KeysHeld {
     /// Nodes that are not Down, each with what its present life said.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = ledger.nodes().filter(|n| n.state != NodeState::Down);
+        let counts = ledger.nodes().filter(|n| !n.state.is_away());
         let said = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
         counts.filter_map(|n| look(&n.id, said(n))).collect()
     }
@@ -130,7 +130,7 @@ mod tests {
     use crate::ledger::keyring::Secret;
     use crate::ledger::scenarios::{node, registration};
     use crate::ledger::{Command, LEVEL_KNOWN, NodeStanding};
-    use lattice_model::{Revision, Timestamp};
+    use lattice_model::{NodeState, Revision, Timestamp};
 
     struct Scene {
         ledger: Ledger,
@@ -179,7 +179,9 @@ mod tests {
         assert_eq!(s.due(), None);
         let incarnation = s.ledger.node(&node(2)).unwrap().incarnation;
         let standing = NodeStanding { node: node(2), incarnation, state: NodeState::Down, reason: "x".into() };
-        s.act(Action::NodeStates(vec![standing.clone()]));
+        for state in [NodeState::Degraded, NodeState::Down] {
+            s.act(Action::NodeStates(vec![NodeStanding { state, ..standing.clone() }]));
+        }
         assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "who is Down is not waited for");
         s.act(Action::NodeStates(vec![NodeStanding { state: NodeState::Ready, ..standing }]));
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "it is back");

@@ -16,6 +16,7 @@ use crate::certify;
 use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use crate::identity::{Caller, Connected, Role};
 use crate::member::{Core, Listeners};
+use crate::older;
 use crate::pack::{pack, unpack, with_causes};
 use crate::proposer::Unserved;
 use crate::refused::Cause;
@@ -119,16 +120,18 @@ impl Quorum for Service {
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
+        let is_older = older::is_older(request.metadata());
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let question: Request = unpack(request.get_ref())?;
         let answer = match (answer::may(&caller, &question), question) {
             (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
-            (Ok(()), question) => answer::answer(&self.core, question).await,
+            (Ok(()), question) => answer::answer(&self.core, &caller, question).await,
             (Err(refusal), _) => {
                 self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 Err(refusal)
             }
         };
+        let answer = if is_older { older::answer(answer) } else { answer };
         let mut response = Response::new(pack(&answer)?);
         if let Some(leader) = answer::leader_elsewhere(&self.core).and_then(|id| self.core.service_of(id)) {
             response.metadata_mut().insert(LEADER_HEADER, leader);
@@ -150,11 +153,12 @@ impl Quorum for Service {
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
+        let is_older = older::is_older(request.metadata());
         let wanted: WatchRequest = unpack(request.get_ref())?;
         if wanted.leases && caller.role != Role::Api {
             return Err(self.wrong_role(format!("leases are told to agents of role api, and {} is {}", caller.name, caller.role)));
         }
-        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted)?))
+        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, is_older)?))
     }
 }
 

@@ -6,15 +6,17 @@ use crate::ledger::keyring::{Keyring, Secret};
 use crate::ledger::{Access, AuditHead, ClusterLimits, DomainKey, QuotaChange, TenantChange, VClusterChange};
 use crate::roster::Roster;
 use crate::store::room::Shortage;
+use lattice_model::conformance::Components;
+use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool,
+    Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool, When,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -26,13 +28,16 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub enum Request {
     /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same
     /// success. `claim`: what the scheduler proposes for it, where the one who submits is the scheduler and sees room: it
-    /// is taken in the same commit, or refused without a word, and the allocation waits as any other.
+    /// is taken in the same commit, or refused without a word, and the allocation waits as any other. `life`: answered, by members
+    /// that know it, with [`Answer::Submitted`], which tells the asking agent's own node what it is to do while it is in this life.
     Submit {
         id: AllocationId,
         spec: Box<AllocationSpec>,
         owner: Principal,
         #[serde(default)]
         claim: Option<Claim>,
+        #[serde(default)]
+        life: Option<Incarnation>,
     },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
@@ -92,8 +97,18 @@ pub enum Request {
     ListLeases,
     /// Takes a lease away, where a token is given only that grant of it.
     RevokeLease { name: String, token: Option<u64>, by: String },
-    /// Keeps new work and leases off a node. A further reason is appended.
-    SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
+    /// Keeps new work and leases off a node. A further reason is appended. `until`: when it ends by itself; `deadline`, of a
+    /// drain: when what is still there is ended. Both by the leader's clock.
+    SetHold {
+        node: NodeId,
+        kind: HoldKind,
+        by: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<When>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<When>,
+    },
     /// Lifts such a hold.
     LiftHold { node: NodeId, kind: HoldKind, by: String },
     /// What stood against the last claim for an allocation, as the leader remembers it.
@@ -144,6 +159,15 @@ pub enum Request {
     DeleteSession { id: Uuid, allocation: AllocationId, by: Principal },
     /// All sessions, by allocation.
     ListSessions,
+    /// A node is being booted: it is expected back under another boot id.
+    BootNode { node: NodeId, by: String, reason: String },
+    /// Somebody vouches that nothing runs any more on a node that is not heard: its work is ended there. The same again is the
+    /// same success.
+    ConfirmDead { node: NodeId, by: String, reason: String },
+    /// What a node's software and firmware are now is what is expected of it. The same again is the same success.
+    AcceptDrift { node: NodeId, by: String, reason: String },
+    /// A node is claimed by nobody until its own hook has wiped it. `force`: one that failed is tried again.
+    Wipe { node: NodeId, by: String, reason: String, force: bool },
 }
 
 /// An operator's order.
@@ -173,6 +197,9 @@ pub enum MembersChange {
 pub enum Answer {
     /// The command is committed.
     Done { revision: Revision },
+    /// The submission is committed. `desired`: all that the asking agent's own node is to do now, as [`Down::Desired`] will say it as
+    /// well, where the claim that came along has that node and the one who answers leads.
+    Submitted { revision: Revision, desired: Option<DesiredList> },
     /// The claim holds under this epoch.
     Claimed { epoch: Epoch, revision: Revision },
     /// One allocation.
@@ -285,6 +312,44 @@ impl HeldKeys {
         self.opens.truncate(Self::MAX);
         self
     }
+}
+
+/// How an agent finds its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeHealth {
+    Well,
+    /// Work goes on, and none comes.
+    Unwell {
+        why: String,
+    },
+    /// A check that the site trusts with it found that the hardware failed.
+    Failed {
+        why: String,
+    },
+}
+
+impl NodeHealth {
+    /// Bytes that are believed of a reason.
+    const WHY_BYTES_MAX: usize = 512;
+    /// Of one that becomes a hold's.
+    const FAILURE_BYTES_MAX: usize = 256;
+
+    /// As far as it is believed.
+    pub fn bounded(self) -> Self {
+        match self {
+            Self::Well => Self::Well,
+            Self::Unwell { why } => Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX) },
+            Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },
+        }
+    }
+}
+
+/// What others say, as long as it may be.
+pub(crate) fn cut(mut why: String, most: usize) -> String {
+    why.retain(|c| !c.is_control());
+    let end = (0..=why.len().min(most)).rev().find(|end| why.is_char_boundary(*end));
+    why.truncate(end.unwrap_or_default());
+    why
 }
 
 /// A place in the list of all allocations, the newest first.
@@ -537,6 +602,16 @@ pub enum Refusal {
     NoSuchService { name: String },
     #[error("there is no network domain {name:?}")]
     NoSuchDomain { name: String },
+    #[error("node {node}: {illegal}")]
+    NodeState { node: NodeId, illegal: Illegal },
+    #[error("node {node} is {state}: it is heard, so it is not dead")]
+    NodeHeard { node: NodeId, state: NodeState },
+    #[error("node {node} has not told what its software and firmware are")]
+    NoFingerprint { node: NodeId },
+    #[error("node {node} cannot be wiped: its agent has no wipe_hook")]
+    NoWipeHook { node: NodeId },
+    #[error("the last wipe of node {node} failed: {why}")]
+    WipeFailed { node: NodeId, why: String },
 }
 
 fn told(known: &[String], all: u64) -> String {
@@ -545,10 +620,30 @@ fn told(known: &[String], all: u64) -> String {
     if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }
 }
 
+/// What to do where a node's state stands against something.
+fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
+    let wait =
+        || format!("`lattice node status {node}` shows what it waits for, `lattice node drain {node} --wait --reason ...` waits for it");
+    match (illegal.event, illegal.state) {
+        (Event::DrainLifted, NodeState::Draining) => Some(wait()),
+        (Event::DrainLifted, _) => Some("it is Drained again when its agent is heard, and may be undrained then".to_owned()),
+        (Event::BootBegun, NodeState::Down) => Some(format!(
+            "`{} {node}` or `{} {node}` first, as `lattice node status {node}` shows it",
+            HoldKind::Disable.exit(),
+            HoldKind::Failure.exit()
+        )),
+        (Event::BootBegun, _) => Some(format!("drain it first: `lattice node drain {node} --wait --reason ...`")),
+        _ => None,
+    }
+}
+
 impl Refusal {
     /// What to do about it, where there is something.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
+            Self::Held { node, kind: HoldKind::Wipe, .. } => {
+                format!("it ends when the node's wipe hook confirms it (`lattice node status {node}` shows how far that is); `lattice node unwipe {node}` calls it back before")
+            }
             Self::Held { node, kind, .. } => format!("work and leases stay off it until an operator lifts that: `{} {node}`", kind.exit()),
             Self::ClusterLevel { .. } => {
                 "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows who lacks it"
@@ -589,6 +684,13 @@ impl Refusal {
             Self::NoSuchDomain { .. } => {
                 "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
             }
+            Self::NodeState { node, illegal } => return remedy_of(node, *illegal),
+            Self::NodeHeard { node, .. } => {
+                format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
+            }
+            Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
+            Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
+            Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -671,6 +773,15 @@ pub enum Up {
         /// The gossip keys that it has; `None` from one of a version that takes no [`Down::Keyring`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<HeldKeys>,
+        /// Whether it answers [`Down::Hear`].
+        #[serde(default)]
+        hears: bool,
+        /// The agent that carries this session, where no member was reached without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        through: Option<NodeId>,
+        /// Whether it has the site's hook that wipes the node.
+        #[serde(default)]
+        wipes: bool,
     },
     /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
     /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
@@ -683,9 +794,23 @@ pub enum Up {
         /// The gossip keys that it has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<HeldKeys>,
+        /// How it finds its node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        health: Option<NodeHealth>,
+        /// What the node's software and firmware are: at the beginning of a session, and when they are others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conformance: Option<Components>,
+    },
+    /// The wipe of [`DesiredList::wipe`] is over; `failed`: what went wrong. Said until the list lacks it.
+    Wiped {
+        order: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
     },
     /// Something to be committed; sent again until acknowledged.
     Report(NodeReport),
+    /// The answer to a [`Down::Hear`]: those of the nodes that this agent's gossip has alive.
+    Hears { alive: Vec<NodeId> },
 }
 
 /// One share as its node has it.
@@ -744,6 +869,8 @@ pub enum Down {
     /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
     /// (by generation, then by its revision) is the true one, whoever sent it last. Only to agents that said that they take it.
     Keyring { generation: Generation, ring: Keyring },
+    /// Nothing comes of these nodes to the quorum: which of them does gossip have alive? Only to agents that said that they answer.
+    Hear { nodes: Vec<NodeId> },
 }
 
 /// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.
@@ -889,9 +1016,12 @@ pub struct HeartbeatSummary {
     pub from: MemberId,
     /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
-    /// The gossip keys that some of them say they have, in the same lives.
+    /// The gossip keys that some of them say they have, in the same lives: where the leader of this term was not told so yet.
     #[serde(default)]
     pub keys: Vec<(NodeId, HeldKeys)>,
+    /// How some of them say their nodes are, likewise.
+    #[serde(default)]
+    pub health: Vec<(NodeId, NodeHealth)>,
     /// The highest cluster level that this member can follow; 0 from one that knows of none.
     #[serde(default)]
     pub level: u32,
@@ -901,6 +1031,22 @@ pub struct HeartbeatSummary {
     /// What its disk lacks. Answered with what each member's lacks.
     #[serde(default)]
     pub shortage: Option<Shortage>,
+    /// What agents with a session there said of silent nodes: which node, and who hears it.
+    #[serde(default)]
+    pub words: Vec<(NodeId, NodeId)>,
+    /// Whether it is to be answered with a [`SummaryAnswer`]; with [`SummaryAnswer::shortages`] alone otherwise.
+    #[serde(default)]
+    pub asks: bool,
+}
+
+/// What the leader answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SummaryAnswer {
+    /// What each member's disk lacks.
+    pub shortages: BTreeMap<u64, Shortage>,
+    /// Nodes that agents are to be asked about.
+    pub silent: Vec<NodeId>,
 }
 
 /// From a member to another one: send the audit records behind this one.
@@ -965,6 +1111,21 @@ pub struct QuorumStatus {
     /// After a recovery: nodes that are not Down and have not said yet what they run.
     #[serde(default)]
     pub awaited: Vec<NodeId>,
+    /// How far those are who are told what happens to nodes.
+    #[serde(default)]
+    pub notified: Vec<NotifyStanding>,
+}
+
+/// One way of notification in a [`QuorumStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotifyStanding {
+    /// The setting that it is configured with.
+    pub way: String,
+    /// Everything up to this audit record was taken.
+    pub upto: u64,
+    /// Why nothing more is taken at present; only the leader knows it.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// One member in a [`QuorumStatus`].

@@ -31,6 +31,8 @@ pub enum ExitRecord {
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
     /// All work was ended.
     Stopped { why: StopReason },
+    /// All work was killed because its run lease lapsed.
+    RunLeaseLapsed,
 }
 
 /// Appends to a shim's `exits`. What was appended outlives every process; it is not synced to the disk, because only a

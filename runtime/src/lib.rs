@@ -32,4 +32,5 @@ pub mod project_quota;
 pub mod pty;
 pub mod remove;
 pub mod shim;
+pub mod stuck;
 pub mod topology;

@@ -28,6 +28,7 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The major version that both sides must share.
 pub const PROTOCOL_MAJOR: u32 = 1;
@@ -81,6 +82,15 @@ pub struct ShimConfig {
     /// How much of the log files is kept on the node, in bytes on the disk; `None`: all of it.
     #[serde(default)]
     pub log_room: Option<LogRoom>,
+    /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
+    #[serde(default)]
+    pub run_lease: bool,
+}
+
+/// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it goes on while a machine sleeps.
+pub fn boottime_ms() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// How much room an allocation's log files may take on a node.
@@ -223,6 +233,8 @@ pub enum ToShim {
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
     },
+    /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
+    NameAbsent { launch: LaunchId },
     /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
     Abort { launch: LaunchId, code: i32, why: String },
     /// The end of this launch is journalled: the shim may forget it (its replay leaves it out from now on).
@@ -242,6 +254,10 @@ pub enum ToShim {
     Attach { session: u64, tty: PathBuf, argv: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
     /// These log files are in the log store that far: what was before may go when room is needed ([`ShimConfig::log_room`]).
     LogsFlushed { files: Vec<FlushedLog> },
+    /// The work may run until then, by [`boottime_ms`]; never earlier than was said before. Before the first of these nothing is
+    /// started; at the time that was said last all of it is killed, and nothing is started or extended ever again.
+    /// Of no meaning without [`ShimConfig::run_lease`].
+    RunLease { until_ms: u64 },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
     /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No
@@ -262,7 +278,15 @@ pub enum StopReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
-    Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
+    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; one of the version before would leave that out.
+    Hello {
+        protocol: u32,
+        allocation: AllocationId,
+        epoch: Epoch,
+        pid: u32,
+        #[serde(default)]
+        shapes: bool,
+    },
     /// Mounts are made and processes can be started; or they could not be, for this reason.
     Ready { failed: Option<String> },
     /// Walltime runs.
@@ -282,6 +306,8 @@ pub enum FromShim {
         #[serde(with = "serde_bytes")]
         blob: Vec<u8>,
     },
+    /// The ranks of this node that have not come to the fence in which others wait.
+    Absent { launch: LaunchId, ranks: Vec<u32> },
     /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },
     /// The attached program's process is made: it has the terminal. (Replayed while it lives.)
@@ -290,6 +316,11 @@ pub enum FromShim {
     AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
     /// Processes of this launch (`None`: of the script) were killed because memory was over; told before their ends.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
+    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`]:
+    /// a shim of a version that keeps none does not say it.
+    RunLease { until_ms: Option<u64> },
+    /// The run lease lapsed, and all work was killed for that; told before the ends that it means, and replayed.
+    RunLeaseLapsed,
     /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
     Stopping { why: StopReason },
     /// All work was ended, and nothing of it is left.

@@ -6,6 +6,7 @@
 //!   nvidia    GPUs, MIG instances, NVLink            NVML, loaded when it is there
 //!   amd       GPUs, xGMI                             ROCm SMI, loaded when it is there
 //!   simulated GPUs that the configuration names      always shown as simulated
+//!   watch     how the GPUs are, looked at again      bus, kernel log, drivers
 //! ```
 //!
 //! No library of a vendor is needed to build or to start; where there is none there are no GPUs of that vendor, which is
@@ -16,8 +17,10 @@ mod machine;
 mod nvidia;
 mod pci;
 mod simulated;
+mod watch;
 
-pub use simulated::SimulatedGpu;
+pub use simulated::{SimulatedGpu, SimulatedReadings, readings_file};
+pub use watch::{GpuWatch, read_gpus};
 
 use lattice_model::NodeTopology;
 use lattice_model::topology::{
@@ -105,7 +108,7 @@ pub fn discover(files: &Files, allowed: &BTreeSet<u32>, simulated: &[SimulatedGp
     for vendor in vendors {
         let on_bus = pci.gpus_of(vendor.vendor());
         match vendor.look(files, &pci) {
-            Ok(found) if found.gpus.is_empty() && on_bus == 0 => {}
+            Ok(found) if found.gpus.is_empty() && on_bus == 0 => out.lacking.extend(found.lacking),
             Ok(found) => {
                 out.lacking.extend(found.lacking.iter().cloned());
                 let names: BTreeSet<&str> = found.gpus.iter().map(|g| g.model.as_str()).collect();

@@ -3,9 +3,11 @@
 //!
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
+mod conformity;
 mod domains;
 mod holdings;
 mod quotas;
+mod settling;
 
 pub use holdings::Holdings;
 
@@ -13,6 +15,7 @@ use domains::Domains;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
 use quotas::Quotas;
+use settling::Settling;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
@@ -124,10 +127,11 @@ fn queue(view: &View) -> Vec<&Allocation> {
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
 /// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
 /// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
-/// for its network domain.
+/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice.
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
+    let settling = Settling::of(view);
     let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
     let mut blocked = BTreeSet::new();
@@ -136,6 +140,9 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         let Some(lease_token) = token_of(queue).filter(|_| !blocked.contains(queue)) else { continue };
         let wanted = allocation.spec.nodes as usize;
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
+            continue;
+        }
+        if settling.keeps_off(allocation).is_some() {
             continue;
         }
         let named = view.named(allocation);
@@ -152,6 +159,11 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
                 (free.gpus, free.cores, free.memory_bytes)
             };
             free.sort_by_key(left);
+        }
+        free = conformity::in_order(free, &allocation.spec);
+        if free.len() < wanted {
+            blocked.insert(queue);
+            continue;
         }
         free.truncate(wanted);
         if quotas.keeps_off_these(allocation, &free).is_some() {
@@ -197,14 +209,16 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
             && allocation.spec.lacked_by(n).is_none()
             && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
     };
-    view.nodes.values().filter(fits).count()
+    let fit: Vec<&Node> = view.nodes.values().filter(fits).collect();
+    conformity::together(&fit, &allocation.spec)
 }
 
 /// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
-/// room, and there is a number for its network domain.
+/// room, there is a number for its network domain, and no earlier attempt stands in its way.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     let quota = Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"));
-    quota.or_else(|| Domains::of(view).keeps_off(allocation).map(|no_vni| format!("{no_vni}; {}", no_vni.remedy())))
+    let domain = || Domains::of(view).keeps_off(allocation).map(|no_vni| format!("{no_vni}; {}", no_vni.remedy()));
+    quota.or_else(domain).or_else(|| Settling::of(view).keeps_off(allocation))
 }
 
 /// Why a pending allocation waits.
@@ -220,23 +234,25 @@ pub struct Explanation {
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut nodes = Vec::new();
-    let mut free = 0usize;
+    let mut free = Vec::new();
     for node in view.nodes.values() {
         match why_not(view, &held, node, allocation) {
             Some(why) => nodes.push((node.id.clone(), why)),
-            None => free += 1,
+            None => free.push(node),
         }
     }
+    let free = conformity::together(&free, &allocation.spec);
     let wanted = allocation.spec.nodes as usize;
     let possible = possible(view, allocation);
-    let (quotas, domains) = (Quotas::of(view), Domains::of(view));
-    let kept_off = |a: &Allocation| quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some();
+    let (quotas, domains, settling) = (Quotas::of(view), Domains::of(view), Settling::of(view));
+    let kept_off = |a: &Allocation| quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some() || settling.keeps_off(a).is_some();
     let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
     let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = match &allocation.spec.share {
         None => format!("wants {wanted} nodes"),
         Some(share) => format!("wants {share} of each of {wanted} nodes"),
     };
+    let wants = if allocation.spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
     let summary = if possible < wanted {
         format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
     } else if let Some(why) = headroom(view, allocation) {

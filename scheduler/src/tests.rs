@@ -25,7 +25,11 @@ fn node(n: u64, state: NodeState) -> Node {
         features: vec![],
         holds: vec![],
         leaving: vec![],
+        through: None,
         home: String::new(),
+        conformance: None,
+        wipes: false,
+        wipe: None,
         hold_revision: Revision(n),
         report_seq: 0,
         revision: Revision(n),
@@ -240,7 +244,8 @@ fn what_has_ended_and_is_not_released_counts_once() {
     ended.state = AllocationState::Completed;
     ended.epoch = Epoch(4);
     let n1: NodeId = "n1".parse().unwrap();
-    v.nodes.get_mut(&n1).unwrap().leaving = vec![lattice_model::Leaving { allocation: ended.id, epoch: Epoch(4), resources: half }];
+    v.nodes.get_mut(&n1).unwrap().leaving =
+        vec![lattice_model::Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false }];
     v.allocations.insert(ended.id, ended);
     assert_eq!(Holdings::of(v.nodes.values(), v.allocations.values()).committed(&n1), half);
     assert_eq!(placed(&v), [(id(1), vec!["n1".into()])]);
@@ -350,4 +355,43 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     let newcomer = |vcluster: &str| place_newcomer(v.clone(), of(pending(20, 1, 90), vcluster), 1).map(|c| c.shares[0].node.to_string());
     assert_eq!(newcomer(""), Some("n1".into()));
     assert_eq!(newcomer("guests"), None);
+}
+
+/// With what the nodes say that they are made of.
+fn made_of(mut view: View, kernels: &[(&str, &str)]) -> View {
+    for (node, kernel) in kernels {
+        let components = [("kernel".to_owned(), (*kernel).to_owned())].into();
+        view.nodes.get_mut(&node.parse::<NodeId>().unwrap()).unwrap().conformance = Some(lattice_model::Conformance::first(components));
+    }
+    view
+}
+
+#[test]
+fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_is_large_enough() {
+    let kernels = [("n1", "6.1"), ("n2", "6.6"), ("n4", "6.6"), ("n5", "6.1"), ("n6", "6.6")];
+    let of = |nodes, require| {
+        let mut wants = pending(1, nodes, 10);
+        wants.spec.constraints.conformance = require;
+        made_of(view(6, vec![wants]), &kernels)
+    };
+    let names = |names: &[&str]| vec![(id(1), names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())];
+    assert_eq!(placed(&of(2, false)), names(&["n2", "n4"]));
+    assert_eq!(placed(&of(3, true)), names(&["n2", "n4", "n6"]));
+    assert_eq!(placed(&of(5, false)), names(&["n2", "n4", "n6", "n1", "n5"]), "n3 has told nothing");
+    let none = of(4, true);
+    assert_eq!(placed(&none), []);
+    let told = explain(&none, &none.allocations[&id(1)]);
+    assert_eq!(
+        told.summary,
+        "wants 4 nodes of one conformance group; this cluster has 3 that could ever serve it: it waits until there are more"
+    );
+}
+
+#[test]
+fn a_node_that_drifted_is_taken_last_for_work_of_one() {
+    let mut v = made_of(view(2, vec![pending(1, 1, 10)]), &[("n1", "6.1")]);
+    let drifted = v.nodes.get_mut(&"n1".parse::<NodeId>().unwrap()).unwrap();
+    let before = drifted.conformance.take().unwrap();
+    drifted.conformance = Some(before.then([("kernel".to_owned(), "6.6".to_owned())].into(), Timestamp(5), false));
+    assert_eq!(placed(&v), [(id(1), vec!["n2".to_owned()])]);
 }

@@ -15,11 +15,20 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks read before others have their turn: more than the longest frame.
 const CHUNKS_PER_TURN: usize = FRAME_BYTES_MAX / CHUNK_BYTES + 64;
 
+/// How long a listener is left alone after it could not be taken from, in milliseconds: what is missing (descriptors, memory) is not
+/// there in the next moment either, and whoever waits goes on waiting.
+pub const REST_MS: u64 = 1000;
+
 /// The listening socket and the present connection.
 pub struct AgentLink {
     listener: UnixListener,
-    token: u64,
+    /// The listener's in `epoll` events, and the connection's.
+    tokens: [u64; 2],
     connection: Option<Connection>,
+    /// Until when the listener is left alone (milliseconds, CLOCK_BOOTTIME).
+    rests_until: Option<u64>,
+    /// That it could not be taken from was said, and has not worked since.
+    told: bool,
 }
 
 struct Connection {
@@ -36,9 +45,9 @@ struct Connection {
 }
 
 impl AgentLink {
-    /// Not connected. `token` is the connection's in `epoll` events.
-    pub fn new(listener: UnixListener, token: u64) -> Self {
-        Self { listener, token, connection: None }
+    /// Not connected. `tokens` are the listener's and the connection's in `epoll` events.
+    pub fn new(listener: UnixListener, tokens: [u64; 2]) -> Self {
+        Self { listener, tokens, connection: None, rests_until: None, told: false }
     }
 
     /// The listening socket, to wait on.
@@ -46,9 +55,16 @@ impl AgentLink {
         &self.listener
     }
 
-    /// Takes every connection that waits; the last one stays. Only root and our own user are let in.
-    pub fn accept(&mut self, epoll: &Epoll) {
-        while let Ok((stream, _)) = self.listener.accept() {
+    /// Takes every connection that waits; the last one stays. Only root and our own user are let in. `now` is in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub fn accept(&mut self, now: u64, epoll: &Epoll) {
+        loop {
+            let stream = match accepted(self.listener.accept()) {
+                Ok(Some((stream, _))) => stream,
+                Ok(None) => return,
+                Err(error) => return self.rest(&error, now, epoll),
+            };
+            self.told = false;
             let peer = match getsockopt(&stream, PeerCredentials) {
                 Ok(peer) => peer,
                 Err(errno) => {
@@ -61,7 +77,7 @@ impl AgentLink {
                 continue;
             }
             let added =
-                stream.set_nonblocking(true).and_then(|()| Ok(epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, self.token))?));
+                stream.set_nonblocking(true).and_then(|()| Ok(epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[1]))?));
             if let Err(error) = added {
                 say(&format!("a connection could not be taken: {error}"));
                 continue;
@@ -77,6 +93,27 @@ impl AgentLink {
                 waits_to_write: false,
                 greeted: false,
             });
+        }
+    }
+
+    /// It would be told again and again that somebody waits.
+    fn rest(&mut self, error: &io::Error, now: u64, epoll: &Epoll) {
+        if !std::mem::replace(&mut self.told, true) {
+            say(&format!("no agent can be let in, which is tried again every {} s: {error}", REST_MS / 1000));
+        }
+        let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::empty(), self.tokens[0]));
+        self.rests_until = Some(now + REST_MS);
+    }
+
+    /// When [`Self::wake`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn rests_until(&self) -> Option<u64> {
+        self.rests_until
+    }
+
+    /// Listens again, where it is time.
+    pub fn wake(&mut self, now: u64, epoll: &Epoll) {
+        if self.rests_until.take_if(|until| *until <= now).is_some() {
+            let _ = epoll.modify(&self.listener, &mut EpollEvent::new(EpollFlags::EPOLLIN, self.tokens[0]));
         }
     }
 
@@ -112,7 +149,7 @@ impl AgentLink {
 
     /// Sends what the socket takes, and waits for room where it does not take all.
     pub fn flush(&mut self, epoll: &Epoll) {
-        let token = self.token;
+        let token = self.tokens[1];
         let Some(connection) = &mut self.connection else { return };
         if let Err(why) = connection.flush(epoll, token) {
             self.drop_connection(epoll, &why);
@@ -127,6 +164,18 @@ impl AgentLink {
                 say(&format!("the agent's connection was dropped: {why}"));
             }
         }
+    }
+}
+
+/// What a listener that does not block gave; `None`: nobody waits any more.
+pub fn accepted<T>(taken: io::Result<T>) -> io::Result<Option<T>> {
+    match taken {
+        Ok(taken) => Ok(Some(taken)),
+        // One that went away meanwhile; who waits behind it is told by the next event.
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

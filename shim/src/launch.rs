@@ -1,20 +1,25 @@
 //! One launch's ranks on this node, each with its PMI socket.
 
+use crate::agent_link::REST_MS;
+use crate::bridge::{Bridge, Heard, Pmix};
 use crate::log_files;
+use crate::rank_socket::{Came, PmiPort, PmiSocket, PortOf};
+use crate::say;
+use crate::slurm;
 use crate::terminal::RankTerminal;
 use crate::work::Work;
 use lattice_model::binding::{MemoryPolicy, RankPlace};
 use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
-use lattice_pmi::{Action, Event, Job, Server, process_mapping, rank_environment};
+use lattice_pmi::{Action, Event, Job, PmixAction, PmixEvent, PmixServer, Server, Way, process_mapping, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
 use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program, Start};
-use lattice_runtime::shim::ShimDir;
+use lattice_runtime::shim::{ShimDir, boottime_ms};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -22,6 +27,8 @@ use std::os::unix::net::UnixStream;
 const PMI_FD: i32 = 3;
 /// In the place of a local rank's number: the first rank's terminal. Ranks are far fewer.
 const TERMINAL: u32 = u32::MAX;
+/// And the launch's bridge to PMIx.
+pub const BRIDGE: u32 = u32::MAX - 1;
 /// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Read at a time, in bytes.
@@ -31,6 +38,12 @@ const CHUNKS_PER_TURN: usize = 64;
 /// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
 /// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
 const EXIT_AWAITED_MS: u64 = 200;
+
+/// How long a port is left alone after a stranger came to it, in milliseconds, times the strangers there so far: to know one takes a
+/// walk through all that the launch's processes have open, and anybody on the machine may come as often as it likes.
+const STRANGER_REST_MS: u64 = 100;
+/// Strangers from which on a port is left alone no longer each time.
+const STRANGERS_MAX: u64 = 20;
 
 /// Ranks that are prepared before the first of them is made: while these are made, those before them run.
 const MADE_TOGETHER: usize = 8;
@@ -60,12 +73,21 @@ pub struct Surroundings<'a> {
 /// A launch that was started here.
 pub struct Launch {
     pub spec: LaunchSpec,
-    first: u32,
+    /// Which ones are here, by local rank.
+    numbers: Vec<u32>,
     ranks: Vec<Rank>,
-    /// Local ranks whose socket reached its end while their process lives, and when the server is told (milliseconds,
-    /// CLOCK_BOOTTIME). Apart from `ranks`, because it is looked through at each turn of the loop.
+    /// Local ranks whose socket reached its end while their process lives, or that said their last by it, and when the server is
+    /// told (milliseconds, CLOCK_BOOTTIME). Apart from `ranks`, because it is looked through at each turn of the loop.
     hung_up: BTreeMap<u32, u64>,
+    /// Local ranks whose port is left alone, and until when (milliseconds, CLOCK_BOOTTIME).
+    resting_ports: BTreeMap<u32, u64>,
+    /// Strangers who came to the local ranks' ports. One that is beleaguered holds up no other.
+    strangers: BTreeMap<u32, u64>,
+    /// That a port could not be taken from was said.
+    port_failure_told: bool,
     server: Server,
+    /// Where it is served PMIx.
+    pmix: Option<Pmix>,
     /// How far bringing it down is.
     pub down: Down,
     /// Told to the agent as an abort that began here.
@@ -90,24 +112,13 @@ pub enum Down {
 struct Rank {
     state: RankState,
     pmi: Option<PmiSocket>,
+    /// Where it has not come yet.
+    port: Option<PmiPort>,
 }
 
 enum RankState {
     Running { pid: i32, start: Start },
     Ended(RankOutcome),
-}
-
-struct PmiSocket {
-    stream: UnixStream,
-    /// Answers not yet taken by the socket.
-    answers: Vec<u8>,
-    waits_to_write: bool,
-}
-
-impl PmiSocket {
-    fn new(stream: UnixStream) -> Self {
-        Self { stream, answers: Vec::new(), waits_to_write: false }
-    }
 }
 
 /// What came by a rank's socket.
@@ -128,14 +139,21 @@ pub struct Started {
 
 impl Launch {
     /// Starts this node's ranks. `token` gives the number under which a rank's socket is known in `epoll`.
-    pub fn start(spec: LaunchSpec, part: &NodeRanks, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
+    pub fn start(spec: LaunchSpec, part: &NodeRanks, pmix: Option<Pmix>, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
+        let numbers = spec.ranks_on(&part.node);
+        let runs = spec.runs();
+        let appnum = |rank: &u32| u32::try_from(spec.program_of(*rank).0).unwrap_or(u32::MAX);
         let job = Job {
             number: spec.number,
-            kvsname: format!("lattice_{}_{}_{}", spec.allocation.short(), spec.epoch, spec.number),
+            kvsname: namespace(&spec),
             size: spec.size(),
             first: part.first,
             count: part.count,
-            mapping: process_mapping(&spec.nodes),
+            ranks: numbers.clone(),
+            appnums: numbers.iter().map(appnum).collect(),
+            mapping: process_mapping(&runs),
+            nodes: spec.nodes.iter().map(|part| part.node.clone()).collect(),
+            runs,
         };
         let group = log_files::create_directory(around.dir, spec.number).and_then(|()| {
             around.work.launch_group(spec.number).map_err(|error| {
@@ -148,7 +166,8 @@ impl Launch {
         let mut terminal = None;
         let locals: Vec<u32> = (0..part.count).collect();
         for some in locals.chunks(MADE_TOGETHER) {
-            let files: Vec<_> = some.iter().map(|local| RankFiles::make(&spec, &job, *local, around, &token)).collect();
+            let make = |local: &u32| RankFiles::make(&spec, part, &job, *local, pmix.as_ref(), around, &token);
+            let files: Vec<_> = some.iter().map(make).collect();
             let made = make_ranks(&files, &spec, &shared, around);
             for ((local, files), made) in some.iter().zip(files).zip(made) {
                 let started = files.and_then(|files| Ok((files, made?)));
@@ -157,12 +176,17 @@ impl Launch {
                         pids.push((*local, child.pid));
                         terminal = terminal.or(files.terminal.map(|(ours, _)| ours));
                         let state = RankState::Running { pid: child.pid, start: child.into_start() };
-                        Rank { state, pmi: Some(PmiSocket::new(files.pmi)) }
+                        let (pmi, port) = match files.pmi {
+                            Some(PmiEnd::Inherited { ours, .. }) => (Some(ours), None),
+                            Some(PmiEnd::Port(port)) => (None, Some(port)),
+                            None => (None, None),
+                        };
+                        Rank { state, pmi, port }
                     }
                     Err(NotStarted { code, why }) => {
-                        log_files::tell(around.dir, spec.number, part.first + local, &why);
+                        log_files::tell(around.dir, spec.number, job.rank(*local), &why);
                         failed.push(*local);
-                        Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None }
+                        Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None, port: None }
                     }
                 });
             }
@@ -170,10 +194,14 @@ impl Launch {
         let server = Server::new(job);
         let launch = Self {
             spec,
-            first: part.first,
+            numbers,
             ranks,
             hung_up: BTreeMap::new(),
+            resting_ports: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            port_failure_told: false,
             server,
+            pmix,
             down: Down::No,
             aborted: None,
             memory_kill: None,
@@ -189,7 +217,7 @@ impl Launch {
 
     /// The global number of a local rank.
     pub fn rank(&self, local: u32) -> u32 {
-        self.first + local
+        self.numbers.get(local as usize).copied().unwrap_or(u32::MAX)
     }
 
     /// The ranks that live.
@@ -219,9 +247,20 @@ impl Launch {
         let fence = |action| match action {
             Action::Fence { number, blob } => Some(Happening::Fence { number, blob }),
             // The abort is replayed from `aborted`, with those that did not begin in PMI.
-            Action::Send { .. } | Action::Abort { .. } => None,
+            Action::Send { .. } | Action::LastWords { .. } | Action::Abort { .. } => None,
         };
-        self.server.replay().into_iter().filter_map(fence).collect()
+        let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.replay()).filter_map(|action| match action {
+            PmixAction::Fence { number, blob } => Some(Happening::Fence { number, blob }),
+            PmixAction::Tell(_) | PmixAction::Abort { .. } => None,
+        });
+        self.server.replay().into_iter().filter_map(fence).chain(pmix).collect()
+    }
+
+    /// No rank needs the bridge any more.
+    pub fn close_bridge(&mut self, epoll: &Epoll) {
+        if let Some(bridge) = self.pmix.as_mut().and_then(|pmix| pmix.bridge.take()) {
+            bridge.close(epoll);
+        }
     }
 
     /// Its terminal, where it has one here that is not hung up.
@@ -240,11 +279,57 @@ impl Launch {
 
     /// The head's answer to a fence.
     pub fn fence_done(&mut self, number: u32, blob: &[u8], epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
-        self.handle(Event::FenceDone { number, blob }, epoll, &token)
+        let mut happenings = self.handle(Event::FenceDone { number, blob }, epoll, &token);
+        happenings.extend(self.handle_pmix(PmixEvent::FenceDone { number, blob }, epoll));
+        happenings
     }
 
-    /// A rank's socket has something for us, or room. `now` is in milliseconds of CLOCK_BOOTTIME.
-    pub fn socket_ready(&mut self, local: u32, flags: EpollFlags, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+    fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        for said in heard.said {
+            happenings.extend(self.handle_pmix(PmixEvent::Said(said), epoll));
+        }
+        if let Some(why) = heard.lost {
+            self.close_bridge(epoll);
+            happenings.extend(self.handle_pmix(PmixEvent::BridgeLost { why: &why }, epoll));
+        }
+        happenings
+    }
+
+    fn handle_pmix(&mut self, event: PmixEvent<'_>, epoll: &Epoll) -> Vec<Happening> {
+        let Some(pmix) = &mut self.pmix else { return Vec::new() };
+        let (mut actions, mut happenings) = (Vec::new(), Vec::new());
+        pmix.server.handle(event, &mut actions);
+        for action in actions {
+            match action {
+                PmixAction::Tell(message) => {
+                    if let Some(Err(why)) = pmix.bridge.as_mut().map(|bridge| bridge.tell(&message, epoll)) {
+                        happenings.push(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {why}") });
+                    }
+                }
+                PmixAction::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
+                PmixAction::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
+            }
+        }
+        happenings
+    }
+
+    /// The ranks that have not come to a fence in which others wait.
+    pub fn absent(&self) -> Vec<u32> {
+        let pmix = self.pmix.as_ref().map(|pmix| &pmix.server).filter(|server| server.is_used());
+        pmix.map_or_else(|| self.server.absent(), PmixServer::absent)
+    }
+
+    /// A rank's socket has something for us, or room; or somebody came to its port. `now` is in milliseconds of CLOCK_BOOTTIME.
+    pub fn socket_ready(
+        &mut self,
+        local: u32,
+        flags: EpollFlags,
+        now: u64,
+        (dir, work): (&ShimDir, &Work),
+        epoll: &Epoll,
+        token: impl Fn(u32) -> u64,
+    ) -> Vec<Happening> {
         let mut happenings = Vec::new();
         if local == TERMINAL {
             if let Some(mut terminal) = self.terminal.take() {
@@ -253,6 +338,15 @@ impl Launch {
                     false => terminal.close(epoll),
                 }
             }
+            return happenings;
+        }
+        if local == BRIDGE {
+            let heard = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.ready(flags, epoll));
+            return heard.map(|heard| self.heard(heard, epoll)).unwrap_or_default();
+        }
+        if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {
+            // What came with it is told by the next event.
+            self.accept(local, now, dir, work, epoll, token(local));
             return happenings;
         }
         if flags.contains(EpollFlags::EPOLLOUT) {
@@ -267,6 +361,59 @@ impl Launch {
             }
         }
         happenings
+    }
+
+    fn accept(&mut self, local: u32, now: u64, dir: &ShimDir, work: &Work, epoll: &Epoll, token: u64) {
+        let (pids, number, global) = (self.pids(), self.spec.number, self.rank(local));
+        let Some(rank) = self.ranks.get_mut(local as usize) else { return };
+        let Some(port) = &mut rank.port else { return };
+        let of = PortOf { dir, work, launch: number, pids: &pids, rank: global };
+        let socket = match port.accept(&of) {
+            Ok(Came::Rank(socket)) => socket,
+            Ok(Came::Nobody) => return,
+            Ok(Came::Stranger) => {
+                let so_far = self.strangers.entry(local).or_default();
+                *so_far = (*so_far + 1).min(STRANGERS_MAX);
+                let until = now + STRANGER_REST_MS * *so_far;
+                return self.rest_port(local, until, epoll, token);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.port_failure_told, true) {
+                    say(&format!("launch {number}: a PMI connection of rank {global} cannot be taken, which is tried again: {error}"));
+                }
+                return self.rest_port(local, now + REST_MS, epoll, token);
+            }
+        };
+        match epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token)) {
+            Ok(()) => {
+                // A rank has one connection. (Deleted first: a child between clone and exec may hold a copy.)
+                let _ = epoll.delete(&*port);
+                (rank.pmi, rank.port) = (Some(socket), None);
+            }
+            Err(errno) => log_files::tell(dir, number, global, &format!("watching its PMI connection: {}", errno.desc())),
+        }
+    }
+
+    /// It would be told again and again that somebody waits there.
+    fn rest_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
+        if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
+            let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::empty(), token));
+            self.resting_ports.insert(local, until);
+        }
+    }
+
+    /// When [`Self::wake_ports`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn ports_rest_until(&self) -> Option<u64> {
+        self.resting_ports.values().min().copied()
+    }
+
+    /// Looks again at the ports that have rested.
+    pub fn wake_ports(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) {
+        for (local, _) in self.resting_ports.extract_if(.., |_, until| *until <= now) {
+            if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
+                let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::EPOLLIN, token(local)));
+            }
+        }
     }
 
     /// When [`Self::check_hung_up`] has something to do (milliseconds, CLOCK_BOOTTIME).
@@ -291,7 +438,11 @@ impl Launch {
         token: impl Fn(u32) -> u64,
     ) -> (RankOutcome, Vec<Happening>) {
         let mut happenings = self.receive(local, epoll, &token).happenings;
+        if let Some(heard) = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(Bridge::receive) {
+            happenings.extend(self.heard(heard, epoll));
+        }
         happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
+        happenings.extend(self.handle_pmix(PmixEvent::Exited { local, code: outcome.code() }, epoll));
         self.close(local, epoll);
         if self.rank(local) == 0
             && let Some(mut terminal) = self.terminal.take()
@@ -325,6 +476,7 @@ impl Launch {
         for action in actions {
             match action {
                 Action::Send { local, bytes } => happenings.extend(self.send(local, bytes, epoll, token)),
+                Action::LastWords { local } => drop(self.hung_up.insert(local, boottime_ms() + EXIT_AWAITED_MS)),
                 Action::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 Action::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
             }
@@ -337,7 +489,7 @@ impl Launch {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS_PER_TURN {
             let Some(pmi) = self.socket(local) else { break };
-            match pmi.stream.read(&mut chunk) {
+            match pmi.read(&mut chunk) {
                 Ok(n) if n > 0 => happenings.extend(self.handle(Event::Bytes { local, data: &chunk[..n] }, epoll, token)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -347,33 +499,16 @@ impl Launch {
         Received { happenings, hung_up: false }
     }
 
-    /// Sends what the socket takes; the rest waits for room. A rank that is gone needs no answer: its end is told by other means.
     fn send(&mut self, local: u32, bytes: Vec<u8>, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Option<Happening> {
         let global = self.rank(local);
-        let pmi = self.socket(local)?;
-        pmi.answers.extend(bytes);
-        let mut sent = 0;
-        while sent < pmi.answers.len() {
-            match pmi.stream.write(&pmi.answers[sent..]) {
-                Ok(n) => sent += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => sent = pmi.answers.len(),
-            }
-        }
-        pmi.answers.drain(..sent);
-        if pmi.answers.len() > ANSWER_BYTES_MAX {
+        let socket = self.socket(local)?;
+        // One answer may be of any length: those before it were to be read.
+        let unread = socket.unread();
+        socket.send(&bytes, epoll, token(local));
+        (unread > ANSWER_BYTES_MAX).then(|| {
             let why = format!("rank {global} asks by PMI and does not read the answers");
-            return Some(Happening::Abort { code: 1, why });
-        }
-        let waits = !pmi.answers.is_empty();
-        if waits != pmi.waits_to_write {
-            let flags = if waits { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
-            if epoll.modify(&pmi.stream, &mut EpollEvent::new(flags, token(local))).is_ok() {
-                pmi.waits_to_write = waits;
-            }
-        }
-        None
+            Happening::Abort { code: 1, why }
+        })
     }
 
     fn socket(&mut self, local: u32) -> Option<&mut PmiSocket> {
@@ -381,46 +516,112 @@ impl Launch {
     }
 
     fn close(&mut self, local: u32, epoll: &Epoll) {
-        if let Some(pmi) = self.ranks.get_mut(local as usize).and_then(|r| r.pmi.take()) {
-            // A child between clone and exec may hold a copy: closing alone would leave it registered.
-            let _ = epoll.delete(&pmi.stream);
+        let Some(rank) = self.ranks.get_mut(local as usize) else { return };
+        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        if let Some(pmi) = rank.pmi.take() {
+            let _ = epoll.delete(&pmi);
+        }
+        if let Some(port) = rank.port.take() {
+            let _ = epoll.delete(&port);
+        }
+        self.resting_ports.remove(&local);
+    }
+}
+
+/// Our end of a rank's PMI, and what the rank gets of it.
+enum PmiEnd {
+    Inherited { ours: PmiSocket, theirs: OwnedFd },
+    Port(PmiPort),
+}
+
+impl PmiEnd {
+    fn make(by_port: bool) -> io::Result<Self> {
+        if by_port {
+            return PmiPort::open().map(Self::Port);
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok(Self::Inherited { ours: PmiSocket::new(ours), theirs: theirs.into() })
+    }
+
+    fn way(&self) -> Way {
+        match self {
+            Self::Inherited { .. } => Way::Inherited(PMI_FD),
+            Self::Port(port) => Way::Port(port.number()),
         }
     }
+
+    /// What the rank inherits.
+    fn theirs(&self) -> &[OwnedFd] {
+        match self {
+            Self::Inherited { theirs, .. } => std::slice::from_ref(theirs),
+            Self::Port(_) => &[],
+        }
+    }
+}
+
+impl AsFd for PmiEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Inherited { ours, .. } => ours.as_fd(),
+            Self::Port(port) => port.as_fd(),
+        }
+    }
+}
+
+/// The launch's name in PMI and PMIx, the same on all its nodes.
+pub fn namespace(spec: &LaunchSpec) -> String {
+    format!("lattice_{}_{}_{}", spec.allocation.short(), spec.epoch, spec.number)
 }
 
 /// What a rank is given, before there is a process.
 struct RankFiles {
     out: File,
     err: File,
-    pmi: UnixStream,
-    theirs: OwnedFd,
+    /// Where it is served PMI.
+    pmi: Option<PmiEnd>,
     /// The first rank's, where one is asked for, and its other end.
     terminal: Option<(RankTerminal, OwnedFd)>,
+    /// Its number in the launch.
+    rank: u32,
     /// Its own part of the environment.
     env: Vec<(String, String)>,
     binding: Binding,
 }
 
 impl RankFiles {
-    fn make(spec: &LaunchSpec, job: &Job, local: u32, around: &Surroundings<'_>, token: &impl Fn(u32) -> u64) -> Result<Self, NotStarted> {
-        let rank = job.first + local;
+    fn make(
+        spec: &LaunchSpec,
+        part: &NodeRanks,
+        job: &Job,
+        local: u32,
+        pmix: Option<&Pmix>,
+        around: &Surroundings<'_>,
+        token: &impl Fn(u32) -> u64,
+    ) -> Result<Self, NotStarted> {
+        let rank = job.rank(local);
         let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
         let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
-        let (ours, theirs) = UnixStream::pair().map_err(|e| system("making its PMI socket", e))?;
-        ours.set_nonblocking(true).map_err(|e| system("making its PMI socket", e))?;
-        let mut env = rank_environment(job, local, PMI_FD);
+        let asked = spec.pmi().map_err(|unknown| NotStarted { code: 126, why: unknown.to_string() })?;
+        let pmi = match asked.has_pmi() {
+            true => Some(PmiEnd::make(spec.pmi_by_port()).map_err(|e| system("making its PMI socket", e))?),
+            false => None,
+        };
+        let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.way())).unwrap_or_default();
+        env.extend(pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten().cloned());
         env.extend([
             ("LATTICE_RANK".to_owned(), rank.to_string()),
             ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
             ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
         ]);
+        env.extend(slurm::of_rank(spec, part, rank, local));
         let place = around.places.get(local as usize).cloned().unwrap_or_default();
         env.extend(place.visible.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone())));
         let binding = binding(spec.binding.memory_policy, &place);
-        around
-            .epoll
-            .add(&ours, EpollEvent::new(EpollFlags::EPOLLIN, token(local)))
-            .map_err(|e| system("watching its PMI socket", e.into()))?;
+        if let Some(pmi) = &pmi {
+            let added = around.epoll.add(pmi, EpollEvent::new(EpollFlags::EPOLLIN, token(local)));
+            added.map_err(|e| system("watching its PMI socket", e.into()))?;
+        }
         let terminal = match spec.pty.filter(|_| rank == 0) {
             Some(size) => {
                 let log = out.try_clone().map_err(|e| system("its log file", e))?;
@@ -429,7 +630,7 @@ impl RankFiles {
             }
             None => None,
         };
-        Ok(Self { out, err, pmi: ours, theirs: theirs.into(), terminal, env, binding })
+        Ok(Self { out, err, pmi, terminal, rank, env, binding })
     }
 
     fn prepare<'a>(
@@ -444,7 +645,7 @@ impl RankFiles {
             None => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
         };
         process::prepare(&Program {
-            argv: &spec.argv,
+            argv: spec.program_of(self.rank).1,
             env: &self.env,
             shared_env: Some(env),
             working_dir: &spec.working_dir,
@@ -452,7 +653,7 @@ impl RankFiles {
             stdin,
             stdout,
             stderr,
-            inherit: std::slice::from_ref(&self.theirs),
+            inherit: self.pmi.as_ref().map_or(&[], PmiEnd::theirs),
             cgroup: group.map(AsFd::as_fd),
             v1_groups: around.v1_groups,
             open_files: around.open_files,

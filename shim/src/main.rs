@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
-//!   ranks ── PMI socketpairs ──▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
+//!   ranks ── PMI, two ways ─────▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
 //!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
 //!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
 //! ```
@@ -14,11 +14,14 @@
 //! Life: set up (session, subreaper, mounts) → serve → Stop ends all work → Quit ends the shim.
 
 mod agent_link;
+mod bridge;
 mod launch;
 mod log_files;
 mod log_ring;
+mod rank_socket;
 mod script;
 mod serve;
+mod slurm;
 mod terminal;
 mod work;
 

@@ -4,9 +4,11 @@ mod attaching;
 mod ending;
 mod memory;
 mod replay;
+mod run_lease;
 mod starting;
 
 use crate::agent_link::AgentLink;
+use crate::bridge;
 use crate::launch::{Down, Happening, Launch};
 use crate::log_ring::LogRing;
 use crate::work::Work;
@@ -19,17 +21,19 @@ use lattice_runtime::cgroup::memory::MemoryWatch;
 use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::exits::{ExitRecord, Writer};
 use lattice_runtime::process::{self, Start};
-use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim};
+use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim, boottime_ms as now_ms};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+use run_lease::RunLease;
+use starting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::time::Duration;
+use std::path::PathBuf;
 
 /// Happenings taken from the kernel at once.
 const EVENTS_PER_TURN: usize = 64;
@@ -75,6 +79,10 @@ pub struct Shim {
     script: Script,
     /// By number.
     launches: BTreeMap<u32, Launch>,
+    /// Launches whose ranks are made when their PMIx is served. By number.
+    waiting: BTreeMap<u32, Waiting>,
+    /// What is left of launches that have PMIx. By number.
+    directories: BTreeMap<u32, PathBuf>,
     /// Launches that were never started here, and why.
     refused: BTreeMap<LaunchId, String>,
     /// Launches that the agent is done with: not to be started again.
@@ -82,6 +90,7 @@ pub struct Shim {
     attached: Attached,
     processes: BTreeMap<i32, Process>,
     walltime: Walltime,
+    run_lease: RunLease,
     ending: Ending,
     log_ring: LogRing,
 }
@@ -98,6 +107,7 @@ enum Script {
 enum Process {
     Script,
     Rank { number: u32, local: u32 },
+    Bridge { number: u32 },
     Attached { session: u64 },
 }
 
@@ -170,7 +180,7 @@ impl Shim {
         let work_events = work.events();
         let memory = MemoryWatch::of(config.scope.clone().map(Scope::at).as_ref(), &config.v1_groups);
         let memory_events = memory.as_ref().and_then(MemoryWatch::events);
-        let agent = AgentLink::new(listener, AGENT);
+        let agent = AgentLink::new(listener, [LISTENER, AGENT]);
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
         epoll.add(agent.listener(), readable(LISTENER)).context("watching the socket")?;
         epoll.add(&signals, readable(SIGNALS)).context("watching signals")?;
@@ -183,6 +193,7 @@ impl Shim {
         }
         let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
         let log_ring = LogRing::new(config.log_room, now_ms());
+        let run_lease = RunLease::wanted(config.run_lease);
         let null = File::open("/dev/null").context("opening /dev/null")?;
         Ok(Self {
             dir,
@@ -204,11 +215,14 @@ impl Shim {
             exits,
             script: Script::None,
             launches: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            directories: BTreeMap::new(),
             refused: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             attached: Attached::default(),
             processes: BTreeMap::new(),
             walltime: Walltime::NotYet,
+            run_lease,
             ending: Ending::No,
             log_ring,
         })
@@ -242,7 +256,7 @@ impl Shim {
             LISTENER => {
                 // What the older agent said before it was replaced holds.
                 self.take_messages();
-                self.agent.accept(&self.epoll);
+                self.agent.accept(now_ms(), &self.epoll);
             }
             AGENT => self.take_messages(),
             SIGNALS => self.take_signals(),
@@ -257,8 +271,12 @@ impl Shim {
             MEMORY_EVENTS => self.take_memory_events(),
             socket => {
                 let (number, local) = ((socket >> 32) as u32, socket as u32);
+                if self.waiting.contains_key(&number) {
+                    return self.bridge_ready(number, flags);
+                }
                 if let Some(launch) = self.launches.get_mut(&number) {
-                    let happenings = launch.socket_ready(local, flags, now_ms(), &self.epoll, |local| socket_token(number, local));
+                    let place = (&self.dir, &self.work);
+                    let happenings = launch.socket_ready(local, flags, now_ms(), place, &self.epoll, |local| socket_token(number, local));
                     self.happened(number, happenings);
                 }
             }
@@ -289,8 +307,15 @@ impl Shim {
                     self.happened(at, happenings);
                 }
             }
+            ToShim::NameAbsent { launch } => {
+                if let Some(ranks) = self.launches.values().find(|l| l.id() == launch).map(Launch::absent) {
+                    self.agent.tell(&FromShim::Absent { launch, ranks });
+                }
+            }
             ToShim::Abort { launch, code, why } => {
-                if let Some(number) = self.number_of(launch) {
+                if let Some(number) = self.waiting.values().find(|w| w.spec.id == launch).map(|w| w.spec.number) {
+                    self.give_up(number, &why);
+                } else if let Some(number) = self.number_of(launch) {
                     say(&format!("launch {number} was aborted elsewhere with code {code}: {why}"));
                     self.bring_down(number);
                 }
@@ -320,6 +345,7 @@ impl Shim {
             }
             ToShim::Attach { session, tty, argv, env, working_dir } => self.attach(session, &tty, &argv, &env, &working_dir),
             ToShim::LogsFlushed { files } => self.log_ring.flushed(&files, now_ms()),
+            ToShim::RunLease { until_ms } => self.extend_run_lease(until_ms),
             ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
             ToShim::Quit => self.quit(),
         }
@@ -358,6 +384,7 @@ impl Shim {
                     }
                     self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
                 }
+                Some(Process::Bridge { number }) => self.bridge_ended(number),
                 Some(Process::Attached { session }) => self.attached_ended(session, outcome),
                 // Left behind by one of ours, and nobody's to tell.
                 None => {}
@@ -373,6 +400,9 @@ impl Shim {
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let (outcome, happenings) = launch.rank_ended(local, outcome, &self.dir, &self.epoll, |local| socket_token(number, local));
         let (id, rank, over) = (launch.id(), launch.rank(local), launch.ended());
+        if over {
+            launch.close_bridge(&self.epoll);
+        }
         // The abort that this end means goes first: who reads of the end knows by then what it was.
         self.happened(number, happenings);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
@@ -387,6 +417,10 @@ impl Shim {
     fn remove_launch(&mut self, number: u32) {
         if self.work.remove_launch(number) {
             self.log_ring.over(number);
+        }
+        let is_served = self.processes.values().any(|process| matches!(process, Process::Bridge { number: n } if *n == number));
+        if !is_served && let Some(directory) = self.directories.remove(&number) {
+            bridge::remove_directory(&directory);
         }
     }
 
@@ -418,10 +452,4 @@ impl Shim {
 fn with_cause(error: &CgroupError) -> String {
     let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
     format!("{error}{cause}")
-}
-
-/// CLOCK_BOOTTIME in milliseconds.
-fn now_ms() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
-    now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

@@ -74,6 +74,17 @@ impl Work {
         }
     }
 
+    /// The processes of one launch; `ranks` are the pids of those that live.
+    pub fn processes_of_launch(&self, number: u32, ranks: &[i32]) -> Vec<i32> {
+        match self {
+            Self::Scope(scope) => scope.launch(number).processes(),
+            Self::Tree => {
+                let all = identity::descendants(own_pid()).into_iter();
+                all.filter(|(_, stat)| ranks.contains(&stat.session)).map(|(pid, _)| pid).collect()
+            }
+        }
+    }
+
     /// Whether no process is left (zombies aside).
     pub fn is_empty(&self) -> bool {
         match self {

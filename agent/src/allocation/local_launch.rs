@@ -74,6 +74,11 @@ impl LocalLaunch {
         self.tell(ToHead::Fence { number, blob });
     }
 
+    /// Who has not come to a fence. Of this moment only: nobody needs to hear it again.
+    pub(super) fn absent(&mut self, ranks: Vec<u32>) {
+        self.tell(ToHead::Absent { ranks });
+    }
+
     pub(super) fn aborted(&mut self, code: i32, why: String) {
         self.aborted = Some((code, why.clone()));
         self.tell(ToHead::Aborted { code, why });
@@ -115,7 +120,7 @@ fn told(kill: MemoryKill) -> ToHead {
 mod tests {
     use super::*;
     use crate::mesh::frame::WireOutcome;
-    use lattice_model::{AllocationId, Epoch, LaunchId, NodeRanks, RankBinding};
+    use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, NodeRanks, RankBinding};
 
     fn launch(count: u32) -> LocalLaunch {
         LocalLaunch::new(LaunchSpec {
@@ -129,6 +134,8 @@ mod tests {
             pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count }],
             binding: RankBinding::default(),
+            shape: LaunchShape::default(),
+            kill_on_bad_exit: false,
         })
     }
 

@@ -14,6 +14,7 @@ use crate::context::{Context, Shared};
 use crate::data_plane::Planned;
 use crate::devices;
 use crate::environment::UENV_MOUNT;
+use crate::hatch;
 use crate::hooks::Moment;
 use crate::limits::given_open_files;
 use crate::machine;
@@ -185,9 +186,12 @@ fn start(
     };
     failpoint::pass(Point::ScopeMade);
     if let Some(assignment) = assignment {
-        machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology, assignment)
+        machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology(), assignment)
             .map_err(|e| format!("writing its topology file below {}: {e}", context.state_dir.display()))?;
     }
+    let placement = assignment.map(|a| machine::placement(&context.topology(), a));
+    hatch::tell(&context.state_dir, share, placement.as_ref())
+        .map_err(|e| format!("writing its hostfiles below {}: {e}", context.state_dir.display()))?;
     let mut limits = context.bounds.limits(share, assignment);
     context.device_filter.apply(scope.as_ref(), devices::denied(context, assignment), &mut limits)?;
     let v1_groups =
@@ -202,7 +206,7 @@ fn start(
         mounts: planned.mounts.clone(),
         scope: scope.map(|s| s.path().to_owned()),
         v1_groups,
-        placement: assignment.map(|a| machine::placement(&context.topology, a)),
+        placement,
         grace_ms: u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX),
         node: context.me.to_string(),
         open_files: given_open_files(),
@@ -210,6 +214,7 @@ fn start(
         share: Some(Box::new(share.clone())),
         assignment: assignment.cloned().map(Box::new),
         log_room: Some(context.log_room),
+        run_lease: share.run_lease_ms.is_some(),
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

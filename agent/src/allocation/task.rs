@@ -4,6 +4,7 @@ use super::find::{self, Missing};
 use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Line, Preparing};
+use super::run_lease::{self, RunLease};
 use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
@@ -14,7 +15,7 @@ use crate::mesh::terminal::ToTerminal;
 use crate::spool::launches;
 use crate::terminal;
 use lattice_model::launch::MEMORY_KILL_CODE;
-use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
+use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
@@ -36,6 +37,10 @@ const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// Between two tries to take away what cannot be taken away yet.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why a launch is not begun by a shim of the version before.
+const SHAPELESS: &str = "its shim was started by an older version, which lays ranks out in blocks of one program alone: leave the options of \
+                         its layout out, or begin the allocation anew";
 
 /// Where the task says how it is.
 pub(super) struct Says {
@@ -64,13 +69,17 @@ pub(super) fn begin(
         phase: Phase::Idle,
         fresh: false,
         synced: false,
+        shapes: false,
         started: false,
+        entry_waits: false,
         launches: BTreeMap::new(),
         typed_ahead: VecDeque::new(),
         terminals: Terminals::default(),
         entry_over: false,
         walltime_over: false,
         script_kill: None,
+        acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
+        lease: RunLease::default(),
         says,
     };
     tokio::spawn(task.run(queue));
@@ -101,8 +110,12 @@ struct AllocationTask {
     fresh: bool,
     /// Whether the shim has told all that it has, on the present line.
     synced: bool,
+    /// Whether the shim knows launches of other shapes than the usual one.
+    shapes: bool,
     /// Whether the brain said that it may run.
     started: bool,
+    /// Whether the inline command's launch is to begin once the shim has told all that it has.
+    entry_waits: bool,
     launches: BTreeMap<LaunchId, LocalLaunch>,
     /// What was typed at launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
@@ -111,12 +124,18 @@ struct AllocationTask {
     walltime_over: bool,
     /// What was killed of the script for its memory.
     script_kill: Option<MemoryKill>,
+    /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
+    acknowledged: Option<watch::Receiver<Option<u64>>>,
+    lease: RunLease,
     says: Says,
 }
 
 impl AllocationTask {
     async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         loop {
+            if std::mem::take(&mut self.lease.begins) {
+                self.begin_what_waited().await;
+            }
             let heard = tokio::select! {
                 command = queue.recv() => {
                     let Some(command) = command else { return };
@@ -130,6 +149,10 @@ impl AllocationTask {
                 prepared = prepare::ended(&mut self.preparing) => {
                     self.preparing = None;
                     self.prepared(prepared).await;
+                    continue;
+                }
+                () = run_lease::renewed(&mut self.acknowledged) => {
+                    self.renew().await;
                     continue;
                 }
                 heard = hear(&mut self.link) => heard,
@@ -151,7 +174,7 @@ impl AllocationTask {
 
     /// Says whether launches can begin.
     fn stand(&self) {
-        let now = match (*self.says.standing.borrow(), self.started && self.synced) {
+        let now = match (*self.says.standing.borrow(), self.started && self.synced && self.may_begin()) {
             (Standing::Ending, _) => Standing::Ending,
             (_, true) => Standing::Running,
             (_, false) => Standing::NotYet,
@@ -232,6 +255,7 @@ impl AllocationTask {
         let mut link = Link::new(stream)?;
         link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
         self.link = Some(link);
+        self.renew().await;
         self.fresh = fresh;
         self.synced = false;
         self.stand();
@@ -278,6 +302,11 @@ impl AllocationTask {
             return;
         }
         let walltime_ms = share.spec.walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        if !self.may_begin() {
+            self.lease.waits = Some(Box::new(share.clone()));
+            self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
+            return;
+        }
         self.send(ToShim::Go { walltime_ms }).await;
         failpoint::pass(Point::GoSent);
         self.say("running");
@@ -294,8 +323,17 @@ impl AllocationTask {
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
             }
-            Entrypoint::Command { argv } => self.begin_entry_launch(environment::entry_launch(share, argv.clone())),
+            Entrypoint::Command { .. } if self.synced => self.begin_entry(),
+            // It may have been begun by a former life: the shim has it as it was meant then.
+            Entrypoint::Command { .. } => self.entry_waits = true,
         }
+    }
+
+    fn begin_entry(&self) {
+        let Entrypoint::Command { argv } = &self.share.spec.entrypoint else { return };
+        let usual = environment::entry_launch(&self.share, argv.clone());
+        let told = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
+        self.begin_entry_launch(told.unwrap_or(usual));
     }
 
     /// Heads the launch of an inline command, unless that is done already, and waits for its end.
@@ -311,6 +349,9 @@ impl AllocationTask {
     }
 
     async fn entry_launch_over(&mut self, end: LaunchEnd) {
+        if self.lease.lapsed {
+            return;
+        }
         self.entry_over = true;
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
@@ -324,6 +365,8 @@ impl AllocationTask {
 
     async fn stop(&mut self) {
         self.probing = None;
+        self.entry_waits = false;
+        self.lease.waits = None;
         self.give_up_preparing().await;
         if self.phase == Phase::AwaitingReady {
             // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.
@@ -391,6 +434,7 @@ impl AllocationTask {
         // A launch that came in while this was being done has nobody to run it.
         self.context.launches.drop_of(self.share.allocation);
         self.tell(|allocation, epoch| Event::Undone { allocation, epoch }).await;
+        self.context.checks.again();
     }
 
     /// Does something until it is done.
@@ -440,25 +484,29 @@ impl AllocationTask {
     async fn heard(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
         match message {
-            FromShim::Hello { allocation, epoch, pid, .. } => {
+            FromShim::Hello { allocation, epoch, pid, shapes, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
                     self.link = None;
                     return self.shim_lost(&why).await;
                 }
+                self.shapes = shapes;
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
                 if self.phase == Phase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
                     self.phase = Phase::Idle;
+                    let failed = failed.or_else(|| self.unfenced());
                     self.say(failed.as_deref().unwrap_or("prepared"));
                     let result = failed.map_or(Ok(()), Err);
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
             }
             FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::RunLease { until_ms } => self.keeps_lease(until_ms),
+            FromShim::RunLeaseLapsed => self.lease_lapsed().await,
             FromShim::AttachStarted { session } => {
                 failpoint::pass(Point::TerminalStarted);
                 self.terminals.started(session);
@@ -472,7 +520,7 @@ impl AllocationTask {
                 failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
                 self.entry_over = true;
-                if !self.walltime_over && self.phase != Phase::AwaitingStopped {
+                if !self.walltime_over && !self.lease.lapsed && self.phase != Phase::AwaitingStopped {
                     let reason = self.script_reason(outcome);
                     self.ended(reason).await;
                 }
@@ -486,7 +534,12 @@ impl AllocationTask {
             }
             FromShim::LaunchStarted { launch } => {
                 failpoint::pass(Point::LaunchHeard);
-                self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone())).begun();
+                let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
+                if !local.begun {
+                    // Its folder may have been there before its first rank. (One that was asked for twice is told twice, maybe after its end.)
+                    self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
+                }
+                local.begun();
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
@@ -501,6 +554,7 @@ impl AllocationTask {
                 self.of(launch, |l| l.rank_ended(rank, outcome));
             }
             FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
+            FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.of(launch, |l| l.lost(&why)),
             FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
             FromShim::Stopping { why } => {
@@ -546,6 +600,9 @@ impl AllocationTask {
         failpoint::pass(Point::ShimToldAll);
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
+        if std::mem::take(&mut self.entry_waits) {
+            self.begin_entry();
+        }
         self.begin_launches().await;
         for terminal in self.terminals.wanted() {
             self.send(terminal).await;
@@ -582,6 +639,10 @@ impl AllocationTask {
 
     /// Changes what is known of a launch.
     fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
+        // That ranks were killed for it is not how their launch ended: its head hears of the node, by way of the quorum.
+        if self.lease.lapsed {
+            return;
+        }
         let Some(local) = self.launches.get_mut(&launch) else { return };
         change(local);
         if local.over(&self.context.me) {
@@ -616,8 +677,15 @@ impl AllocationTask {
 
     /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
     async fn begin_launches(&mut self) {
+        if !self.may_begin() {
+            return;
+        }
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
         for mut launch in missing {
+            if launch.shape != LaunchShape::default() && !self.shapes {
+                self.of(launch.id, |l| l.lost(SHAPELESS));
+                continue;
+            }
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);
@@ -627,6 +695,7 @@ impl AllocationTask {
     async fn obey_head(&mut self, launch: LaunchId, message: ToPart) {
         match message {
             ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
+            ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
             ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
             ToPart::Forget => {
                 if self.launches.get(&launch).is_some_and(|l| l.over(&self.context.me)) {
@@ -678,13 +747,18 @@ impl AllocationTask {
                 ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
+                ExitRecord::RunLeaseLapsed => self.lease.lapsed = true,
                 ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code, why } if code != REFUSED_CODE => self.of(launch, |l| l.aborted(code, why)),
                 ExitRecord::Script { .. } | ExitRecord::Aborted { .. } | ExitRecord::Stopped { .. } => {}
             }
         }
         let me = self.context.me.clone();
-        for local in self.launches.values_mut().filter(|l| !l.all_ended(&me)) {
+        if self.lease.lapsed {
+            // Whatever else ended since was killed for that.
+            known = Some(EndReason::RunLeaseLapsed { node: me.clone() });
+        }
+        for local in self.launches.values_mut().filter(|l| !self.lease.lapsed && !l.all_ended(&me)) {
             local.lost(why);
         }
         // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
@@ -692,11 +766,70 @@ impl AllocationTask {
         if !told_by_head || known.is_some() {
             let lost = EndReason::NodeLost { node: me, why: why.to_owned() };
             self.ended(known.unwrap_or(lost)).await;
-        } else if self.is_head()
-            && let Entrypoint::Command { argv } = &self.share.spec.entrypoint
-        {
-            self.begin_entry_launch(environment::entry_launch(&self.share, argv.clone()));
+        } else if self.is_head() {
+            self.begin_entry();
         }
+    }
+}
+
+/// Its run lease.
+impl AllocationTask {
+    /// Whether work may be begun: it has a lease, or needs none.
+    fn may_begin(&self) -> bool {
+        self.acknowledged.is_none() || self.lease.granted
+    }
+
+    /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged.
+    async fn renew(&mut self) {
+        let (Some(acknowledged), Some(length)) = (&mut self.acknowledged, self.share.run_lease_ms) else { return };
+        let Some(sent) = *acknowledged.borrow_and_update() else { return };
+        if self.link.is_some() {
+            self.send(ToShim::RunLease { until_ms: sent.saturating_add(length) }).await;
+            self.lease_granted();
+        }
+    }
+
+    /// The shim keeps a lease; where a former life of the agent had it granted, work may begin.
+    fn keeps_lease(&mut self, until_ms: Option<u64>) {
+        self.lease.kept = true;
+        if until_ms.is_some() {
+            self.lease_granted();
+        }
+    }
+
+    fn lease_granted(&mut self) {
+        self.lease.begins |= !std::mem::replace(&mut self.lease.granted, true);
+    }
+
+    async fn begin_what_waited(&mut self) {
+        if let Some(share) = self.lease.waits.take() {
+            self.start(&share).await;
+        }
+        if self.synced {
+            self.begin_launches().await;
+        }
+        self.stand();
+    }
+
+    /// Why the shim cannot be trusted with work that is to end when this node is cut off.
+    fn unfenced(&self) -> Option<String> {
+        (self.acknowledged.is_some() && !self.lease.kept).then(|| {
+            format!(
+                "{} keeps no run leases, so work with --on-isolation=stop would not be ended: it is of an older version than the agent; install \
+                 the same version of both",
+                self.context.shim.display()
+            )
+        })
+    }
+
+    async fn lease_lapsed(&mut self) {
+        if std::mem::replace(&mut self.lease.lapsed, true) {
+            return;
+        }
+        tracing::warn!(allocation = %self.share.allocation, "its run lease lapsed: the shim killed its work");
+        self.say("its run lease lapsed, its work was killed");
+        self.lease.waits = None;
+        self.ended(EndReason::RunLeaseLapsed { node: self.context.me.clone() }).await;
     }
 }
 

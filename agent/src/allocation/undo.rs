@@ -1,11 +1,13 @@
 //! Taking an allocation away: processes, scratch, scope, files. Its log files stay, within the spool's limit.
 
 use crate::context::Context;
+use crate::hatch;
 use crate::machine;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ShimDir;
+use lattice_runtime::stuck;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -13,6 +15,9 @@ use std::time::Duration;
 
 /// How long killed processes may take to be gone before it is said that they are not.
 const KILL_WAIT: Duration = Duration::from_secs(3);
+
+/// Processes that are named.
+const TOLD_MAX: usize = 4;
 
 /// Kills whatever is in the allocation's scope and waits until it is empty.
 pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<(), String> {
@@ -23,8 +28,10 @@ pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<
     if scope.whole().wait_empty(KILL_WAIT).map_err(|e| with_causes(&e))? {
         return Ok(());
     }
-    let left: Vec<String> = scope.whole().processes().iter().map(ToString::to_string).collect();
-    Err(format!("killed processes are still there (in a call that cannot be interrupted?): pid {}", left.join(", ")))
+    let left = scope.whole().processes();
+    let told: Vec<String> = left.iter().take(TOLD_MAX).map(|pid| stuck::told(*pid)).collect();
+    let more = if left.len() > TOLD_MAX { format!("; and {} more", left.len() - TOLD_MAX) } else { String::new() };
+    Err(format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", told.join("; ")))
 }
 
 /// Takes away scratch, scope and files. Fails while processes are left.
@@ -60,6 +67,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
         }
     }
     machine::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its topology file: {e}"))?;
+    hatch::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its hostfiles: {e}"))?;
     if wrote_nothing(dir) {
         // Many short silent jobs would use up the inodes.
         fs::remove_dir_all(&dir.0).map_err(|e| format!("{}: {e}", dir.0.display()))?;

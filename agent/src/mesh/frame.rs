@@ -8,8 +8,10 @@
 //! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
 
 use super::binding::WireBinding;
+use super::shape::{WireAsk, WireShape};
+use bytes::Bytes;
 use lattice_model::binding::BindingRequest;
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Principal, RankBinding, RankOutcome, TerminalSize};
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, Principal, RankBinding, RankOutcome, TerminalSize};
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
 use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
@@ -52,21 +54,86 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
+/// One message as it travels: what is passed on to several peers is made once.
+#[derive(Clone, Debug)]
+pub struct Frame(Bytes);
+
+impl Frame {
+    /// A message's frame.
+    pub fn of<T>(message: &T) -> Result<Self, FrameError>
+    where
+        T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
+    {
+        let body = rkyv::to_bytes::<Rancor>(message).map_err(|_| FrameError::Malformed)?;
+        if body.len() > FRAME_BYTES_MAX {
+            return Err(FrameError::TooLarge(body.len()));
+        }
+        Ok(Self(Bytes::from_owner(body)))
+    }
+
+    /// Its message.
+    pub fn message<T>(&self) -> Result<T, FrameError>
+    where
+        T: Archive,
+        T::Archived: for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
+    {
+        rkyv::from_bytes::<T, Rancor>(&self.0).map_err(|_| {
+            REFUSED.malformed.fetch_add(1, Ordering::Relaxed);
+            FrameError::Malformed
+        })
+    }
+
+    /// Writes it without a copy of its body.
+    pub async fn send(&self, stream: &mut quinn::SendStream) -> Result<(), FrameError> {
+        stream.write_all(&self.header()?).await.map_err(std::io::Error::from)?;
+        stream.write_chunk(self.0.clone()).await.map_err(std::io::Error::from)?;
+        Ok(())
+    }
+
+    /// Reads one. [`FrameError::Ended`] where the peer finished between two.
+    pub async fn read<R: AsyncRead + Unpin>(stream: &mut R) -> Result<Self, FrameError> {
+        let mut header = [0u8; 8];
+        match stream.read_exact(&mut header).await {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(FrameError::Ended),
+            other => other?,
+        };
+        if header[0] != VERSION {
+            REFUSED.version.fetch_add(1, Ordering::Relaxed);
+            return Err(FrameError::Version(header[0]));
+        }
+        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        if length > FRAME_BYTES_MAX {
+            REFUSED.too_large.fetch_add(1, Ordering::Relaxed);
+            return Err(FrameError::TooLarge(length));
+        }
+        // Grows with what arrives: an announced length alone costs nothing.
+        let mut body = AlignedVec::<16>::new();
+        let mut chunk = vec![0u8; length.min(64 * 1024)];
+        while body.len() < length {
+            let want = chunk.len().min(length - body.len());
+            stream.read_exact(&mut chunk[..want]).await?;
+            body.extend_from_slice(&chunk[..want]);
+        }
+        Ok(Self(Bytes::from_owner(body)))
+    }
+
+    fn header(&self) -> Result<[u8; 8], FrameError> {
+        let length = u32::try_from(self.0.len()).map_err(|_| FrameError::TooLarge(self.0.len()))?;
+        let mut header = [VERSION, 0, 0, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&length.to_le_bytes());
+        Ok(header)
+    }
+}
+
 /// Writes one message.
 pub async fn write<T, W>(stream: &mut W, message: &T) -> Result<(), FrameError>
 where
     T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
     W: AsyncWrite + Unpin,
 {
-    let body = rkyv::to_bytes::<Rancor>(message).map_err(|_| FrameError::Malformed)?;
-    if body.len() > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLarge(body.len()));
-    }
-    let length = u32::try_from(body.len()).map_err(|_| FrameError::TooLarge(body.len()))?;
-    let mut header = [VERSION, 0, 0, 0, 0, 0, 0, 0];
-    header[4..].copy_from_slice(&length.to_le_bytes());
-    stream.write_all(&header).await?;
-    stream.write_all(&body).await?;
+    let frame = Frame::of(message)?;
+    stream.write_all(&frame.header()?).await?;
+    stream.write_all(&frame.0).await?;
     stream.flush().await?;
     Ok(())
 }
@@ -78,38 +145,13 @@ where
     T::Archived: for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
     R: AsyncRead + Unpin,
 {
-    let mut header = [0u8; 8];
-    match stream.read_exact(&mut header).await {
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(FrameError::Ended),
-        other => other?,
-    };
-    if header[0] != VERSION {
-        REFUSED.version.fetch_add(1, Ordering::Relaxed);
-        return Err(FrameError::Version(header[0]));
-    }
-    let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
-    if length > FRAME_BYTES_MAX {
-        REFUSED.too_large.fetch_add(1, Ordering::Relaxed);
-        return Err(FrameError::TooLarge(length));
-    }
-    // Grows with what arrives: an announced length alone costs nothing.
-    let mut body = AlignedVec::<16>::new();
-    let mut chunk = vec![0u8; length.min(64 * 1024)];
-    while body.len() < length {
-        let want = chunk.len().min(length - body.len());
-        stream.read_exact(&mut chunk[..want]).await?;
-        body.extend_from_slice(&chunk[..want]);
-    }
-    rkyv::from_bytes::<T, Rancor>(&body).map_err(|_| {
-        REFUSED.malformed.fetch_add(1, Ordering::Relaxed);
-        FrameError::Malformed
-    })
+    Frame::read(stream).await?.message()
 }
 
 /// The first frame of a stream: what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum Open {
-    /// From a launch's head to one of its parts. Then [`ToPart`] one way and [`ToHead`] the other.
+    /// From a launch's head to a part whose agent knows no [`Open::Branch`]. Then [`ToPart`] one way and [`ToHead`] the other.
     Part(WireLaunch),
     /// From an `api` agent, for a user: an allocation's output on this node. Then [`LogItem`].
     Logs(LogsOpen),
@@ -125,7 +167,41 @@ pub enum Open {
     Keyboard(AbortOpen),
     /// From an `api` agent, for a user: how an allocation's entry point goes, of its head. Then [`EntryItem`].
     Entry(EntryOpen),
+    /// From an `api` agent: what this one says of allocations on its node. Then one [`Words`].
+    Words(WordsOpen),
+    /// From any agent: what this one says of its node. Then one [`super::fact::FactAnswer`].
+    Fact(super::fact::FactOpen),
+    /// From an agent that reaches no member: carry a session there. Then one [`CarryAnswer`], and behind [`CarryAnswer::Begun`] no
+    /// frames any more: the bytes of the session's TLS.
+    Carry,
+    /// From an agent of a launch's tree: serve a subtree of it. Then [`super::branch::Down`] one way and [`super::branch::Up`] the other.
+    /// Boxed: a variant that is larger than all before it moves every other one, and no agent of the version before could read any.
+    Branch(Box<super::branch::BranchOpen>),
+    /// [`Open::Part`] of a launch that is more than a program on blocks of ranks. An agent of the version before knows none: see
+    /// [`lattice_model::constraint::LAUNCH_SHAPES`].
+    ShapedPart(Box<(WireLaunch, WireShape)>),
+    /// [`Open::Launch`] of such a one, or of one whose ranks' ends are to be told.
+    ShapedLaunch(Box<(LaunchOpen, WireAsk)>),
 }
+
+/// Whether a session is carried.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum CarryAnswer {
+    /// To the member that serves there, `host:port`.
+    Begun { member: String },
+    /// It is not.
+    Refused { why: String },
+}
+
+/// Whose word is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct WordsOpen {
+    pub allocations: Vec<[u8; 16]>,
+}
+
+/// What the agent says of each of them, for people; empty: nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct Words(pub Vec<String>);
 
 /// [`LaunchSpec`] on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
@@ -152,6 +228,8 @@ pub enum ToPart {
     Abort { code: i32, why: String },
     /// The launch is over and its end was told: it need not be remembered.
     Forget,
+    /// A fence waits too long: who of this node's ranks has not come? Answered by [`ToHead::Absent`], where the shim knows.
+    NameAbsent,
 }
 
 /// From a part to its head. After each connect everything that is known is said again, then `Synced`.
@@ -182,6 +260,10 @@ pub enum ToHead {
         whole: bool,
         had_bytes: Option<u64>,
         limit_bytes: Option<u64>,
+    },
+    /// Ranks that have not come to the fence in which others wait.
+    Absent {
+        ranks: Vec<u32>,
     },
 }
 
@@ -299,9 +381,20 @@ pub enum HeadAnswer {
 /// How a launch goes.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum LaunchItem {
-    Started { number: u32, nodes: Vec<(String, u32, u32)> },
-    Ended { code: i32, aborted: Option<String> },
-    Refused { why: String },
+    Started {
+        number: u32,
+        nodes: Vec<(String, u32, u32)>,
+    },
+    Ended {
+        code: i32,
+        aborted: Option<String>,
+    },
+    Refused {
+        why: String,
+    },
+    /// How ranks ended, before [`LaunchItem::Ended`], where that was asked for: each with its node's place in
+    /// [`LaunchItem::Started`], ascending; `None`: its node was lost with it.
+    Exits(Vec<(u32, u32, Option<WireOutcome>)>),
 }
 
 impl From<&LaunchSpec> for WireLaunch {
@@ -353,6 +446,9 @@ impl TryFrom<WireLaunch> for LaunchSpec {
             nodes,
             pty: wire.pty.map(|(rows, columns)| TerminalSize { rows, columns }),
             binding: BindingRequest::try_from(wire.binding)?.over(RankBinding::default()),
+            shape: LaunchShape::default(),
+            // The head's affair alone.
+            kill_on_bad_exit: false,
         })
     }
 }
@@ -412,11 +508,21 @@ mod tests {
                     bytes[0] = VERSION;
                     bytes[4..8].copy_from_slice(&length.to_le_bytes());
                 }
-                if let Ok(Open::Part(launch)) = read::<Open, _>(&mut bytes.as_slice()).await {
-                    let _ = LaunchSpec::try_from(launch);
+                match read::<Open, _>(&mut bytes.as_slice()).await {
+                    Ok(Open::Part(launch)) => drop(LaunchSpec::try_from(launch)),
+                    Ok(Open::ShapedPart(shaped)) => drop(shaped.1.of(shaped.0)),
+                    _ => {}
                 }
             });
         }
+    }
+
+    /// The place of a message in its frame follows from the largest variant: with another size, nothing would be understood between this
+    /// version and the one before. What is added goes at the end, and into a box where it is large.
+    #[test]
+    fn variants_that_are_added_leave_the_others_where_they_are() {
+        let sizes = (size_of::<rkyv::Archived<Open>>(), size_of::<rkyv::Archived<ToPart>>(), size_of::<rkyv::Archived<ToHead>>());
+        assert_eq!(sizes, (120, 16, 48));
     }
 
     #[test]

@@ -235,7 +235,7 @@ fn change(request: v1::ChangeMembersRequest) -> Result<MembersChange, Status> {
 }
 
 fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
-    use v1::quorum_status_response::{Count, Member, Refused};
+    use v1::quorum_status_response::{Count, Member, Notified, Refused};
     v1::QuorumStatusResponse {
         cluster: now.cluster.clone(),
         answered_by: now.member.0,
@@ -260,6 +260,11 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
             .collect(),
         audit_records: now.audit_records,
         level: now.level,
+        notified: now
+            .notified
+            .iter()
+            .map(|n| Notified { way: n.way.clone(), upto: n.upto, trouble: n.trouble.clone().unwrap_or_default() })
+            .collect(),
         awaited: now.awaited.iter().map(ToString::to_string).collect(),
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),

@@ -1,5 +1,6 @@
 //! `AllocationService`: submissions and their life. Output and launches are in files of their own.
 
+use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
@@ -8,17 +9,18 @@ use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, MemoryKill, Node, NodeId, Revision, SharePhase, Timestamp,
-    hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, Revision, SharePhase,
+    Timestamp, hostlist,
 };
+use lattice_node::Event;
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::{LEVEL_FIRST, level_of};
 use lattice_quorum::wire::{Answer, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -27,6 +29,8 @@ use tonic::{Request, Response, Status};
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
+/// How long a submission may take to come behind those who follow it.
+const ABOUT_TO_COME: Duration = Duration::from_millis(500);
 /// How long the agent's watch may take to tell of what was just submitted here before the quorum is asked for it.
 const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
 /// Allocations of one list.
@@ -45,6 +49,7 @@ impl AllocationService for Api {
         }
         let request = request.into_inner();
         let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         if let Some(image) = image {
@@ -69,14 +74,19 @@ impl AllocationService for Api {
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         self.understood(&spec).await?;
         let claim = self.placing.newcomer(id, &spec, &owner);
-        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim };
-        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Done { revision } => {
-                self.submitted.note(id, revision, self.cluster.borrow().revision);
-                Ok(Response::new(v1::SubmitResponse { id: id.to_string() }))
-            }
-            other => Err(unexpected(&other)),
+        let life = Incarnation(self.context.view.borrow().incarnation);
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
+        let (revision, desired) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Submitted { revision, desired } => (revision, desired),
+            // Of a member of the version before.
+            Answer::Done { revision } => (revision, None),
+            other => return Err(unexpected(&other)),
+        };
+        if let Some(list) = desired {
+            self.context.tell(Event::Listed(list)).await;
         }
+        submitting.done(revision, self.cluster.borrow().revision);
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string() }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -89,6 +99,7 @@ impl AllocationService for Api {
         caller.check(allocation.id, &allocation.owner)?;
         let mut shown = v1::Allocation { age_ms, ..lattice_api::allocation::to_proto(&allocation) };
         shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
+        shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
         if allocation.state == AllocationState::Pending
             && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
         {
@@ -121,7 +132,7 @@ impl AllocationService for Api {
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = self.caller(&request).await?;
         let request = request.into_inner();
-        let allocation = self.followed(&request.key).await?;
+        let allocation = self.followed(&request.key, request.being_submitted).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let (out, stream) = mpsc::channel(4);
         let api = self.clone();
@@ -176,7 +187,8 @@ impl AllocationService for Api {
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
         let network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
-        let allocation = Some(v1::Allocation { network_note, ..lattice_api::allocation::to_proto(&allocation) });
+        let isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
+        let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });
         Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim }))
     }
 
@@ -220,10 +232,14 @@ impl AllocationService for Api {
 impl Api {
     /// Refuses what a member of the version before would leave out of a specification without a word.
     async fn understood(&self, spec: &AllocationSpec) -> Result<(), Status> {
-        let needed = level_of(spec);
-        if needed == LEVEL_FIRST {
-            return Ok(());
+        match level_of(spec) {
+            LEVEL_FIRST => Ok(()),
+            needed => self.at_level(needed).await,
         }
+    }
+
+    /// Refuses what needs a cluster level that is not agreed on yet.
+    pub(super) async fn at_level(&self, needed: u32) -> Result<(), Status> {
         match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Status(now) if now.level >= needed => Ok(()),
             Answer::Status(now) => Err(status(&CallError::Refused(Refusal::ClusterLevel { needed, now: now.level }))),
@@ -249,10 +265,11 @@ impl Api {
     }
 
     /// One that is to be followed: as the agent's own watch has it, which is what it is then followed on; else as the quorum has it.
-    /// Of what was just submitted here the watch is about to tell, and that costs the quorum nothing.
-    pub(super) async fn followed(&self, key: &str) -> Result<Allocation, Status> {
+    /// Of what was just submitted here the watch is about to tell, and that costs the quorum nothing. `being_submitted`: who asks is
+    /// submitting it here at the same time.
+    pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
         let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
-        if let Some(revision) = self.submitted.at(id) {
+        if let Some(revision) = self.submitted.at(id, being_submitted).await {
             let mut cluster = self.cluster.clone();
             let told = cluster.wait_for(|cluster| cluster.revision >= revision);
             // A watch that lags or is broken is not waited for.
@@ -285,22 +302,55 @@ impl Api {
     }
 }
 
-/// What was submitted here and the agent's watch has not told of yet. Cloneable; all clones are one.
+/// What is being submitted here (without a revision yet), or was and the agent's watch has not told of it yet. Cloneable; all clones
+/// are one.
 #[derive(Clone, Default)]
-pub struct Submitted(Arc<Mutex<HashMap<AllocationId, Revision>>>);
+pub struct Submitted(watch::Sender<HashMap<AllocationId, Option<Revision>>>);
+
+/// A submission under way: over when dropped, taken or not.
+struct Submitting<'a> {
+    all: &'a Submitted,
+    id: AllocationId,
+}
 
 impl Submitted {
-    /// `id` was committed at `revision`; what is as old as `told` needs no note any more.
-    fn note(&self, id: AllocationId, revision: Revision, told: Revision) {
-        let mut submitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        submitted.retain(|_, at| *at > told);
-        if revision > told && submitted.len() < SUBMITTED_MAX {
-            submitted.insert(id, revision);
-        }
+    fn begin(&self, id: AllocationId) -> Submitting<'_> {
+        self.0.send_if_modified(|all| {
+            // Without a note of it, who follows it asks the quorum.
+            let room = all.len() < SUBMITTED_MAX;
+            if room {
+                all.entry(id).or_insert(None);
+            }
+            room
+        });
+        Submitting { all: self, id }
     }
 
-    fn at(&self, id: AllocationId) -> Option<Revision> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+    /// Where this one was committed, as far as it is noted. `being_submitted`: its submission is waited for, where it comes.
+    async fn at(&self, id: AllocationId, being_submitted: bool) -> Option<Revision> {
+        let mut all = self.0.subscribe();
+        if being_submitted {
+            let began = all.wait_for(|all| all.contains_key(&id));
+            tokio::time::timeout(ABOUT_TO_COME, began).await.ok()?.ok()?;
+        }
+        let answered = all.wait_for(|all| all.get(&id) != Some(&None)).await.ok()?;
+        answered.get(&id).copied().flatten()
+    }
+}
+
+impl Submitting<'_> {
+    /// It was committed at `revision`; what is as old as `told` needs no note any more.
+    fn done(self, revision: Revision, told: Revision) {
+        self.all.0.send_modify(|all| {
+            all.entry(self.id).and_modify(|at| *at = Some(revision));
+            all.retain(|_, at| at.is_none_or(|at| at > told));
+        });
+    }
+}
+
+impl Drop for Submitting<'_> {
+    fn drop(&mut self) {
+        self.all.0.send_if_modified(|all| all.get(&self.id) == Some(&None) && all.remove(&self.id).is_some());
     }
 }
 

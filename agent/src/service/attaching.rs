@@ -119,7 +119,7 @@ fn node_of(name: &str, target: &launching::Target) -> Result<NodeId, Status> {
 
 fn wanted(start: Start, target: &launching::Target, asker: &Asker) -> Result<AttachOpen, Status> {
     if !start.argv.is_empty() {
-        launching::check(&start.argv, &std::collections::HashMap::new()).map_err(Status::invalid_argument)?;
+        launching::check(std::iter::once(&start.argv), &std::collections::HashMap::new()).map_err(Status::invalid_argument)?;
     }
     // A name for a database of terminals, and for environments.
     let term_is_plain = start.term.len() <= TERM_BYTES_MAX && start.term.bytes().all(|b| b.is_ascii_graphic());

@@ -34,13 +34,7 @@ impl Api {
         if !self.vouches {
             return Err(Status::failed_precondition("this agent does not vouch for users (its roles lack api): use an agent that does"));
         }
-        match caller.within {
-            None => Ok(caller.principal),
-            Some(id) => {
-                let text = format!("this process is work of allocation {} and may act for that one alone", id.short());
-                Err(Status::permission_denied(text))
-            }
-        }
+        caller.outside()
     }
 }
 
@@ -56,12 +50,34 @@ impl Api {
     }
 }
 
+impl Api {
+    /// A caller that may do what is the operators' about this node alone, whom the kernel names: it needs nobody to vouch for it.
+    pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
+        let user = self.caller(request).await?.outside()?;
+        if is_operator(&user) {
+            return Ok(user);
+        }
+        Err(Status::permission_denied(format!("{} is no operator: ask root on this machine", user.name)))
+    }
+}
+
 /// Whether a user that the agent vouches for is an operator: root, or the one as whom the agent itself runs.
 pub(super) fn is_operator(user: &Principal) -> bool {
     user.is_root() || user.uid == nix::unistd::geteuid().as_raw()
 }
 
 impl Caller {
+    /// The account, where the process is no allocation's work.
+    fn outside(self) -> Result<Principal, Status> {
+        match self.within {
+            None => Ok(self.principal),
+            Some(id) => {
+                let text = format!("this process is work of allocation {} and may act for that one alone", id.short());
+                Err(Status::permission_denied(text))
+            }
+        }
+    }
+
     /// Whether the caller may act on `allocation`, which belongs to `owner`.
     pub(super) fn check(&self, allocation: AllocationId, owner: &Principal) -> Result<(), Status> {
         if let Some(within) = self.within
@@ -88,6 +104,15 @@ fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<Allo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_work_of_an_allocation_is_nobody_else() {
+        let root = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
+        let id: AllocationId = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        let caller = |within| Caller { principal: root.clone(), within };
+        assert_eq!(caller(None).outside().unwrap(), root);
+        assert_eq!(caller(Some(id)).outside().unwrap_err().code(), tonic::Code::PermissionDenied);
+    }
 
     #[test]
     fn a_caller_whose_process_is_gone_is_refused_and_not_taken_for_its_user() {

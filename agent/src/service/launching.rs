@@ -9,12 +9,15 @@ use super::output::{Selection, gather, received};
 use super::{Api, attaching};
 use crate::allocation::AllocationHandle;
 use crate::environment::entry_launch_id;
-use crate::mesh::frame::{self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
+use crate::mesh::frame::{self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open, WireOutcome};
+use crate::mesh::shape::WireAsk;
 use crate::mesh::terminal::ToTerminal;
 use crate::meshd;
 use crate::spool::index::Position;
 use lattice_api::v1;
-use lattice_api::v1::launch_event::{Ended, Started, What};
+use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
+use lattice_model::constraint::{LAUNCH_SHAPES, has};
+use lattice_model::layout::ShapeRequest;
 use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
 use lattice_quorum::ledger::AccessKind;
@@ -26,6 +29,8 @@ use uuid::Uuid;
 
 /// Events that wait for a slow caller.
 const QUEUE: usize = 32;
+/// Ranks whose ends are told in one event.
+const EXITS_AT_ONCE: usize = 8192;
 
 /// Bytes of arguments and environment of one launch: each of its nodes keeps them for as long as it runs.
 const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
@@ -58,9 +63,22 @@ pub(super) async fn launch(
     let request = request.into_inner();
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
-    check(&request.argv, &request.env).map_err(Status::invalid_argument)?;
-    let what = format!("launch {id}: {}", shown(&request.argv));
+    let programs = request.shape.iter().flat_map(|shape| &shape.programs).map(|program| &program.argv);
+    check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(Status::invalid_argument)?;
+    let others = request.shape.iter().flat_map(|shape| &shape.programs);
+    let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |told, other| told + " : " + &shown(&other.argv));
     api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
+    let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
+    // On the first nodes in blocks, so many on each: that much an agent of the version before knows by its other words.
+    let usual = ShapeRequest { nodes: if request.tasks_per_node > 0 { 0 } else { asked.nodes }, ..asked.clone() };
+    let is_usual = usual == ShapeRequest::default() && !request.exits;
+    let older = api.cluster.borrow().nodes.get(&target.head).is_some_and(|head| !has(&head.features, LAUNCH_SHAPES));
+    if older && !is_usual {
+        let text =
+            format!("the launch's head {} has an agent of an older version, which knows nothing of its layout: update it", target.head);
+        return Err(Status::failed_precondition(text));
+    }
+    let ask = (!older && (asked != ShapeRequest::default() || request.exits)).then(|| WireAsk::new(&asked, request.exits));
     let open = LaunchOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -77,23 +95,26 @@ pub(super) async fn launch(
     };
     let received = received(&request.received, target.epoch);
     let (out, stream) = mpsc::channel(QUEUE);
-    let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
+    let run = Run { api: api.clone(), target, open, ask, user: caller.principal, received, id };
     tokio::spawn(run.run(out));
     Ok(stream)
 }
 
 /// What a launch carries to each of its nodes, by the rules of a specification.
-pub(super) fn check(argv: &[String], env: &HashMap<String, String>) -> Result<(), String> {
-    if argv.first().is_none_or(String::is_empty) {
-        return Err("command: a program is needed after --".to_owned());
-    }
-    if argv.iter().any(|a| a.contains('\0')) {
-        return Err("command: a NUL byte cannot be passed to a program".to_owned());
+pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), String> {
+    let mut command = 0;
+    for argv in programs {
+        if argv.first().is_none_or(String::is_empty) {
+            return Err("command: a program is needed after --".to_owned());
+        }
+        if argv.iter().any(|a| a.contains('\0')) {
+            return Err("command: a NUL byte cannot be passed to a program".to_owned());
+        }
+        command += argv.iter().map(|a| a.len() + 4).sum::<usize>();
     }
     if let Some((key, _)) = env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
         return Err(format!("env: {:?} cannot be an environment variable", key.chars().take(40).collect::<String>()));
     }
-    let command: usize = argv.iter().map(|a| a.len() + 4).sum();
     let environment: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
     if command + environment > BYTES_MAX {
         let (field, remedy) = if command > environment {
@@ -265,10 +286,23 @@ fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
     }
 }
 
+/// One rank's end, for the caller.
+fn told_exit(rank: u32, node: Option<&String>, outcome: Option<WireOutcome>) -> RankExit {
+    let (ended, value) = match outcome {
+        Some(WireOutcome::Exited(code)) => ("exited", code),
+        Some(WireOutcome::Signalled(signal)) => ("signalled", signal),
+        Some(WireOutcome::NotStarted(code)) => ("not_started", code),
+        None => ("lost", 0),
+    };
+    RankExit { rank, node: node.cloned().unwrap_or_default(), ended: ended.to_owned(), value: value.into() }
+}
+
 struct Run {
     api: Api,
     target: Target,
     open: LaunchOpen,
+    /// What more is asked for.
+    ask: Option<WireAsk>,
     user: Principal,
     received: BTreeMap<(u32, bool), Position>,
     id: LaunchId,
@@ -278,6 +312,7 @@ impl Run {
     async fn run(self, out: Events) {
         let (over, over_view) = watch::channel(false);
         let mut output = None;
+        let (mut names, mut exits) = (Vec::new(), Vec::new());
         loop {
             let mut items = match self.begin().await {
                 Ok(items) => items,
@@ -305,12 +340,27 @@ impl Run {
                     Some(LaunchItem::Started { number, nodes }) => {
                         if output.is_none() {
                             output = self.started(number, &nodes, &over_view, &out).await;
+                            names = nodes.into_iter().map(|(node, _, _)| node).collect();
                         }
+                    }
+                    // Told anew after a lost connection: the last ones are all of them.
+                    Some(LaunchItem::Exits(some)) => {
+                        if some.first().is_some_and(|(rank, ..)| *rank == 0) {
+                            exits.clear();
+                        }
+                        exits.extend(some);
                     }
                     Some(LaunchItem::Ended { code, aborted }) => {
                         over.send_replace(true);
                         if let Some(output) = output {
                             let _ = output.await;
+                        }
+                        for some in exits.chunks(EXITS_AT_ONCE) {
+                            let exits = some.iter().map(|(rank, place, outcome)| told_exit(*rank, names.get(*place as usize), *outcome));
+                            let what = What::Exits(Exits { exits: exits.collect() });
+                            if out.send(Ok(v1::LaunchEvent { what: Some(what) })).await.is_err() {
+                                return;
+                            }
                         }
                         let ended = What::Ended(Ended { code, aborted: aborted.unwrap_or_default() });
                         let told = out.send(Ok(v1::LaunchEvent { what: Some(ended) })).await.is_ok();
@@ -346,7 +396,7 @@ impl Run {
 
     async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
         if self.target.head == self.api.context.me {
-            return match meshd::begin(&self.api.context, &self.open).await {
+            return match meshd::begin(&self.api.context, &self.open, self.ask.clone().unwrap_or_default()).await {
                 Ok(items) => Ok(items),
                 Err(why) => {
                     let (send, items) = mpsc::channel(1);
@@ -357,7 +407,11 @@ impl Run {
         }
         let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
         let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Launch(self.open.clone())).await.map_err(|e| e.to_string())?;
+        let open = match &self.ask {
+            None => Open::Launch(self.open.clone()),
+            Some(ask) => Open::ShapedLaunch(Box::new((self.open.clone(), ask.clone()))),
+        };
+        frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
         let (items, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
             let _send = send;
@@ -431,7 +485,7 @@ mod tests {
 
     fn of(argv: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
-        check(&argv, &env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        check(std::iter::once(&argv), &env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
 
     #[test]

@@ -1,38 +1,55 @@
 //! `NodeService`.
 
 use super::Api;
-use super::refusal::unexpected;
+use super::allocations::{ANSWER, Streamed};
+use super::gossiping::liveness;
+use super::refusal::{status, unexpected};
+use crate::conformance::{Found, OWN};
 use crate::disk;
 use crate::mesh::frame::REFUSED;
-use crate::session::SessionState;
+use crate::session::{self, SessionState};
+use crate::words;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
-use lattice_gossip::Liveness;
-use lattice_model::{AllocationId, AllocationState, HoldKind, Node, NodeId, SharePhase};
+use lattice_model::conformance::fingerprint;
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, SharePhase, Timestamp, When};
 use lattice_node::Phase;
-use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_node::health::{Check, Finding};
+use lattice_quorum::client::CallError;
+use lattice_quorum::ledger::level_of_hold;
+use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 #[tonic::async_trait]
 impl NodeService for Api {
     async fn list(&self, request: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
         self.caller(&request).await?;
-        let (nodes, age_ms) = match self.ask(Ask::ListNodes, request.get_ref().stale).await? {
-            (Answer::Nodes(nodes), age_ms) => (nodes, age_ms),
-            (other, _) => return Err(unexpected(&other)),
+        let v1::ListNodesRequest { stale, or_gossip } = request.into_inner();
+        let (nodes, age_ms) = match self.ask(Ask::ListNodes, stale).await {
+            Ok((Answer::Nodes(nodes), age_ms)) => (nodes, age_ms),
+            Ok((other, _)) => return Err(unexpected(&other)),
+            Err(away) if or_gossip && away.code() == Code::Unavailable => {
+                let quorum_away = away.message().to_owned();
+                return Ok(Response::new(v1::ListNodesResponse { nodes: self.by_gossip(), age_ms: None, quorum_away }));
+            }
+            Err(refused) => return Err(refused),
         };
-        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes), age_ms }))
+        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes), age_ms, quorum_away: String::new() }))
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
         self.caller(&request).await?;
         let view = self.context.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
-            SessionState::Connected { member } => (true, format!("session with {member}")),
+            SessionState::Connected { member, through } => {
+                let carried = self.context.carried.names();
+                let carries = if carried.is_empty() { String::new() } else { format!("; carries that of {}", carried.join(", ")) };
+                (true, session::told(member, through.as_ref()) + &carries)
+            }
             SessionState::Lost { since, why } => (
                 false,
                 format!(
@@ -71,36 +88,144 @@ impl NodeService for Api {
             reports_pending: view.reports_pending as u64,
             allocations,
             degraded: self.degraded(),
+            gpus: self.context.gpus.borrow().shown(),
+            gpu_policy: self.context.gpus.borrow().policy.clone(),
+            checks: self.context.checks.now().checks().map(|(name, check)| checked(name, check)).collect(),
+            conformance: Some(conforms(&self.context.conformance.now())),
             refused: self.refused(),
-            topology: serde_json::to_string(&*self.context.topology).map_err(|e| Status::internal(e.to_string()))?,
+            topology: serde_json::to_string(&*self.context.topology()).map_err(|e| Status::internal(e.to_string()))?,
         }))
+    }
+
+    async fn fact(&self, request: Request<v1::NodeFactRequest>) -> Result<Response<v1::NodeFactResponse>, Status> {
+        self.caller(&request).await?;
+        let node = node_id(&request.into_inner().node)?;
+        Ok(Response::new(self.fact_of(&node).await))
     }
 
     async fn gossip_members(&self, request: Request<v1::GossipMembersRequest>) -> Result<Response<v1::GossipMembersResponse>, Status> {
         self.caller(&request).await?;
-        let members = self.membership.members();
-        let to_proto = |m: &lattice_gossip::Member| v1::GossipMember {
-            node: m.node.to_string(),
-            address: m.addr.to_string(),
-            incarnation: m.incarnation,
-            liveness: liveness(m.liveness).to_owned(),
-            state: m.fact.as_ref().map_or(String::new(), |f| f.state.to_string()),
-        };
-        Ok(Response::new(v1::GossipMembersResponse { members: members.iter().map(to_proto).collect() }))
+        Ok(Response::new(self.gossip_view()))
+    }
+
+    type WatchGossipStream = Streamed<v1::GossipChange>;
+
+    async fn watch_gossip(&self, request: Request<v1::WatchGossipRequest>) -> Result<Response<Self::WatchGossipStream>, Status> {
+        let caller = self.caller(&request).await?;
+        self.gossip_changes(caller.principal.uid).map(Response::new)
     }
 
     async fn set_hold(&self, request: Request<v1::SetHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
-        let operator = self.operator(&request).await?;
-        let v1::SetHoldRequest { node, kind, reason } = request.into_inner();
-        self.done(&Ask::SetHold { node: node_id(&node)?, kind: hold_kind(&kind)?, by: operator.name, reason }).await?;
+        let by = self.operator(&request).await?.name;
+        let v1::SetHoldRequest { node, kind, reason, until, deadline } = request.into_inner();
+        let (node, kind, until, deadline) = (node_id(&node)?, hold_kind(&kind)?, when(until)?, when(deadline)?);
+        self.knows_hold(kind, until.is_some() || deadline.is_some()).await?;
+        self.done(&Ask::SetHold { node, kind, by, reason, until, deadline }).await?;
         Ok(Response::new(v1::HoldResponse {}))
     }
 
     async fn lift_hold(&self, request: Request<v1::LiftHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
-        let operator = self.operator(&request).await?;
+        let by = self.operator(&request).await?.name;
         let v1::LiftHoldRequest { node, kind } = request.into_inner();
-        self.done(&Ask::LiftHold { node: node_id(&node)?, kind: hold_kind(&kind)?, by: operator.name }).await?;
+        let (node, kind) = (node_id(&node)?, hold_kind(&kind)?);
+        self.knows_hold(kind, false).await?;
+        self.done(&Ask::LiftHold { node, kind, by }).await?;
         Ok(Response::new(v1::HoldResponse {}))
+    }
+
+    async fn boot(&self, request: Request<v1::BootNodeRequest>) -> Result<Response<v1::HoldResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::BootNodeRequest { node, reason } = request.into_inner();
+        let ask = Ask::BootNode { node: node_id(&node)?, by, reason };
+        self.at_level(BOOT_LEVEL).await?;
+        self.done(&ask).await?;
+        Ok(Response::new(v1::HoldResponse {}))
+    }
+
+    async fn confirm_dead(&self, request: Request<v1::ConfirmDeadRequest>) -> Result<Response<v1::ConfirmDeadResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::ConfirmDeadRequest { node, reason } = request.into_inner();
+        self.done(&Ask::ConfirmDead { node: node_id(&node)?, by, reason }).await?;
+        Ok(Response::new(v1::ConfirmDeadResponse {}))
+    }
+
+    async fn fingerprint(&self, request: Request<v1::FingerprintRequest>) -> Result<Response<v1::LocalConformance>, Status> {
+        self.operator_here(&request).await?;
+        Ok(Response::new(conforms(&*self.context.conformance.again().await)))
+    }
+
+    async fn accept_drift(&self, request: Request<v1::AcceptDriftRequest>) -> Result<Response<v1::AcceptDriftResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::AcceptDriftRequest { node, reason } = request.into_inner();
+        let ask = Ask::AcceptDrift { node: node_id(&node)?, by, reason };
+        self.at_level(CONFORMANCE_LEVEL).await?;
+        self.done(&ask).await?;
+        Ok(Response::new(v1::AcceptDriftResponse {}))
+    }
+
+    async fn wipe(&self, request: Request<v1::WipeRequest>) -> Result<Response<v1::WipeResponse>, Status> {
+        let by = self.operator(&request).await?.name;
+        let v1::WipeRequest { node, reason, force } = request.into_inner();
+        let ask = Ask::Wipe { node: node_id(&node)?, by, reason, force };
+        self.at_level(CONFORMANCE_LEVEL).await?;
+        self.done(&ask).await?;
+        Ok(Response::new(v1::WipeResponse {}))
+    }
+
+    async fn waits(&self, request: Request<v1::NodeWaitsRequest>) -> Result<Response<v1::NodeWaitsResponse>, Status> {
+        self.caller(&request).await?;
+        let id = node_id(&request.into_inner().node)?;
+        let mut nodes = match self.ask(Ask::ListNodes, false).await? {
+            (Answer::Nodes(nodes), _) => nodes,
+            (other, _) => return Err(unexpected(&other)),
+        };
+        nodes.retain(|node| node.id == id);
+        let Some(node) = nodes.first() else { return Err(status(&CallError::Refused(Refusal::NoSuchNode { node: id }))) };
+        let cluster = self.cluster.borrow().clone();
+        let live = cluster.allocations.values().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running));
+        // This agent's view may lie behind what the quorum has just said.
+        let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
+        let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.nodes().any(|n| *n == id)).collect();
+        let all = live.len() + node.leaving.len();
+        let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(wait_for).collect();
+        let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
+        let words = self.words(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
+        for ((allocation, epoch), word) in leaving.into_iter().zip(words) {
+            waits.push(self.wait_for_release(allocation, epoch, word).await?);
+        }
+        let more = (all - waits.len()) as u64;
+        let node = self.shown(&nodes).pop();
+        Ok(Response::new(v1::NodeWaitsResponse { node, waits, more }))
+    }
+}
+
+/// The cluster level at which nodes are booted.
+const BOOT_LEVEL: u32 = 6;
+/// The one at which their drift is accepted, and at which they are wiped.
+const CONFORMANCE_LEVEL: u32 = 6;
+/// Shares of one node that are told at once.
+const WAITS_MAX: usize = words::ASKED_MAX;
+
+/// A share that stands.
+fn wait_for(allocation: &Allocation) -> v1::NodeWait {
+    let walltime_ms = allocation.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    v1::NodeWait {
+        allocation: allocation.id.to_string(),
+        owner: allocation.owner.name.clone(),
+        name: allocation.spec.name.clone(),
+        since_ms: allocation.started_at.or(allocation.claimed_at).map_or(0, |at| at.0),
+        ends_ms: allocation.started_at.zip(walltime_ms).map_or(0, |(at, ms)| at.0.saturating_add(ms)),
+        ended: false,
+        detail: String::new(),
+    }
+}
+
+fn when(time: Option<v1::HoldTime>) -> Result<Option<When>, Status> {
+    let Some(time) = time else { return Ok(None) };
+    match time.time {
+        Some(v1::hold_time::Time::AtMs(ms)) => Ok(Some(When::At(Timestamp(ms)))),
+        Some(v1::hold_time::Time::AfterMs(ms)) => Ok(Some(When::AfterMs(ms))),
+        None => Err(Status::invalid_argument("a time without a value: say at_ms or after_ms")),
     }
 }
 
@@ -109,10 +234,46 @@ pub(super) fn node_id(text: &str) -> Result<NodeId, Status> {
 }
 
 fn hold_kind(text: &str) -> Result<HoldKind, Status> {
-    HoldKind::from_name(text).ok_or_else(|| Status::invalid_argument(format!("{text:?} is no hold: cordon and quarantine are")))
+    let kinds = || HoldKind::ALL.map(|kind| kind.to_string()).join(", ");
+    HoldKind::from_name(text).ok_or_else(|| Status::invalid_argument(format!("{text:?} is no hold; there are {}", kinds())))
 }
 
 impl Api {
+    /// Refuses a hold that a member of the version before would not know, or would set without its end.
+    async fn knows_hold(&self, kind: HoldKind, ends: bool) -> Result<(), Status> {
+        match level_of_hold(kind, ends) {
+            // Older than any version that is beside this one.
+            2 => Ok(()),
+            needed => self.at_level(needed).await,
+        }
+    }
+
+    /// A share whose work has ended. What the quorum has forgotten of it is left out.
+    async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String) -> Result<v1::NodeWait, Status> {
+        let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
+        match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, ANSWER).await {
+            Ok(Answer::Allocation(known)) => {
+                wait.owner = known.owner.name.clone();
+                wait.name = known.spec.name.clone();
+                // Of one that was requeued, the end of its former claim is not kept.
+                wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
+            }
+            Ok(other) => return Err(unexpected(&other)),
+            Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {}
+            Err(error) => return Err(status(&error)),
+        }
+        Ok(wait)
+    }
+
+    /// What the node's own agent says of each of these; nothing where it is not reached.
+    async fn words(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
+        if ids.is_empty() || node.id == self.context.me {
+            return ids.iter().map(|id| words::of(&self.context, *id)).collect();
+        }
+        let said = words::ask(&self.context, &node.id, &node.addresses.mesh, ids).await;
+        said.unwrap_or_else(|| vec![String::new(); ids.len()])
+    }
+
     /// Nodes with what this agent's own view has of the allocations on them, and what its gossip says.
     pub(super) fn shown(&self, nodes: &[Node]) -> Vec<v1::Node> {
         let members = self.membership.members();
@@ -125,9 +286,14 @@ impl Api {
             }
         }
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());
+        let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
+        for told in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()) {
+            *groups.entry(&told.fingerprint).or_default() += 1;
+        }
+        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.fingerprint.as_str())).copied().unwrap_or(1);
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
-            lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip)
+            lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n))
         });
         shown.collect()
     }
@@ -155,11 +321,32 @@ impl Api {
     }
 }
 
-fn liveness(liveness: Liveness) -> &'static str {
-    match liveness {
-        Liveness::Alive => "alive",
-        Liveness::Suspect => "suspect",
-        Liveness::Down => "down",
+fn conforms(found: &Found) -> v1::LocalConformance {
+    let components = found.components.clone().unwrap_or_default();
+    let absent = if found.components.is_some() { OWN.iter().filter(|name| !components.contains_key(**name)).collect() } else { Vec::new() };
+    v1::LocalConformance {
+        fingerprint: found.components.as_ref().map(fingerprint).unwrap_or_default(),
+        absent: absent.into_iter().map(|name| (*name).to_owned()).collect(),
+        components: components.into_iter().collect(),
+        at_ms: found.at.map_or(0, |at| at.0),
+        trouble: found.trouble.clone().unwrap_or_default(),
+    }
+}
+
+fn checked(name: &str, check: &Check) -> v1::HealthCheck {
+    let (finding, detail) = match &check.finding {
+        Finding::Well => ("well", ""),
+        Finding::Unsupported(why) => ("unsupported", why.as_str()),
+        Finding::Warning(why) => ("warning", why.as_str()),
+        Finding::Critical(why) => ("critical", why.as_str()),
+        Finding::Failure(why) => ("failure", why.as_str()),
+    };
+    v1::HealthCheck {
+        name: name.to_owned(),
+        finding: finding.to_owned(),
+        detail: detail.to_owned(),
+        keeps_work_off: check.critical.is_some(),
+        since_ms: check.since.0,
     }
 }
 

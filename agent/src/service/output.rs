@@ -60,7 +60,8 @@ pub(super) fn received(said: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bo
 pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
-    let allocation = if request.follow { api.followed(&request.key).await? } else { api.allocation(&request.key).await? };
+    let allocation =
+        if request.follow { api.followed(&request.key, request.being_submitted).await? } else { api.allocation(&request.key).await? };
     caller.check(allocation.id, &allocation.owner)?;
     let (stdout, stderr) = match request.stream.as_str() {
         "" => (true, true),

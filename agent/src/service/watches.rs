@@ -4,6 +4,7 @@
 use super::Api;
 use super::allocations::{ANSWER, Streamed};
 use super::refusal::status;
+use crate::places::Place;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_server::WatchService;
@@ -51,11 +52,7 @@ impl WatchService for Api {
             }
         };
         let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
-        let place = self.watches.take(caller.principal.uid, WATCHES_PER_USER).ok_or_else(|| {
-            Status::resource_exhausted(format!(
-                "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
-            ))
-        })?;
+        let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(QUEUE);
         let uid = wanted.uid;
         // A reader that stands still is not to hold up what this agent itself asks.
@@ -67,6 +64,17 @@ impl WatchService for Api {
             drop(place);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(events))))
+    }
+}
+
+impl Api {
+    /// Room for one more watch of this user.
+    pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
+        self.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
+            ))
+        })
     }
 }
 
@@ -137,7 +145,7 @@ fn event(changes: &[Change], uid: Option<u32>) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
-            Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "")),
+            Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
             Change::Allocation(allocation) if uid.is_none_or(|uid| allocation.owner.uid == uid) => {
                 event.allocations.push(lattice_api::allocation::to_proto(allocation));
             }

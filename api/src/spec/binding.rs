@@ -39,7 +39,7 @@ pub(super) fn from_model(binding: &RankBinding) -> Option<v1::RankBinding> {
     (message != v1::RankBinding::default()).then_some(message)
 }
 
-fn word<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
+pub(super) fn word<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
     if given.is_empty() {
         return Ok(None);
     }

@@ -27,6 +27,11 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
                 "false" => {}
                 _ => return Err(invalid("require_unified_memory is true or false".to_owned())),
             },
+            "require_conformance" => match value.as_str() {
+                "" | "true" => constraints.conformance = true,
+                "false" => {}
+                _ => return Err(invalid("require_conformance is true or false".to_owned())),
+            },
             // Refused by `unbuilt`, but for a plain no.
             "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
@@ -42,6 +47,7 @@ pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap
     let known = [
         ("features", features.join(",")),
         ("gpu_count", if constraints.gpus == 0 { String::new() } else { constraints.gpus.to_string() }),
+        ("require_conformance", if constraints.conformance { "true".to_owned() } else { String::new() }),
         ("memory_gb", if constraints.memory_bytes == 0 { String::new() } else { constraints.memory_bytes.div_ceil(GB).to_string() }),
     ];
     known.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key.to_owned(), value)).collect()

@@ -1,8 +1,8 @@
-//! How long, how preemptible, and how often again.
+//! How long, how preemptible, how often again, and what becomes of it where it is cut off.
 
 use super::Duration;
 use crate::v1;
-use lattice_model::spec::{PREEMPTION_CLASS_DEFAULT, RequeuePolicy, SpecError};
+use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy, SpecError};
 
 /// Requeues when a message says 0.
 const REQUEUES_DEFAULT: u32 = 3;
@@ -51,14 +51,16 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// Where nothing is said, a service is begun again after any failure, and other work never.
-pub(super) fn requeue_to_model(requeue: Option<&v1::Requeue>, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
+/// Where nothing is said, a service is begun again after any failure, other work where a node lost it, and a session never: somebody sits
+/// before it.
+pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
     let unsaid = v1::Requeue::default();
-    let requeue = requeue.unwrap_or(&unsaid);
+    let requeue = spec.requeue.as_ref().unwrap_or(&unsaid);
     let policy = match requeue.policy.as_str() {
+        "" if spec.session => RequeuePolicy::Never,
         "" if service => RequeuePolicy::Always,
-        "" | "never" => RequeuePolicy::Never,
-        "on_node_failure" => RequeuePolicy::OnNodeFailure,
+        "never" => RequeuePolicy::Never,
+        "" | "on_node_failure" => RequeuePolicy::OnNodeFailure,
         "always" => RequeuePolicy::Always,
         other => {
             let given: String = other.chars().take(40).collect();
@@ -67,6 +69,18 @@ pub(super) fn requeue_to_model(requeue: Option<&v1::Requeue>, service: bool) -> 
         }
     };
     Ok((policy, if requeue.max == 0 { REQUEUES_DEFAULT } else { requeue.max }))
+}
+
+pub(super) fn on_isolation_to_model(given: &str) -> Result<OnIsolation, SpecError> {
+    let known = [OnIsolation::Continue, OnIsolation::Stop];
+    match known.into_iter().find(|choice| given == choice.name()) {
+        Some(choice) => Ok(choice),
+        None if given.is_empty() => Ok(OnIsolation::default()),
+        None => {
+            let given: String = given.chars().take(40).collect();
+            Err(SpecError::Invalid { field: "on-isolation", why: format!("{given:?} is none of continue, stop") })
+        }
+    }
 }
 
 pub(super) fn requeue_from_model(policy: RequeuePolicy, max: u32) -> v1::Requeue {

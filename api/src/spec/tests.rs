@@ -2,8 +2,11 @@ use super::*;
 use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
-use lattice_model::spec::{Entrypoint, RequeuePolicy};
-use lattice_model::{Connectivity, Constraints, Data, DataMount, Exposed, LivenessProbe, ProbeCheck};
+use lattice_model::layout::Program;
+use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
+use lattice_model::{
+    Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape, LivenessProbe, ProbeCheck,
+};
 use proptest::prelude::*;
 
 fn minimal() -> v1::AllocationSpec {
@@ -66,7 +69,7 @@ fn probed(probe_type: &str, port: u32, path: &str) -> Option<v1::LivenessProbe> 
 fn defaults_are_applied() {
     let model = to_model(&minimal()).unwrap();
     assert_eq!((model.nodes, model.tasks_per_node, model.preemption_class), (2, 1, 5));
-    assert_eq!((model.requeue, model.requeues_max), (RequeuePolicy::Never, 3));
+    assert_eq!((model.requeue, model.requeues_max), (RequeuePolicy::OnNodeFailure, 3));
     assert_eq!((model.data, model.liveness_probe), (lattice_model::Data::default(), None));
     let mut said = minimal();
     said.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
@@ -88,12 +91,16 @@ fn defaults_are_applied() {
     said.requeue = None;
     let service = to_model(&said).unwrap();
     assert_eq!((service.requeue, service.requeues_max), (RequeuePolicy::Always, 3), "what serves is begun again");
+    let mut held = v1::AllocationSpec { session: true, entrypoint: None, ..minimal() };
+    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Never), "somebody sits before it");
+    held.requeue = Some(v1::Requeue { policy: "always".into(), max: 1 });
+    assert_eq!(to_model(&held).map(|model| model.requeue), Ok(RequeuePolicy::Always));
 }
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 19] = [
+    let cases: [(&str, Change); 18] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
@@ -109,7 +116,6 @@ fn what_is_not_built_is_refused_by_name() {
         ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
         ("--checkpoint", |s| s.checkpoint = Some(v1::Checkpoint::default())),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
-        ("--on-isolation=stop", |s| s.on_isolation = "stop".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
         // Refused before anything else is looked at, so that the user learns of it at once.
@@ -126,7 +132,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 32] = [
+    let cases: [(&str, Change); 35] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -167,6 +173,9 @@ fn bad_values_are_refused_by_name() {
         ("expose", |s| s.connectivity = exposed("a b", 80, "")),
         ("network-domain", |s| s.connectivity = Some(v1::Connectivity { network_domain: "a\n".into(), expose: vec![] })),
         ("env", |s| drop(s.env.insert("PMI_RANK".into(), "0".into()))),
+        ("env", |s| drop(s.env.insert("LATTICE_NODE".into(), "n1".into()))),
+        ("env", |s| drop(s.env.insert(PMI_PORT_VARIABLE.into(), "4711".into()))),
+        ("env", |s| drop(s.env.insert(PMI_VARIABLE.into(), "pmi3".into()))),
         ("uenv", |s| s.environment = Some(v1::Environment { uenv: "/a.sqfs".into(), ..Default::default() })),
     ];
     for (field, change) in cases {
@@ -180,6 +189,14 @@ fn bad_values_are_refused_by_name() {
             other => panic!("{field}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn pmi_by_port_and_pmix_are_asked_for_by_variables() {
+    let mut spec = minimal();
+    spec.env.insert(PMI_VARIABLE.into(), "pmix".into());
+    spec.env.insert(PMI_PORT_VARIABLE.into(), PMI_PORT_ASKED.into());
+    assert_eq!(to_model(&spec).unwrap().env.get(PMI_PORT_VARIABLE).map(String::as_str), Some(PMI_PORT_ASKED));
 }
 
 #[test]
@@ -270,6 +287,19 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn launch()(
+        distribution in prop_oneof![Just(Distribution::Block), Just(Distribution::Cyclic), (1..9u32).prop_map(Distribution::Plane)],
+        programs in prop::collection::vec((1..3u32, prop::collection::vec("[a-z]{1,5}", 1..3)), 0..3),
+        cpus_per_task in 0..4u32,
+        slurm_env in any::<bool>(),
+        keeps_on_bad_exit in any::<bool>(),
+    ) -> EntryLaunch {
+        let programs = programs.into_iter().map(|(ranks, argv)| Program { ranks, argv }).collect();
+        EntryLaunch { shape: LaunchShape { distribution, programs, cpus_per_task, slurm_env }, ranks: 0, keeps_on_bad_exit }
+    }
+}
+
+prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
         tags in env(),
@@ -281,6 +311,7 @@ prop_compose! {
         env in env(),
         requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
         requeues_max in 1..=100u32,
+        on_isolation in prop::sample::select(vec![OnIsolation::Continue, OnIsolation::Stop]),
         preemption_class in 0..=10u8,
         data in data(),
         liveness_probe in prop::option::of(probe()),
@@ -288,6 +319,7 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
+        launch in launch(),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
@@ -295,8 +327,17 @@ prop_compose! {
         let session = session && seconds.is_some();
         let entrypoint = if session { Entrypoint::Script { text: lattice_model::session::HOLDER.into(), args: vec![] } } else { entrypoint };
         let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
+        let mut launch = launch;
+        let others: u32 = launch.shape.programs.iter().map(|p| p.ranks).sum();
+        match &entrypoint {
+            Entrypoint::Command { .. } if others < nodes * tasks_per_node => launch.ranks = others + 1,
+            Entrypoint::Command { .. } | Entrypoint::Script { .. } => launch.shape.programs.clear(),
+        }
+        if share.is_some_and(|(cores, ..)| cores < launch.shape.cpus_per_task * tasks_per_node) {
+            launch.shape.cpus_per_task = 0;
+        }
         let (features, gpus, gib) = constraints;
-        let constraints = Constraints { features, gpus, memory_bytes: gib << 30 };
+        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1 };
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
@@ -304,7 +345,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, launch,
             sensitive: false,
         }
     }

@@ -11,7 +11,7 @@ const CONSTRAINTS: [(&str, &str); 4] = [
     ("topology", "--constraint topology"),
 ];
 
-/// Refuses the first such field that is set. Values that mean "as it is today" (`bounded`, `prod`, `continue`) pass.
+/// Refuses the first such field that is set. Values that mean "as it is today" (`bounded`, `prod`) pass.
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     // Destructured, so that a field added to the message does not compile until it is dealt with here.
     let v1::AllocationSpec {
@@ -35,12 +35,13 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         checkpoint,
         telemetry_mode,
         liveness_probe: _,
-        on_isolation,
+        on_isolation: _,
         task_group,
         sensitive,
         binding: _,
         pty: _,
         session: _,
+        launch: _,
     } = spec;
     not_built("--intent", !intent.is_empty())?;
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {
@@ -72,8 +73,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     not_built("--checkpoint", checkpoint.is_some())?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
-    not_built("--on-isolation=stop", on_isolation == "stop")?;
-    one_of("on-isolation", on_isolation, &["continue", "stop"])?;
     not_built("--task-group", task_group.is_some())?;
     not_built("--sensitive", *sensitive)
 }

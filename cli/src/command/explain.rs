@@ -33,6 +33,9 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
     if !allocation.network_note.is_empty() {
         text.push_str(&format!("Of its network domain: {}\n", allocation.network_note));
     }
+    if !allocation.isolation_note.is_empty() {
+        text.push_str(&format!("Cut off: {}\n", allocation.isolation_note));
+    }
     if !explained.nodes.is_empty() {
         let mut table = Table::new(&["NODE", "REASON"]);
         for node in &explained.nodes {

@@ -1,20 +1,34 @@
-//! `lattice gossip members`.
+//! `lattice gossip members` and `watch`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::args::GossipMembers;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_json_lines, print_names};
 use crate::session::{Session, answer};
+use crate::shown::{filled, time};
 use crate::table::Table;
 use lattice_api::v1;
+use lattice_model::duration::clock_text;
+use std::time::Duration;
 
-pub async fn run(session: &Session) -> Result<(), Failure> {
+pub async fn members(session: &Session, args: &GossipMembers) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let members = answer(client.nodes().gossip_members(v1::GossipMembersRequest {})).await?.members;
+    let v1::GossipMembersResponse { mut members, counters } = answer(client.nodes().gossip_members(v1::GossipMembersRequest {})).await?;
+    if args.counters {
+        if counters.is_empty() {
+            return Err(Failure::other("this agent is of a version that does not tell its counters").hint("upgrade it, or ask another"));
+        }
+        return show_counters(session, &counters);
+    }
+    if args.suspected {
+        members.retain(|m| m.liveness == "suspect");
+    }
     match session.format() {
         Format::Table => print(&text(&members)),
         Format::Json => {
             let list = members.iter().map(|m| {
                 serde_json::json!({
                     "node": m.node, "address": m.address, "incarnation": m.incarnation, "liveness": m.liveness, "state": m.state,
+                    "held": m.held, "for_ms": m.for_ms, "suspected_by": m.suspected_by,
                 })
             });
             print_json(&list.collect::<Vec<_>>())
@@ -23,10 +37,81 @@ pub async fn run(session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn text(members: &[v1::GossipMember]) -> String {
-    let mut table = Table::new(&["NODE", "LIVENESS", "STATE", "INCARNATION", "ADDRESS"]);
-    for m in members {
-        table.row(vec![m.node.clone(), m.liveness.clone(), m.state.clone(), m.incarnation.to_string(), m.address.clone()]);
+fn show_counters(session: &Session, counters: &[v1::GossipCounter]) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => {
+            let mut table = Table::new(&["COUNTER", "VALUE"]);
+            counters.iter().for_each(|c| table.row(vec![c.name.clone(), c.value.to_string()]));
+            print(&table.text(&[]))
+        }
+        Format::Json => {
+            let all = counters.iter().map(|c| (c.name.clone(), c.value.into()));
+            print_json(&all.collect::<serde_json::Map<String, serde_json::Value>>())
+        }
+        Format::Name => print_names(counters.iter().map(|c| c.name.as_str())),
     }
-    table.text(&[])
+}
+
+/// One line for each change, until it is interrupted.
+pub async fn watch(session: &Session) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let mut stream = answer(client.nodes().watch_gossip(v1::WatchGossipRequest {})).await?;
+    session.note("following gossip as this agent sees it, from now on");
+    while let Some(change) = stream.message().await? {
+        let at = time(change.at_ms).unwrap_or_default();
+        match session.format() {
+            Format::Table => print(&line(&at, &change))?,
+            Format::Json => print_json_lines(&[serde_json::json!({
+                "at": at, "node": filled(&change.node), "what": change.what, "detail": filled(&change.detail),
+            })])?,
+            Format::Name => print_names([change.node.as_str()])?,
+        }
+    }
+    // An agent that is being stopped ends its streams in good order.
+    Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+}
+
+fn line(at: &str, change: &v1::GossipChange) -> String {
+    format!("{at}  {:<10} {:<12} {}", change.what, change.node, change.detail).trim_end().to_owned() + "\n"
+}
+
+fn text(members: &[v1::GossipMember]) -> String {
+    let mut table = Table::new(&["NODE", "LIVENESS", "FOR", "SUSPECTED BY", "STATE", "HELD", "INCARNATION", "ADDRESS"]);
+    for m in members {
+        let by = if m.suspected_by == 0 { String::new() } else { m.suspected_by.to_string() };
+        let since = clock_text(Duration::from_secs(m.for_ms / 1_000));
+        let held = if m.held { "yes" } else { "" };
+        let life = m.incarnation.to_string();
+        table.row(vec![m.node.clone(), m.liveness.clone(), since, by, m.state.clone(), held.to_owned(), life, m.address.clone()]);
+    }
+    table.text(&["HELD"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspect_is_shown_with_how_long_and_by_how_many() {
+        let member = |node: &str, liveness: &str, for_ms, suspected_by| v1::GossipMember {
+            node: node.into(),
+            address: "10.0.0.1:9402".into(),
+            incarnation: 2,
+            liveness: liveness.into(),
+            state: "Ready".into(),
+            held: false,
+            for_ms,
+            suspected_by,
+        };
+        let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)]);
+        let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(lines[1][..2], ["n1", "alive"]);
+        assert_eq!(lines[2][..5], ["n2", "suspect", clock_text(Duration::from_secs(2)).as_str(), "3", "Ready"]);
+    }
+
+    #[test]
+    fn a_change_is_one_line_without_a_tail() {
+        let change = v1::GossipChange { at_ms: 0, node: "n2".into(), what: "refuted".into(), detail: String::new() };
+        assert_eq!(line("T", &change), "T  refuted    n2\n");
+    }
 }

@@ -1,11 +1,14 @@
 //! `lattice launch`: ranks inside an allocation, or a job of its own that is waited for.
 
 use crate::args::Launch;
+use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
-use crate::flags::{Nodes, SubmitFlags};
+use crate::flags::{Nodes, Requeue, SubmitFlags};
 use crate::follow::{Own, Screen, exit_of, follow, program_code};
 use crate::interrupts::Interrupts;
+use crate::layout::{self, Programs};
 use crate::patience::Patience;
+use crate::rank_files::RankFiles;
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
 use crate::shape::shape;
@@ -15,6 +18,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
+use lattice_model::Distribution;
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -36,27 +40,57 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
 }
 
 async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
+    let of_a_launch = [("--nodelist", args.nodelist.is_some()), ("--exit-table", args.exit_table.is_some())];
+    if let Some((flag, _)) = of_a_launch.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{flag} is of a launch inside an allocation, and this one becomes a job of its own"))
+            .hint("say --alloc ID, or put the launch into a script"));
+    }
+    check_output(&args)?;
     let pty = if args.pty { Some(typist::size()?) } else { None };
-    let flags = job_flags(args.flags, args.ranks)?;
+    let Programs { first, behind, ranks } = layout::programs(args.command, args.ranks)?;
+    let (flags, ranks) = job_flags(args.flags, ranks)?;
     let around = Surroundings::look(flags.export)?;
-    let spec = request::specification(&flags, Program::Command(args.command), &session.settings, around)?;
-    let spec = v1::AllocationSpec { pty, ..spec };
+    let dir = around.dir.clone();
+    let spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    // Who looks on sees it fail, and says himself whether it begins again.
+    let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
+    let launch = v1::LaunchShape { programs: behind, ranks, ..spec.launch.clone().unwrap_or_default() };
+    let launch = Some(launch).filter(|shape| *shape != v1::LaunchShape::default());
+    let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
     // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
     let own = Own::take(pty.is_some())?;
-    let id = super::submit::submit(session, &client, spec).await?;
-    let request = v1::LogsRequest { key: id, follow: true, ..Default::default() };
-    let (end, cancelled) = follow(session, client, &request, Screen::new(args.label), Some(own)).await?;
+    let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec) };
+    let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
+    let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
+    let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     exit_of(&end, cancelled)
 }
 
-/// The job's options with `-n` worked into nodes and ranks a node.
-fn job_flags(mut flags: SubmitFlags, ranks: Option<u32>) -> Result<SubmitFlags, Failure> {
-    let fits = shape(ranks, flags.nodes.map(|n| n.least), flags.tasks_per_node).map_err(Failure::usage)?;
+/// What cannot be with files of ranks' own.
+fn check_output(args: &Launch) -> Result<(), Failure> {
+    let with = if args.label { "--label" } else { "--pty" };
+    if args.per_rank && (args.label || args.pty) {
+        return Err(Failure::usage(format!("-o per-rank writes no screen, and {with} is of one: give one of them")));
+    }
+    Ok(())
+}
+
+/// The job's options with `-n` worked into nodes and ranks a node; and the ranks in all where these are fewer.
+fn job_flags(mut flags: SubmitFlags, ranks: Option<u32>) -> Result<(SubmitFlags, u32), Failure> {
+    let fits = shape(ranks, flags.nodes.map(|n| n.least), flags.tasks_per_node, plane(&flags)).map_err(Failure::usage)?;
     // A range is left as it is for the server to refuse by name.
     flags.nodes.get_or_insert(Nodes { least: fits.nodes, most: None });
     flags.tasks_per_node = Some(fits.tasks_per_node);
-    Ok(flags)
+    let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
+    Ok((flags, if fits.ranks < everywhere { fits.ranks } else { 0 }))
+}
+
+fn plane(flags: &SubmitFlags) -> Option<u32> {
+    match flags.layout.distribution {
+        Some(Distribution::Plane(size)) => Some(size),
+        Some(Distribution::Block | Distribution::Cyclic | Distribution::Explicit(_)) | None => None,
+    }
 }
 
 async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
@@ -64,16 +98,22 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         return Err(Failure::usage(format!("{flag} is of an allocation: it cannot be given to a launch inside one"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
+    check_output(&args)?;
+    let Programs { first, behind, ranks: asked } = layout::programs(args.command, args.ranks)?;
+    let places = args.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
     let around = Surroundings::look(args.flags.export)?;
     let mut env = around.env;
-    env.extend(args.flags.env.iter().cloned());
+    env.extend(args.flags.variables());
     let client = session.connect().await?;
     let allocation = session.key(typed)?;
-    let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, args.ranks).await?;
+    let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, asked).await?;
+    let nodes = args.flags.nodes.map_or(0, |n| n.least);
+    let shape = v1::LaunchShape { programs: behind, places, nodes, ..args.flags.layout.message() };
+    let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&around.dir, short(&allocation))) } else { Screen::new(args.label) };
     let request = v1::LaunchRequest {
         id: uuid::Uuid::new_v4().to_string(),
         allocation,
-        argv: args.command,
+        argv: first,
         ranks,
         tasks_per_node,
         working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
@@ -81,8 +121,18 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         received: Vec::new(),
         pty: if args.pty { Some(typist::size()?) } else { None },
         binding: args.flags.binding.message(),
+        shape: Some(shape).filter(|shape| *shape != v1::LaunchShape::default()),
+        exits: args.exit_table.is_some(),
     };
-    follow_launch(session, client, &request, Screen::new(args.label)).await
+    let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
+    let farewell = if args.pty { Some(Farewell::take()?) } else { None };
+    follow_launch(session, client, &request, Shown { screen, table }, farewell).await
+}
+
+/// Where what a launch says goes.
+pub struct Shown {
+    pub screen: Screen,
+    pub table: Option<ExitTable>,
 }
 
 /// Ranks in all and on each node, 0 where the allocation's own numbers hold.
@@ -98,28 +148,31 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
         }
         (_, given) => given,
     };
-    let fits = shape(ranks, Some(nodes.least), tasks_per_node).map_err(Failure::usage)?;
-    let all = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))?;
-    Ok((all, fits.tasks_per_node))
+    let fits = shape(ranks, Some(nodes.least), tasks_per_node, plane(flags)).map_err(Failure::usage)?;
+    let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
+    // Where it does not come out even, they are dealt out as evenly as it goes.
+    Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
 }
 
 /// The request's id makes it safe to say again after a broken connection.
 /// The first Ctrl-C brings the launch down, and its end is waited for; the second one leaves it.
-async fn follow_launch(session: &Session, mut client: Client, request: &v1::LaunchRequest, mut screen: Screen) -> Result<u8, Failure> {
+/// A farewell brings it down as well, and nothing is waited for.
+pub async fn follow_launch(
+    session: &Session,
+    mut client: Client,
+    request: &v1::LaunchRequest,
+    mut shown: Shown,
+    mut farewell: Option<Farewell>,
+) -> Result<u8, Failure> {
     let patience = Patience::default();
     let mut interrupts = Interrupts::take()?;
     let mut interrupted = false;
     // Raw from here on: Ctrl-C is a key like others then.
-    let (mut typist, mut farewell) = if request.pty.is_some() {
-        let farewell = Farewell::take()?;
-        (Some(Typist::begin()?), Some(farewell))
-    } else {
-        (None, None)
-    };
+    let mut typist = if request.pty.is_some() { Some(Typist::begin()?) } else { None };
     loop {
         let once = {
             let (begins, mut begun) = watch::channel(false);
-            let once = launch_once(session, &client, request, &mut screen, &patience, begins);
+            let once = launch_once(session, &client, request, &mut shown, &patience, begins);
             tokio::pin!(once);
             let typing = type_on(&mut typist, &client, request, &mut begun);
             tokio::pin!(typing);
@@ -149,7 +202,7 @@ async fn follow_launch(session: &Session, mut client: Client, request: &v1::Laun
                 client = patience.connect_again(session, failure).await?;
             }
             done => {
-                screen.finish()?;
+                shown.screen.finish()?;
                 return done;
             }
         }
@@ -176,21 +229,23 @@ async fn launch_once(
     session: &Session,
     client: &Client,
     request: &v1::LaunchRequest,
-    screen: &mut Screen,
+    shown: &mut Shown,
     patience: &Patience,
     begins: watch::Sender<bool>,
 ) -> Result<u8, Failure> {
-    let request = v1::LaunchRequest { received: screen.so_far(), ..request.clone() };
+    let request = v1::LaunchRequest { received: shown.screen.so_far(), ..request.clone() };
     let id = request.id.clone();
     let mut events = client.allocations().launch(request).await?.into_inner();
     while let Some(event) = events.message().await? {
         patience.progress();
         match event.what {
-            Some(What::Output(chunk)) => screen.show(session, &chunk)?,
+            Some(What::Output(chunk)) => shown.screen.show(session, &chunk)?,
+            Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.take(piece.exits.clone())),
             Some(What::Ended(ended)) => {
                 if !ended.aborted.is_empty() {
                     eprintln!("lattice: the launch was brought down: {}", ended.aborted);
                 }
+                shown.table.as_ref().map_or(Ok(()), ExitTable::write)?;
                 return Ok(program_code(ended.code));
             }
             Some(What::Started(_)) => drop(begins.send_replace(true)),
@@ -207,11 +262,13 @@ mod tests {
     #[test]
     fn a_jobs_shape_comes_from_what_was_given() {
         let nodes = |least| Some(Nodes { least, most: None });
-        let flags = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(6)).unwrap();
-        assert_eq!((flags.nodes, flags.tasks_per_node), (nodes(3), Some(2)));
-        let flags = job_flags(SubmitFlags::default(), Some(4)).unwrap();
-        assert_eq!((flags.nodes, flags.tasks_per_node), (nodes(1), Some(4)));
-        let refused = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(7)).unwrap_err();
+        let (flags, ranks) = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(6)).unwrap();
+        assert_eq!((flags.nodes, flags.tasks_per_node, ranks), (nodes(3), Some(2), 0));
+        let (flags, ranks) = job_flags(SubmitFlags::default(), Some(4)).unwrap();
+        assert_eq!((flags.nodes, flags.tasks_per_node, ranks), (nodes(1), Some(4), 0));
+        let (flags, ranks) = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(7)).unwrap();
+        assert_eq!((flags.tasks_per_node, ranks), (Some(3), 7));
+        let refused = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(2)).unwrap_err();
         assert_eq!(refused.exit(), 2);
     }
 }

@@ -25,11 +25,12 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         tail: args.tail,
         since_ms: args.since.as_deref().map(|text| moment("--since", text, now())).transpose()?,
         until_ms: args.until.as_deref().map(|text| moment("--until", text, now())).transpose()?,
+        being_submitted: false,
     };
     let client = session.connect().await?;
     let mut screen = Screen::new(args.label);
     if args.follow {
-        let (end, cancelled) = follow(session, client, &request, screen, None).await?;
+        let (end, cancelled) = follow(session, client, &request, screen, None, None).await?;
         return exit_of(&end, cancelled);
     }
     let mut stream = client.allocations().logs(request).await?.into_inner();

@@ -11,20 +11,32 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_model::config::nearest;
+use lattice_model::{HoldKind, hostlist};
+use std::collections::BTreeSet;
 
 pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
-    let ListNodes { nodes: args, watch, vcluster } = args;
+    let ListNodes { nodes: args, state, hold, watch, vcluster } = args;
+    let named = args.node.as_deref().map(names).transpose()?;
     if watch {
-        let watched = Watched::Nodes { only: args.node };
+        if named.as_ref().is_some_and(|names| names.len() > 1) {
+            return Err(
+                Failure::usage("--watch is for all nodes, or for one").hint("`lattice nodes --watch` without a list shows all of them")
+            );
+        }
+        let watched = Watched::Nodes { only: named.and_then(|mut names| names.pop()) };
         return watch::run(session, What::Nodes(v1::WatchedNodes {}), watched).await;
     }
     let client = session.connect().await?;
-    let nodes = answer(client.nodes().list(v1::ListNodesRequest { stale: args.stale })).await?;
-    listing::tell_age(session, nodes.age_ms);
-    let mut nodes = nodes.nodes;
+    let mut nodes = list_or_gossip(session, &client, args.stale).await?;
     nodes.retain(|n| vcluster.as_ref().is_none_or(|name| n.vcluster == *name));
-    if let Some(name) = args.node {
-        return show(session, &find(nodes, &name)?);
+    let alone = named.as_ref().is_some_and(|names| names.len() == 1) && state.is_empty() && hold.is_none();
+    if let Some(names) = &named {
+        nodes = pick(nodes, names)?;
+    }
+    nodes.retain(|n| state.is_empty() || state.iter().any(|state| state.to_string() == n.state));
+    nodes.retain(|n| hold.is_none_or(|kind| is_under(n, kind)));
+    if let Some(node) = nodes.first().filter(|_| alone) {
+        return show(session, node);
     }
     match session.format() {
         Format::Table => print(&nodes_table(&nodes)),
@@ -33,9 +45,46 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     }
 }
 
+/// The nodes of these names.
+pub fn pick(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Failure> {
+    let wanted: BTreeSet<&String> = names.iter().collect();
+    let known: BTreeSet<&String> = nodes.iter().map(|node| &node.id).collect();
+    match wanted.iter().find(|name| !known.contains(**name)) {
+        Some(unknown) => find(nodes.clone(), unknown).map(|node| vec![node]),
+        None => Ok(nodes.iter().filter(|node| wanted.contains(&node.id)).cloned().collect()),
+    }
+}
+
+/// The names in a list, each once.
+pub fn names(list: &str) -> Result<Vec<String>, Failure> {
+    let ids = hostlist::expand(list).map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(ids.iter().map(ToString::to_string).collect())
+}
+
+/// Whether a hold of this kind stands.
+pub fn is_under(node: &v1::Node, kind: HoldKind) -> bool {
+    let kind = kind.to_string();
+    node.holds.iter().any(|hold| hold.split(' ').next() == Some(&kind))
+}
+
 /// Every node as the quorum has it.
 pub async fn list(client: &Client) -> Result<Vec<v1::Node>, Failure> {
-    Ok(answer(client.nodes().list(v1::ListNodesRequest { stale: false })).await?.nodes)
+    Ok(answer(client.nodes().list(v1::ListNodesRequest::default())).await?.nodes)
+}
+
+/// Every node as the quorum has it, or where it does not answer as gossip does, which is said.
+pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> Result<Vec<v1::Node>, Failure> {
+    // Names alone cannot say that nobody vouches for them.
+    let or_gossip = session.format() != Format::Name;
+    let told = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
+    listing::tell_age(session, told.age_ms);
+    if !told.quorum_away.is_empty() {
+        let why = &told.quorum_away;
+        session.note(&format!(
+            "the quorum does not answer ({why}): states are what nodes say over gossip, the rest is what this agent last heard"
+        ));
+    }
+    Ok(told.nodes)
 }
 
 /// The node of this name.

@@ -56,6 +56,11 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
             format!("work that waited is placed once these have said what they run, or are Down: {nodes}"),
         )]));
     }
+    for way in &status.notified {
+        let told = format!("{} has all up to record {} of {}", way.way, way.upto, status.audit_records);
+        let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
+        text.push_str(&block(&[("Notified", told + &trouble)]));
+    }
     text.push('\n');
     text.push_str(&table(status));
     text
@@ -110,6 +115,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
         "allocations": count(&status.allocations),
+        "notified": status.notified.iter().map(|n| serde_json::json!({ "way": n.way, "upto": n.upto, "trouble": n.trouble })).collect::<Vec<_>>(),
         "refused": status.refused.iter().map(|r| (r.what.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -141,6 +147,7 @@ mod tests {
             members: vec![member(1, "follower", None), member(2, "leader", Some(120))],
             audit_records: 40,
             level: 2,
+            notified: vec![],
             awaited: vec![],
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],

@@ -44,7 +44,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     let mut client = session.connect().await?;
     // Before anything is submitted, so that none of these leaves an allocation behind unseen.
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
-    let id = submit(session, &client, spec).await?;
+    let id = Box::pin(submit(session, &client, spec)).await?;
     session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` tells why, Ctrl-C cancels it", short(&id)));
     let left = tokio::select! {
         there = until_it_runs(session, &mut client, &id) => match there {
@@ -111,7 +111,7 @@ async fn until_it_runs(session: &Session, client: &mut Client, id: &str) -> Resu
 }
 
 async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), Failure> {
-    let request = v1::WatchAllocationRequest { key: id.to_owned(), entry: false };
+    let request = v1::WatchAllocationRequest { key: id.to_owned(), entry: false, being_submitted: false };
     let mut watch = client.allocations().watch(request).await?.into_inner();
     while let Some(now) = watch.message().await? {
         patience.progress();

@@ -30,7 +30,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, program, &session.settings, around)?;
     let client = session.connect().await?;
-    let id = submit(session, &client, spec).await?;
+    let id = Box::pin(submit(session, &client, spec)).await?;
     match session.format() {
         Format::Table => print(&format!("Submitted allocation {}\n", short(&id))),
         Format::Name => print(&format!("{id}\n")),

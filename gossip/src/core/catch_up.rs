@@ -1,15 +1,14 @@
 //! When the core compares its view with whom, and what it makes of the answer. The messages are in `sync.rs`.
 
-use super::{Core, others};
+use super::Core;
 use crate::counters::Refusal;
 use crate::peer::Peer;
-use crate::sync::{Pull, Range, Record, Records, tag};
-use crate::view::Liveness;
+use crate::sync::{Pull, Range, Record, Records};
 use crate::wire::{KIND_PULL, KIND_RECORDS};
 use foca::State;
 use lattice_model::NodeId;
 use rand_foca::RngExt;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// How far comparing has come.
@@ -19,7 +18,8 @@ pub(super) struct CatchUp {
     /// Where the next stretch begins.
     after: Option<NodeId>,
     pulled_ms: u64,
-    /// Whether the last comparison came to the end of the view and found nothing new; until then there is one at every tick.
+    /// Whether a comparison came to the end of the view since anything new was found; until then there is one at every tick,
+    /// afterwards each stretch waits for its time: what one sends does not grow with the cluster.
     done: bool,
 }
 
@@ -36,7 +36,7 @@ impl Core {
         self.catch_up.done = false;
         self.catch_up.after = None;
         // Who let us in knows us already; others may not, and would not answer.
-        let host = self.view.others().find(|entry| Some(entry.member.addr) == heard_from).map(|entry| entry.peer.clone());
+        let host = self.view.others().find(|(peer, _)| Some(peer.addr) == heard_from).map(|(peer, _)| peer.clone());
         match host {
             Some(host) => {
                 self.catch_up.pulled_ms = now_ms;
@@ -54,12 +54,11 @@ impl Core {
 
     fn pull_from_anyone(&mut self, now_ms: u64) {
         self.catch_up.pulled_ms = now_ms;
-        let count = self.view.others().filter(|entry| entry.member.liveness == Liveness::Alive).count();
-        if count == 0 {
-            return;
-        }
-        let chosen = self.rng.random_range(0..count);
-        let to = self.view.others().filter(|entry| entry.member.liveness == Liveness::Alive).nth(chosen).map(|e| e.peer.clone());
+        // The first that is alive behind a random place of foca's list: going through all of it costs more than the answer.
+        let all = || self.foca.iter_membership_state();
+        let place = self.rng.random_range(0..all().len().max(1));
+        let alive = |member: &&foca::Member<Peer>| member.state() == State::Alive && member.id().key != self.me.key;
+        let to = all().skip(place).chain(all().take(place)).find(alive).map(|member| member.id().clone());
         if let Some(to) = to {
             let range = Range { after: self.catch_up.after.take(), upto: None };
             self.pull(to, range);
@@ -68,27 +67,25 @@ impl Core {
 
     /// Pulls `range`, or as much of its beginning as one datagram can hold the tags of.
     fn pull(&mut self, to: Peer, mut range: Range) {
-        let states = self.states();
-        let facts = self.facts.book();
         let mut tags = Vec::new();
-        let mut last = None;
-        for (node, (peer, state)) in states.range::<NodeId, _>(range.bounds()) {
+        let mut last: Option<&NodeId> = None;
+        let mut upto = range.upto.clone();
+        for (peer, entry) in self.view.within(range.bounds()) {
             if tags.len() == Pull::tags_max(self.body_bytes_max) {
-                range.upto = last;
+                upto = last.cloned();
                 break;
             }
-            tags.push(tag(peer, *state, facts.get(node).map(|known| known.version)));
-            last = Some((*node).clone());
+            tags.push(entry.tag);
+            last = Some(&peer.node);
         }
-        drop(facts);
-        drop(states);
+        range.upto = upto;
         let nonce = self.rng.random();
         let pull = Pull { from: self.me.clone(), to: to.clone(), nonce, range: range.clone(), tags };
         self.send(to.addr, KIND_PULL, pull.encode());
         self.catch_up.asked = Some(Asked { to, nonce, range });
     }
 
-    pub(super) fn answer(&mut self, pull: &Pull) {
+    pub(super) fn answer(&mut self, now_ms: u64, pull: &Pull) {
         // One that does not know who we are now hears so from foca.
         if pull.to != self.me {
             return;
@@ -96,25 +93,20 @@ impl Core {
         // Who asks is there: among many that start together, most do not know each other yet. Only encoding could fail.
         if !self.view.is_active(&pull.from) {
             let _ = self.foca.apply_many([foca::Member::alive(pull.from.clone())].into_iter(), true, &mut self.wishes);
+            self.wishes.touched.insert(pull.from.key);
+            self.refresh(now_ms);
         }
         // Unless we hold that very identity for Down, or know a later one.
-        if !others(&self.foca, self.me.key).any(|member| *member.id() == pull.from && member.state() != State::Down) {
+        if !self.view.is_active(&pull.from) {
             return;
         }
         let have: BTreeSet<u64> = pull.tags.iter().copied().collect();
-        let listed: BTreeMap<&NodeId, &foca::Member<Peer>> = others(&self.foca, self.me.key).map(|m| (&m.id().node, m)).collect();
-        let ourselves = foca::Member::alive(self.me.clone());
         let facts = self.facts.book();
-        let mut lacking: Vec<Record> = listed
-            .range::<NodeId, _>(pull.range.bounds())
-            .map(|(_, member)| *member)
-            .chain(self.view.entries.range::<NodeId, _>(pull.range.bounds()).filter(|(n, _)| **n == self.me.node).map(|_| &ourselves))
-            .filter(|m| !have.contains(&tag(m.id(), m.state(), facts.get(&m.id().node).map(|known| known.version))))
-            .map(|member| Record::new(member, &facts))
-            .collect();
-        lacking.sort_by(|a, b| a.member.id().node.cmp(&b.member.id().node));
-        drop(facts);
+        let all = self.view.within(pull.range.bounds());
+        let lacking = all.filter(|(_, entry)| !have.contains(&entry.tag));
+        let lacking = lacking.map(|(peer, entry)| Record::new(foca::Member::new(peer.clone(), entry.refutations, entry.state()), &facts));
         let answer = Records::answer(&self.me, pull, lacking, self.body_bytes_max);
+        drop(facts);
         self.send(pull.from.addr, KIND_RECORDS, answer.encode());
     }
 
@@ -132,16 +124,19 @@ impl Core {
             for record in records.records {
                 malformed |= !record.fact_item.is_empty() && facts.learn(&record.fact_item, false).is_err();
                 // The dead whom we do not know we do not learn about: nodes would remind each other of them for ever.
-                if record.member.state() != State::Down || self.view.entries.contains_key(&record.member.id().node) {
+                let unknown = self.view.of(record.member.id().key).is_none();
+                if self.view.is_news(&record.member) && !(unknown && record.member.state() == State::Down) {
+                    self.wishes.touched.insert(record.member.id().key);
                     members.push(record.member);
                 }
             }
         }
-        self.wishes.view_changed = true;
         // Only encoding could fail, and what was decoded fits again.
         let _ = self.foca.apply_many(members.into_iter(), false, &mut self.wishes);
+        self.refresh(now_ms);
 
-        // The rest of what we asked for, then the next stretch: at once as long as there is something new.
+        // The rest of what we asked for at once, the next stretch at the next tick: where thousands start together there is
+        // always something new, and whoever asked on and on would be most of the traffic.
         let rest = match records.covered {
             Some(covered) if asked.range.after.as_ref().is_none_or(|after| covered > *after) => {
                 Some(Range { after: Some(covered), upto: asked.range.upto.clone() }).filter(Range::is_sound)
@@ -153,18 +148,9 @@ impl Core {
             Some(rest) => self.pull(asked.to, rest),
             None => {
                 self.catch_up.after = asked.range.upto;
-                self.catch_up.done = self.catch_up.after.is_none() && !something;
-                if something && self.catch_up.after.is_some() {
-                    self.pull_from_anyone(now_ms);
-                }
+                self.catch_up.done = !something && (self.catch_up.done || self.catch_up.after.is_none());
             }
         }
         if malformed { Err(Refusal::Undecodable) } else { Ok(()) }
-    }
-
-    /// Everybody's identity and state, ourselves included, by name.
-    fn states(&self) -> BTreeMap<&NodeId, (&Peer, State)> {
-        let listed = others(&self.foca, self.me.key).map(|member| (&member.id().node, (member.id(), member.state())));
-        listed.chain([(&self.me.node, (&self.me, State::Alive))]).collect()
     }
 }

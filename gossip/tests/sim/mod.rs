@@ -46,6 +46,8 @@ pub struct Sim {
     order: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: BTreeMap<u64, Happening>,
+    /// What waits for a process that does not run.
+    still: BTreeMap<usize, Vec<Happening>>,
     by_addr: BTreeMap<SocketAddr, usize>,
 }
 
@@ -83,6 +85,7 @@ impl Sim {
             order: 0,
             queue: BinaryHeap::new(),
             happenings: BTreeMap::new(),
+            still: BTreeMap::new(),
             by_addr,
         }
     }
@@ -103,16 +106,36 @@ impl Sim {
         (z ^ (z >> 31)) % below
     }
 
-    /// Starts a node's next life.
+    /// Starts a node's next life, told of the first three.
     pub fn start(&mut self, n: usize) {
+        self.start_by(n, &(0..self.nodes.len().min(3)).collect::<Vec<_>>());
+    }
+
+    /// A process does not run until [`Sim::cont`]; what comes meanwhile waits for it.
+    pub fn stop(&mut self, n: usize) {
+        self.still.insert(n, Vec::new());
+    }
+
+    pub fn cont(&mut self, n: usize) {
+        // Timers and datagrams as a select takes them: it asks for neither first.
+        let mut waited = self.still.remove(&n).expect("it was stopped");
+        while !waited.is_empty() {
+            let next = self.random(waited.len().min(4) as u64) as usize;
+            let happening = waited.remove(next);
+            self.happen(happening);
+        }
+    }
+
+    /// Starts a node's next life, told of these.
+    pub fn start_by(&mut self, n: usize, seeds: &[usize]) {
         let seed = self.random(u64::MAX);
         let node = &mut self.nodes[n];
         node.incarnation += 1;
         let me = Identity { node: node.id.clone(), addr: node.addr, incarnation: node.incarnation };
         node.core = Some(Core::new(me, self.config.clone(), &node.keys, "lab", seed));
         self.tell(n, Event::SetFact(fact(n as u64)));
-        for seed_node in 0..self.nodes.len().min(3) {
-            self.tell(n, Event::Join(self.nodes[seed_node].addr));
+        for seed_node in seeds {
+            self.tell(n, Event::Join(self.nodes[*seed_node].addr));
         }
     }
 
@@ -164,7 +187,19 @@ impl Sim {
     fn step(&mut self) {
         let Some(Reverse((at, order))) = self.queue.pop() else { return };
         self.now_ms = at;
-        match self.happenings.remove(&order).expect("each happens once") {
+        let happening = self.happenings.remove(&order).expect("each happens once");
+        let node = match &happening {
+            Happening::Datagram { to, .. } => self.by_addr.get(to).copied(),
+            Happening::Timer { node, .. } => Some(*node),
+        };
+        match node.and_then(|n| self.still.get_mut(&n)) {
+            Some(waiting) => waiting.push(happening),
+            None => self.happen(happening),
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
             Happening::Datagram { to, from, bytes } => {
                 if let Some(n) = self.by_addr.get(&to).copied() {
                     self.tell(n, Event::Datagram { from, bytes: &bytes });
@@ -204,8 +239,8 @@ impl Sim {
     pub fn all_agree(&self) -> bool {
         let expected: BTreeSet<(&NodeId, u64)> = self.living().map(|(n, _)| (&self.nodes[n].id, self.nodes[n].incarnation)).collect();
         self.living().all(|(_, core)| {
-            let seen: BTreeSet<(&NodeId, u64)> =
-                core.members().filter(|m| m.liveness == Liveness::Alive).map(|m| (&m.node, m.incarnation)).collect();
+            let members: Vec<_> = core.members().filter(|m| m.liveness == Liveness::Alive).collect();
+            let seen: BTreeSet<(&NodeId, u64)> = members.iter().map(|m| (&m.node, m.incarnation)).collect();
             seen == expected
         })
     }

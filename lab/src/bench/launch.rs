@@ -1,9 +1,8 @@
 //! `bench launch`: how long it takes until a program that does nothing has run.
 
 use super::figures::{Figure, Report, Target};
-use super::slurm::Slurm;
 use super::subject::{self, Subject};
-use super::{Options, hold};
+use super::{Options, hold, slurm};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::{Lattice, rows};
@@ -57,9 +56,9 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     std::thread::sleep(Duration::from_secs(2));
     let members: Vec<i32> = cluster.members.iter().filter_map(|m| m.daemon.process.as_ref()).map(|p| p.pid).collect();
     let memory = subject::memory_figure("quorum member at rest, resident memory", &members, None);
-    let held = hold(&lattice)?;
+    let held = hold(&lattice, 1)?;
 
-    let slurm = start_slurm(cluster, machine, options, notes)?;
+    let slurm = slurm::start(cluster, machine, options, notes)?;
     if machine.hydra.is_none() {
         notes.push("mpiexec.hydra is not installed: not compared with it".to_owned());
     }
@@ -134,21 +133,4 @@ fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Fi
         ),
     ];
     Ok(figures)
-}
-
-fn start_slurm(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
-    if options.no_slurm {
-        notes.push("Slurm was left out, as asked".to_owned());
-        return Ok(None);
-    }
-    if machine.srun.is_none() {
-        notes.push("Slurm (slurmctld, slurmd, munged, srun) is not installed".to_owned());
-        return Ok(None);
-    }
-    if !machine.root {
-        notes.push("Slurm is installed, but its daemons need root here".to_owned());
-        return Ok(None);
-    }
-    eprintln!("bench: starting Slurm with two nodes");
-    Slurm::start(&cluster.dir.join("slurm")).map(Some).context("Slurm is installed but does not start")
 }

@@ -97,7 +97,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let mut figures: Vec<Figure> = Vec::new();
     figures.extend(subject::memory_figure("agent at rest, resident memory", &[agent], Some(at_most(AGENT_MB, "resident"))));
 
-    let held = hold(&lattice)?;
+    let held = hold(&lattice, 1)?;
     figures.extend(subject::memory_figure(
         "shim of a running allocation, resident memory",
         &subject::shims(cluster),

@@ -1,6 +1,9 @@
 //! Slurm on loopback, for comparison: one controller and two node daemons with nothing switched on that a bench does
 //! not need (no accounting, no cgroups): faster than a production Slurm, so the comparison is fair to it.
 
+use super::Options;
+use crate::cluster::Cluster;
+use crate::machine::Machine;
 use crate::ports::Ports;
 use crate::process::{Identity, run, spawn_detached, tail, until};
 use anyhow::{Context, Result, bail};
@@ -8,6 +11,24 @@ use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+/// Starts it where it can be, and is wanted; why not is noted.
+pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
+    if options.no_slurm {
+        notes.push("Slurm was left out, as asked".to_owned());
+        return Ok(None);
+    }
+    if machine.srun.is_none() {
+        notes.push("Slurm (slurmctld, slurmd, munged, srun) is not installed".to_owned());
+        return Ok(None);
+    }
+    if !machine.root {
+        notes.push("Slurm is installed, but its daemons need root here".to_owned());
+        return Ok(None);
+    }
+    eprintln!("bench: starting Slurm with two nodes");
+    Slurm::start(&cluster.dir.join("slurm")).map(Some).context("Slurm is installed but does not start")
+}
 
 /// A running Slurm with one node held by an allocation; ended when dropped.
 pub struct Slurm {

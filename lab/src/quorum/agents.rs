@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Down, Up};
+use lattice_quorum::wire::{Down, HeldKeys, NodeHealth, Up};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -107,7 +107,10 @@ impl Session {
             unlimited: vec![],
             features: Default::default(),
             found: None,
-            keys: None,
+            keys: Some(keys()),
+            hears: false,
+            through: None,
+            wipes: false,
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {
@@ -133,6 +136,11 @@ impl Session {
     }
 }
 
+/// What an agent says that seals its gossip with the key of its configuration.
+fn keys() -> HeldKeys {
+    HeldKeys { opens: vec![0], seals: 0 }
+}
+
 impl Agent {
     async fn register(&self) -> Result<Session> {
         Session::open(&self.client, &self.name).await
@@ -146,7 +154,8 @@ impl Agent {
                 () = tokio::time::sleep_until(next) => {
                     seq += 1;
                     next += self.interval;
-                    session.up.send(Up::Heartbeat { incarnation: session.incarnation, seq, keys: None }).await.context("the session is over")?;
+                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None };
+                    session.up.send(beat).await.context("the session is over")?;
                 }
                 said = session.down.next() => match said? {
                     Down::HeartbeatAck { .. } => {
@@ -154,7 +163,7 @@ impl Agent {
                     }
                     Down::Close { why } => bail!("{} was sent away: {why}", self.name),
                     Down::Move => bail!("{} was sent to another member", self.name),
-                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } => {}
+                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } | Down::Hear { .. } => {}
                 },
             }
         }

@@ -10,27 +10,18 @@
 //!
 //! Every party is in a network namespace of its own. No namespace has a name and nothing joins them to the machine's own
 //! network: all of it is gone with the last process and descriptor, whatever happens. Clock and disk are told to a
-//! member's process by a small library that is loaded into it (`host.c`), through a file that both share.
+//! member's process as [`crate::preload`] has it.
 
-use crate::process::run;
+use crate::hub::{self, Hub, namespace, path_of};
+use crate::preload::{self, Shared};
 use crate::up;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// How long a command of these may take.
-const COMMAND_MAX: Duration = Duration::from_secs(20);
-/// What of `host.c` is where in the shared file.
-const CLOCK_AT: u64 = 0;
-const SYNC_AT: u64 = 8;
 
 /// Who sends or gets packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,15 +34,11 @@ pub enum Party {
 
 impl Party {
     /// The third byte of its network, and the number of its link.
-    fn number(self) -> u64 {
+    fn number(self) -> u8 {
         match self {
             Self::Clients => 0,
-            Self::Member(id) => id,
+            Self::Member(id) => u8::try_from(id).unwrap_or(u8::MAX),
         }
-    }
-
-    fn address(self) -> String {
-        format!("10.77.{}.2", self.number())
     }
 }
 
@@ -68,8 +55,7 @@ pub struct Hosts {
 #[derive(Debug)]
 struct Host {
     namespace: File,
-    shared: File,
-    shared_path: PathBuf,
+    shared: Shared,
 }
 
 impl Hosts {
@@ -86,63 +72,32 @@ impl Hosts {
     }
 
     fn make(members: u64, dir: &Path) -> Result<Self> {
-        let library = dir.join("host.so");
-        let source = dir.join("host.c");
-        std::fs::write(&source, include_str!("hosts/host.c")).with_context(|| format!("cannot write {}", source.display()))?;
-        command(Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).args([&library, &source]))?;
+        preload::build(dir)?;
         let hub = namespace()?;
-        let host = |id: u64| {
-            let shared_path = dir.join(format!("host-{id}"));
-            let shared = File::options().read(true).write(true).create_new(true).open(&shared_path);
-            let shared = shared.with_context(|| format!("cannot make {}", shared_path.display()))?;
-            shared.set_len(16)?;
-            Ok(Host { namespace: namespace()?, shared, shared_path })
-        };
+        let host = |id: u64| Ok(Host { namespace: namespace()?, shared: Shared::make(&dir.join(format!("host-{id}")))? });
         let members = (1..=members).map(host).collect::<Result<Vec<_>>>()?;
         let hosts = Self { dir: dir.to_owned(), hub, members, cuts: Mutex::default() };
         hosts.link()?;
         Ok(hosts)
     }
 
-    /// Joins each party to the hub.
-    fn link(&self) -> Result<()> {
-        // What is cut is cut in one direction: where an answer would go must not count against a packet.
-        let settings = "cd /proc/sys/net/ipv4; echo 1 > ip_forward; for check in conf/*/rp_filter; do echo 0 > $check; done";
-        let here = File::open("/proc/thread-self/ns/net").context("this thread's network namespace")?;
-        let parties =
-            std::iter::once((Party::Clients, &here)).chain((1..).map(Party::Member).zip(self.members.iter().map(|m| &m.namespace)));
-        let mut in_hub = String::from("link set lo up\n");
-        for (party, namespace) in parties {
-            let (number, address) = (party.number(), party.address());
-            let _ = writeln!(in_hub, "link add p{number} type veth peer name net0 netns {}", path_of(namespace));
-            let _ = writeln!(in_hub, "address add 10.77.{number}.1/24 dev p{number}\nlink set p{number} up");
-            let inside =
-                format!("link set lo up\naddress add {address}/24 dev net0\nlink set net0 up\nroute add default via 10.77.{number}.1\n");
-            self.ip(&self.hub, &std::mem::take(&mut in_hub))?;
-            self.ip(namespace, &inside)?;
-        }
-        command(inside(&self.hub, "sh").args(["-ec", settings]))
+    fn hub(&self) -> Hub {
+        Hub { namespace: path_of(&self.hub), dir: self.dir.clone() }
     }
 
-    /// Gives these lines to `ip` in that namespace.
-    fn ip(&self, namespace: &File, lines: &str) -> Result<()> {
-        let path = self.dir.join("batch");
-        std::fs::write(&path, lines).with_context(|| format!("cannot write {}", path.display()))?;
-        command(inside(namespace, "ip").arg("-batch").arg(path))
+    /// Joins each party to the hub.
+    fn link(&self) -> Result<()> {
+        let here = File::open("/proc/thread-self/ns/net").context("this thread's network namespace")?;
+        let members = (1..).map(Party::Member).zip(self.members.iter().map(|m| &m.namespace));
+        let parties = std::iter::once((Party::Clients, &here)).chain(members);
+        self.hub().link(parties.map(|(party, namespace)| (party.number(), path_of(namespace))))
     }
 
     /// Where the members are and how they are started: for [`up::Options::hosts`].
     pub fn places(&self) -> Vec<up::Host> {
-        let library = self.dir.join("host.so");
         let place = |(party, host): (Party, &Host)| up::Host {
-            address: party.address(),
-            launcher: vec![
-                "/usr/bin/env".to_owned(),
-                format!("LD_PRELOAD={}", library.display()),
-                format!("LATTICE_LAB_HOST={}", host.shared_path.display()),
-                "nsenter".to_owned(),
-                format!("--net={}", path_of(&host.namespace)),
-            ],
+            address: hub::address(party.number()),
+            launcher: [host.shared.launcher(&self.dir), hub::launcher(&path_of(&host.namespace))].concat(),
         };
         (1..).map(Party::Member).zip(&self.members).map(place).collect()
     }
@@ -155,7 +110,7 @@ impl Hosts {
     pub fn cut(&self, pairs: &[(Party, Party)]) -> Result<()> {
         let mut cuts = self.cuts();
         let new: Vec<_> = pairs.iter().copied().filter(|pair| !cuts.contains(pair)).collect();
-        self.ip(&self.hub, &rules("add", &new))?;
+        self.hub().cut(numbers(&new))?;
         cuts.extend(new);
         Ok(())
     }
@@ -163,23 +118,22 @@ impl Hosts {
     /// Every packet comes through again.
     pub fn join(&self) -> Result<()> {
         let cuts = std::mem::take(&mut *self.cuts());
-        self.ip(&self.hub, &rules("del", &cuts.into_iter().collect::<Vec<_>>()))
+        self.hub().join(numbers(&cuts.into_iter().collect::<Vec<_>>()))
     }
 
     /// The time of day on a member's host is wrong by so many seconds from now on.
     pub fn shift_clock(&self, member: u64, seconds: i64) -> Result<()> {
-        self.tell(member, CLOCK_AT, seconds)
+        self.shared(member)?.shift_clock(seconds)
     }
 
     /// Each sync of a member's files takes so much longer from now on.
     pub fn slow_disk(&self, member: u64, by: Duration) -> Result<()> {
-        self.tell(member, SYNC_AT, i64::try_from(by.as_millis())?)
+        self.shared(member)?.slow_disk(by)
     }
 
-    fn tell(&self, member: u64, at: u64, value: i64) -> Result<()> {
+    fn shared(&self, member: u64) -> Result<&Shared> {
         let host = usize::try_from(member)?.checked_sub(1).and_then(|at| self.members.get(at));
-        let host = host.with_context(|| format!("there is no host for member {member}"))?;
-        host.shared.write_all_at(&value.to_ne_bytes(), at).with_context(|| format!("cannot write {}", host.shared_path.display()))
+        Ok(&host.with_context(|| format!("there is no host for member {member}"))?.shared)
     }
 
     /// All of it comes right: network, clocks and disks.
@@ -193,37 +147,6 @@ impl Hosts {
     }
 }
 
-fn rules(what: &str, pairs: &[(Party, Party)]) -> String {
-    let mut lines = String::new();
-    for (from, to) in pairs {
-        let _ = writeln!(lines, "rule {what} priority 100 iif p{} to 10.77.{}.0/24 blackhole", from.number(), to.number());
-    }
-    lines
-}
-
-/// A fresh one, which is gone with the last descriptor and process of it.
-fn namespace() -> Result<File> {
-    let make = || {
-        unshare(CloneFlags::CLONE_NEWNET).context("a network namespace cannot be made (this needs root)")?;
-        File::open("/proc/thread-self/ns/net").context("the new network namespace")
-    };
-    let made = std::thread::spawn(make).join();
-    made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// How other processes open it.
-fn path_of(namespace: &File) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
-}
-
-fn inside(namespace: &File, program: &str) -> Command {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", path_of(namespace))).arg(program);
-    command
-}
-
-fn command(command: &mut Command) -> Result<()> {
-    let done = run(command, COMMAND_MAX)?;
-    ensure!(done.code() == 0, "{command:?} ended with {}: {}{}", done.code(), done.err().trim(), done.out().trim());
-    Ok(())
+fn numbers(pairs: &[(Party, Party)]) -> impl Iterator<Item = (u8, u8)> {
+    pairs.iter().map(|(from, to)| (from.number(), to.number()))
 }

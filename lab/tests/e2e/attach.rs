@@ -329,7 +329,8 @@ fn launch(w: &World) {
         tty.ended_with(6);
     }
     // Two ranks: the first has the terminal, the other's output comes as ever.
-    let mut tty = begin("n1", &["-n", "2", "sh", "-c", "echo $LATTICE_RANK; [ $LATTICE_RANK = 1 ] || read x; exit 3"]);
+    let mut tty =
+        begin("n1", &["-n", "2", "--no-kill-on-bad-exit", "sh", "-c", "echo $LATTICE_RANK; [ $LATTICE_RANK = 1 ] || read x; exit 3"]);
     tty.sees("1");
     tty.types("\n");
     tty.ended_with(3);
@@ -379,8 +380,8 @@ fn job(w: &World) {
         assert!(w.log(&id).contains("42.0.1.vt220."), "what was shown is its output");
     }
     // Four ranks: the first has the terminal, the others' output comes as ever; the launch's code is the highest.
-    let mut tty =
-        begin("n1", &["-N", "2", "-n", "4", "sh", "-c", "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK"]);
+    let ranks = "echo is $LATTICE_RANK; [ $LATTICE_RANK != 0 ] || read x; exit $LATTICE_RANK";
+    let mut tty = begin("n1", &["-N", "2", "-n", "4", "--no-kill-on-bad-exit", "sh", "-c", ranks]);
     tty.sees("is 0");
     tty.types("\n");
     tty.ended_with(3);

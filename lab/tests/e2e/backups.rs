@@ -38,7 +38,8 @@ pub fn quorum(w: &World, id: u64, command: &[&str]) -> (i32, String) {
     (done.code(), done.out() + &done.err())
 }
 
-fn backups(w: &World) -> Vec<String> {
+/// Those that are whole, by name.
+pub fn backups(w: &World) -> Vec<String> {
     let Ok(there) = fs::read_dir(w.dir.join("backups/backups")) else { return Vec::new() };
     let mut names: Vec<String> = there.map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

@@ -1,8 +1,11 @@
-//! The time of day on one member's host jumps, at the leader and at a follower: nothing is taken away early or kept for
-//! ever, and a certificate that was made in a wrong year is not kept.
+//! The time of day on one member's host jumps, at the leader and at a follower, and under an agent: nothing is taken away early
+//! or kept for ever, and a certificate that was made in a wrong year is not kept.
 
-use crate::harness::{Need, alone};
+use crate::harness::{Group, Need, World, alone, ms};
 use crate::hosts::{Load, on_hosts, others, submit, term};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process;
 use lattice_lab::quorum::hosts::Hosts;
 use lattice_lab::quorum::members::{Members, certificate};
 use lattice_model::Timestamp;
@@ -10,6 +13,7 @@ use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use libtest_mimic::Trial;
+use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinHandle;
 
@@ -24,8 +28,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long certificates live where they are to end.
 const LIFE: Duration = Duration::from_secs(20);
 
+/// How long work that stops runs on without an acknowledged heartbeat.
+const LEASE: Duration = Duration::from_secs(4);
+
+static AGENTS: Group = Group {
+    theme: "clocks",
+    name: "agents",
+    nodes: 2,
+    quorum: 1,
+    tweak: |o| {
+        o.clocks = true;
+        o.member_lines = format!("run_lease_ms: {}\n", LEASE.as_millis());
+    },
+};
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        AGENTS.test("an_agents_jump_ends_no_work_early_and_keeps_none", &[], agents),
         alone("clocks::a_jump_ends_no_lease_early_and_keeps_none", &[Need::Hosts], || {
             on_hosts("clocks", |_| {}, leases);
         }),
@@ -33,6 +52,44 @@ pub fn trials() -> Vec<Trial> {
             on_hosts("clocks-certificates", |o| o.certificate_seconds = LIFE.as_secs(), certificates);
         }),
     ]
+}
+
+fn agents(w: &World) {
+    let go = w.dir.join("go");
+    w.ok(&["node", "cordon", "n1", "--reason", "n2 is asked"]);
+    let script = format!("echo up; until [ -e {} ]; do sleep 0.05; done; echo over", go.display());
+    let job = w.submit(&["--cores", "1", "--walltime", "10m", "--on-isolation", "stop", "--requeue=never", "--", "/bin/sh", "-c", &script]);
+    w.wait_log(&job, "up");
+    let stands = || {
+        let nodes = w.lattice.nodes().unwrap();
+        assert!(nodes.contains(&("n2".to_owned(), "Ready".to_owned())), "{nodes:?}");
+        assert_eq!(text(&w.status(&job), "state"), "Running");
+    };
+    for seconds in [HOUR, -HOUR] {
+        faults::shift_clock(&w.dir, "n2", seconds).unwrap();
+        let since = Instant::now();
+        let over = w.submit(&["--cores", "1", "--walltime", "1s", "--", "/bin/sleep", "600"]);
+        assert_eq!(text(&w.ended(&over), "reason"), "walltime_exceeded");
+        assert!(since.elapsed() < PATIENCE + LATE, "a walltime of 1 s took {:?}", since.elapsed());
+        w.wait("its lease to be over, had its heartbeats not counted", || {
+            stands();
+            since.elapsed() > LEASE * 2
+        });
+        // The next life reads what this one wrote down.
+        faults::restart_node(&w.dir, "n2").unwrap();
+        w.wait("n2 to be Ready", || w.lattice.nodes().unwrap().contains(&("n2".to_owned(), "Ready".to_owned())));
+        stands();
+        let line = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 1);
+        let at = ms(&serde_json::json!({ "at": format!("{}.0", line.split('.').next().unwrap_or_default()) }), "at");
+        let wrong = i64::try_from(at / 1000).unwrap() - now();
+        assert!((wrong - seconds).abs() < 60, "its clock is wrong by {wrong} s, and should be by {seconds} s");
+        w.completed(&w.submit(&["--cores", "1", "--", "/bin/true"]));
+    }
+    faults::shift_clock(&w.dir, "n2", 0).unwrap();
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+    assert_eq!(w.log(&job), "up\nover\n");
+    w.assert_nothing_left();
 }
 
 /// A client that holds leases in its name.

@@ -129,7 +129,8 @@ fn disk(w: &World) {
 
 fn killed(w: &World) {
     crate::hooks::quiet(w);
-    let id = submit_as_nobody(w, &["--", "/bin/sh", "-c", "echo x > $LATTICE_SCRATCH/x; echo ready; sleep 60"]);
+    let script = "echo x > $LATTICE_SCRATCH/x; echo ready; sleep 60";
+    let id = submit_as_nobody(w, &["--requeue=never", "--", "/bin/sh", "-c", script]);
     w.wait_log(&id, "ready");
     let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
     let shim = w.at(&node).json(&["node", "status"]).unwrap()["allocations"][0]["shim_pid"].as_i64().unwrap();

@@ -33,7 +33,7 @@ fn without_root() {
     close();
     let folder = Folder::new("nobody");
     let dir = &folder.0;
-    for name in ["lattice", "lattice-agent", "lattice-quorum", "lattice-shim", "lattice-lab"] {
+    for name in ["lattice", "lattice-agent", "lattice-quorum", "lattice-shim", "lattice-pmix", "lattice-lab"] {
         std::fs::copy(binaries().dir.join(name), dir.join(name)).unwrap();
     }
     std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -75,7 +75,7 @@ fn bench(name: &str, options: &[&str], expected: usize) {
     close();
     binaries();
     let arguments = [&["bench", name, "--json", "--no-build", "--rounds", "3"], options].concat();
-    let done = lab(&arguments, Duration::from_secs(120));
+    let done = lab(&arguments, Duration::from_secs(300));
     assert!([0, 3].contains(&done.code()), "{}\n{}", done.out(), done.err());
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
     let figures = report["figures"].as_array().unwrap();

@@ -33,12 +33,14 @@ pub enum Need {
     Mounts,
     /// Debian's MPICH, or another one with `mpicc.mpich`.
     Mpich,
+    /// Slurm's PMI-2 library and a C compiler (Debian's package libpmi2-0-dev).
+    Pmi2,
+    /// Debian's Open MPI (packages openmpi-bin, libopenmpi-dev and libpmix-dev), beside another MPI.
+    OpenMpi,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
     /// `systemd-analyze` (Debian's package `systemd`).
     SystemdAnalyze,
-    /// `bash`, where a test needs descriptors with more than one digit.
-    Bash,
     /// `python3`, for a program of the documentation.
     Python,
     /// `zstd`, for what lies in an object store.
@@ -129,7 +131,10 @@ fn missing(needs: &[Need]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Need::Mounts if !machine.can_mount() => Some("loop devices or SquashFS are missing here".to_owned()),
         Need::Mpich if machine.mpicc.is_none() => Some("there is no MPICH here (mpicc.mpich)".to_owned()),
-        Need::Bash if lattice_lab::machine::find("bash").is_none() => Some("there is no bash here".to_owned()),
+        Need::Pmi2 if !Path::new("/usr/include/slurm/pmi2.h").exists() => {
+            Some("there is no libpmi2 here (package libpmi2-0-dev)".to_owned())
+        }
+        Need::OpenMpi if machine.open_mpicc.is_none() => Some("there is no Open MPI here (mpicc.openmpi)".to_owned()),
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
@@ -139,7 +144,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
-        Need::Mounts | Need::Mpich | Need::Bash | Need::Python | Need::Zstd | Need::Moto | Need::SystemdAnalyze => None,
+        Need::Mounts | Need::Mpich | Need::OpenMpi | Need::Pmi2 | Need::Python | Need::Zstd | Need::Moto | Need::SystemdAnalyze => None,
     })
 }
 
@@ -283,7 +288,10 @@ impl World {
 
     /// Waits until it has ended.
     pub fn ended(&self, id: &str) -> Value {
-        self.lattice.ended_within(id, JOB).unwrap_or_else(|e| panic!("{e:#}"))
+        self.lattice.ended_within(id, JOB).unwrap_or_else(|e| {
+            let tells = |what| self.run(&[what, id]).out();
+            panic!("{e:#}\n{}\nits log:\n{}", tells("explain"), tells("logs"))
+        })
     }
 
     /// The member that leads, once there is one.

@@ -354,7 +354,7 @@ impl Scheduler {
         while Instant::now() < end {
             let id = AllocationId(Uuid::from_u128(self.rng.random()));
             let owner = Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] };
-            let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None };
+            let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None, life: None };
             if self.client.call(&request, PATIENCE).await.is_err() {
                 continue;
             }

@@ -119,7 +119,8 @@ fn sbatch_script(w: &World) {
 }
 
 fn launch_outside(w: &World) {
-    let done = w.run(&["launch", "-n", "2", "--", "/bin/sh", "-c", "echo rank $LATTICE_RANK; echo err >&2; exit $((4 + LATTICE_RANK))"]);
+    let both = "echo rank $LATTICE_RANK; echo err >&2; exit $((4 + LATTICE_RANK))";
+    let done = w.run(&["launch", "-n", "2", "--no-kill-on-bad-exit", "--", "/bin/sh", "-c", both]);
     let lines: BTreeSet<String> = done.out().lines().map(str::to_owned).collect();
     assert_eq!(lines, ["rank 0", "rank 1"].map(str::to_owned).into(), "{}", done.err());
     assert_eq!(done.code(), 5, "the highest of the ranks' codes");

@@ -122,7 +122,7 @@ fn quarantine(w: &World) {
     assert!(revoked.lines().any(|l| l == "suspect"), "{revoked}");
     assert_eq!(leases(w, &["--bad"]), Vec::<Value>::new());
     assert!(w.ok(&["lease", "revoke", "--bad"]).is_empty(), "nothing is left");
-    w.ok(&["node", "unquarantine", "n1"]);
+    w.ok(&["node", "release", "n1"]);
     grant(w, "suspect", "1s");
 }
 

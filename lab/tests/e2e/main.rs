@@ -7,12 +7,19 @@ mod auditing;
 mod backups;
 mod certificates;
 mod clocks;
+mod conformance;
 mod crash;
+mod cuts;
 mod data;
 mod demo;
 mod disks;
+mod fencing;
 mod full_disk;
+mod gossip;
+mod gpus;
 mod harness;
+mod hatch;
+mod health;
 mod histories;
 mod hooks;
 mod hosts;
@@ -20,16 +27,20 @@ mod identity;
 mod isolation;
 mod jobs;
 mod keys;
+mod layout;
 mod leases;
 mod levels;
+mod lifecycle;
 mod lifetime;
 mod logs;
 mod member_disk;
 mod members;
 mod mpi;
 mod network;
+mod notifications;
 mod outage;
 mod partitions;
+mod pmix;
 mod probe;
 mod recovery;
 mod refusal;
@@ -39,6 +50,7 @@ mod supervisor;
 mod survival;
 mod tenants;
 mod topology;
+mod tree;
 mod tty;
 mod uenv;
 mod unprivileged;
@@ -57,8 +69,11 @@ fn main() -> ExitCode {
     let trials = [
         jobs::trials(),
         lifetime::trials(),
+        lifecycle::trials(),
         uenv::trials(),
         data::trials(),
+        health::trials(),
+        conformance::trials(),
         hooks::trials(),
         probe::trials(),
         network::trials(),
@@ -68,8 +83,14 @@ fn main() -> ExitCode {
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
+        hatch::trials(),
+        layout::trials(),
+        pmix::trials(),
         survival::trials(),
         outage::trials(),
+        fencing::trials(),
+        tree::trials(),
+        notifications::trials(),
         watches::trials(),
         member_disk::trials(),
         members::trials(),
@@ -79,6 +100,7 @@ fn main() -> ExitCode {
         backups::trials(),
         auditing::trials(),
         certificates::trials(),
+        gossip::trials(),
         keys::trials(),
         leases::trials(),
         levels::trials(),
@@ -87,11 +109,13 @@ fn main() -> ExitCode {
         full_disk::trials(),
         unprivileged::trials(),
         crash::trials(),
+        cuts::trials(),
         partitions::trials(),
         clocks::trials(),
         disks::trials(),
         histories::trials(),
         topology::trials(),
+        gpus::trials(),
         logs::trials(),
         whole::trials(),
         demo::trials(),

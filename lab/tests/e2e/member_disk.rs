@@ -1,5 +1,6 @@
 //! The disk of a quorum's member is full: nothing that was acknowledged is lost, what runs ends well, and with room all goes on.
 
+use crate::backups::{backups, quorum};
 use crate::harness::{Group, JOB, World};
 use crate::levels::agree;
 use lattice_lab::lattice::text;
@@ -24,7 +25,7 @@ static MEMBERS: Group = Group {
     name: "member-disk",
     nodes: 2,
     quorum: 3,
-    tweak: |o| "disk_reserve_bytes: 4194304\nsnapshot_entries: 50\n".clone_into(&mut o.member_lines),
+    tweak: |o| "disk_reserve_bytes: 4194304\nsnapshot_entries: 50\nbackup: \"file://{dir}/backups\"\n".clone_into(&mut o.member_lines),
 };
 
 pub fn trials() -> Vec<Trial> {
@@ -220,6 +221,11 @@ fn leading(w: &World) {
     let said = disk.said();
     is_refused(w, &["submit", "--", "/bin/true"], &[&said, "nothing new is taken", "make room", "transfer-leader"]);
     is_refused(w, &["lease", "grant", "b"], &[&said]);
+    let there = backups(w);
+    let (code, backup) = quorum(w, leads, &["backup"]);
+    let full = format!("the disk of {} is full", disk.at.display());
+    assert!(code == 1 && backup.contains("a snapshot needs room first") && backup.contains(&full), "{backup}");
+    assert_eq!(backups(w), there);
     w.wait("it to be said", || w.ok(&["quorum", "status"]).contains(&said));
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("nothing new is placed now") && why.contains(&said), "{why}");
@@ -236,6 +242,7 @@ fn leading(w: &World) {
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
     disk.make_room();
     w.completed(&waits);
+    assert_eq!(quorum(w, leads, &["backup"]).0, 0);
     taken_again(w);
     assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
 

@@ -4,15 +4,23 @@ use crate::harness::{Group, JOB, Need, World, ended, lab_program, ms};
 use lattice_lab::demo::Lines;
 use lattice_lab::image::{MOUNT_POINT, README};
 use lattice_lab::lattice::text;
+use lattice_lab::process;
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 static MPI: Group = Group::large("mpi");
+/// Each with a network of its own.
+static WIDE: Group = Group { theme: "mpi", name: "mpi-wide", nodes: 8, quorum: 1, tweak: |o| o.netns = true };
 
 pub fn trials() -> Vec<Trial> {
     vec![
         MPI.test("an_mpi_program_runs_as_one_world_from_an_image", &[Need::Mpich, Need::Mounts], mpich),
         MPI.test("mpi_finalize_and_abort_give_their_codes", &[Need::Mpich], mpi_abort),
+        MPI.test("mpi_programs_go_on_without_spawn_and_find_names_on_one_node", &[Need::Mpich], spawn_and_names),
+        MPI.test("programs_of_pmi_2_meet_and_abort_across_nodes", &[Need::Pmi2], pmi_2),
+        MPI.test("programs_that_close_what_they_inherit_come_by_port", &[Need::Mpich, Need::Pmi2], by_port),
         MPI.test("a_pmi_ring_spans_the_nodes", &[], pmi_ring),
         MPI.test("a_hundred_fences_across_agents", &[], fences),
         MPI.test("one_rank_and_one_node_need_no_neighbours", &[], singles),
@@ -21,11 +29,12 @@ pub fn trials() -> Vec<Trial> {
         MPI.test("abort_gives_its_code", &[], abort),
         MPI.test("programs_without_pmi_are_normal_jobs", &[], no_pmi),
         MPI.test("launches_inside_one_allocation_follow_each_other", &[], many_launches),
+        WIDE.test("sixty_four_ranks_of_c_and_fortran_on_eight_nodes", &[Need::Mpich, Need::Hosts], wide),
     ]
 }
 
 /// Waits for its end and counts every line of the ring's log, with and without labels.
-fn whole_log(w: &World, id: &str, ranks: u32, count: u32) {
+pub fn whole_log(w: &World, id: &str, ranks: u32, count: u32) {
     w.completed(id);
     for args in [&["logs", id][..], &["logs", "--label", id]] {
         let mut lines = Lines::default();
@@ -39,7 +48,7 @@ fn ring(lines: &str, interval_ms: &str, more: &[&str]) -> Vec<String> {
     [&["--", &program, "pmi-ring", lines, interval_ms], more].concat().iter().map(|s| (*s).to_owned()).collect()
 }
 
-fn submit_ring(w: &World, shape: &[&str], lines: &str, interval_ms: &str, more: &[&str]) -> String {
+pub fn submit_ring(w: &World, shape: &[&str], lines: &str, interval_ms: &str, more: &[&str]) -> String {
     let ring = ring(lines, interval_ms, more);
     w.submit(&[shape, &ring.iter().map(String::as_str).collect::<Vec<_>>()].concat())
 }
@@ -79,6 +88,73 @@ fn mpi_abort(w: &World) {
     let done = w.run(&["launch", "-N", "2", "-n", "4", "--", &program, "1000", "10", "/nonexistent/file", "x"]);
     assert_eq!(done.code(), 9, "{}", done.err());
     assert!(began.elapsed() < JOB);
+}
+
+/// Compiles a program of this folder in the cluster's.
+fn compiled(w: &World, file: &str, source: &str, compiler: &Path, libraries: &[&str]) -> String {
+    let file = w.dir.join(file);
+    let program = file.with_extension("");
+    std::fs::write(&file, source).unwrap();
+    let done = process::run(Command::new(compiler).args(["-O1", "-o"]).arg(&program).arg(&file).args(libraries), JOB).unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+    program.to_string_lossy().into_owned()
+}
+
+fn pmi_2_program(w: &World) -> String {
+    compiled(w, "pmi2.c", include_str!("mpi/pmi2.c"), Path::new("cc"), &["-lpmi2"])
+}
+
+fn pmi_2(w: &World) {
+    let program = pmi_2_program(w);
+    for (nodes, ranks) in [(3, 6), (1, 3)] {
+        let (nodes, ranks) = (nodes.to_string(), ranks.to_string());
+        let done = w.run(&["launch", "-N", &nodes, "-n", &ranks, "--", &program, "exchange", &nodes]);
+        assert_eq!(done.code(), 0, "{} {}", done.out(), done.err());
+        assert_eq!(
+            done.out().lines().filter(|line| line.contains(&format!(" of {ranks} on n"))).count().to_string(),
+            ranks,
+            "{}",
+            done.out()
+        );
+    }
+    let began = std::time::Instant::now();
+    let done = w.run(&["launch", "-N", "3", "-n", "3", "--", &program, "abort"]);
+    assert_eq!(done.code(), 7, "the code that its rank ended with: {}", done.err());
+    let id = w.ok(&["status", "--limit", "1", "-o", "name"]);
+    let reason = text(&w.status(id.trim()), "reason");
+    assert!(reason.contains("rank 1 aborted the launch with code 7: \"no convergence; sorry\""), "{reason}");
+    assert!(began.elapsed() < JOB);
+    w.assert_nothing_left();
+}
+
+fn by_port(w: &World) {
+    let program = pmi_2_program(w);
+    let ranks = ["launch", "-N", "2", "-n", "4"];
+    let done = w.run(&[&ranks[..], &["--pmi-port", "--", &program, "exchange", "2", "close"]].concat());
+    assert_eq!((done.code(), done.out().lines().count()), (0, 4), "{} {}", done.out(), done.err());
+    // Without it such a program finds nothing, and says so.
+    let done = w.run(&[&ranks[..], &["--", &program, "exchange", "2", "close"]].concat());
+    assert_ne!(done.code(), 0, "{} {}", done.out(), done.err());
+    // Every launch of an allocation that asked for it has it; and PMI-1 knows it as well.
+    let ring = w.ring().program().to_string_lossy().into_owned();
+    let script = w.script(
+        "by-port.sh",
+        &format!("#!/bin/sh\n#LATTICE --pmi-port\n{0}/lattice launch -n 4 -- {ring} 3 1 && {0}/lattice launch -- /bin/sh -c 'echo fd ${{PMI_FD:-none}}'\n", w.dir.join("bin").display()),
+    );
+    let id = w.submit(&["--nodes", "2", &script]);
+    w.completed(&id);
+    let log = w.log(&id);
+    assert_eq!((log.matches("rank ").count(), log.matches("fd none").count()), (12, 2), "{log}");
+    w.assert_nothing_left();
+}
+
+fn spawn_and_names(w: &World) {
+    let mpicc = crate::harness::machine().mpicc.clone().expect("it is needed");
+    let program = compiled(w, "names.c", include_str!("mpi/names.c"), &mpicc, &[]);
+    for (nodes, served) in [("1", "1"), ("2", "0")] {
+        let done = w.run(&["launch", "-N", nodes, "-n", "2", "--", &program, served]);
+        assert_eq!((done.code(), done.out().matches("went on, sum 1").count()), (0, 2), "{nodes}: {} {}", done.out(), done.err());
+    }
 }
 
 fn pmi_ring(w: &World) {
@@ -133,8 +209,16 @@ fn no_pmi(w: &World) {
     let id = w.submit(&["--nodes", "3", "--", "/bin/hostname"]);
     w.completed(&id);
     assert_eq!(w.ok(&["logs", &id]).lines().count(), 3);
-    // One ends early and badly, which is its own affair: the others go on.
-    let id = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", "test $LATTICE_RANK = 1 && exit 5; sleep 1; echo lived"]);
+    // One ends early and badly, which is its own affair where that is said: the others go on.
+    let id = w.submit(&[
+        "--nodes",
+        "3",
+        "--no-kill-on-bad-exit",
+        "--",
+        "/bin/sh",
+        "-c",
+        "test $LATTICE_RANK = 1 && exit 5; sleep 1; echo lived",
+    ]);
     let now = w.ended(&id);
     assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "5"), "{now}");
     assert_eq!(w.ok(&["logs", &id]), "lived\nlived\n");
@@ -157,4 +241,28 @@ fn many_launches(w: &World) {
     w.ok(&["cancel", &held]);
     let after = w.run(&["launch", "--alloc", &held, "--", "/bin/true"]);
     assert_eq!(after.code(), 125, "{}", after.err());
+}
+
+fn wide(w: &World) {
+    let mpicc = crate::harness::machine().mpicc.clone().expect("it is needed");
+    let c = compiled(w, "world.c", include_str!("mpi/world.c"), &mpicc, &[]);
+    let fortran = compiled(w, "sum.f90", include_str!("mpi/sum.f90"), Path::new("mpifort.mpich"), &[]);
+    let held = w.submit(&["--nodes", "8", "--tasks-per-node", "8", "--", "/bin/sleep", "300"]);
+    w.running(&held);
+    let launch = |command: &[&str]| w.run_for(&[&["launch", "--alloc", &held, "--"], command].concat(), 3 * JOB);
+    let done = launch(&[&c, "8"]);
+    assert_eq!((done.code(), done.out().as_str()), (0, "64 ranks, 8 a node\n"), "{}", done.err());
+    let done = launch(&[&fortran]);
+    assert_eq!((done.code(), done.out().as_str()), (0, "fortran: 64 ranks, 2016\n"), "{}", done.err());
+    let killed = [
+        ("before", "rank 5 on n1 was killed by signal 9"),
+        ("after", "n1: rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize"),
+    ];
+    for (when, why) in killed {
+        let done = launch(&[&c, "8", when]);
+        assert!(done.code() == 137 && done.err().contains(why), "{when}: {} {}", done.code(), done.err());
+    }
+    w.ok(&["cancel", &held]);
+    w.ended(&held);
+    w.assert_nothing_left();
 }

@@ -1,7 +1,7 @@
 //! An agent that comes back to something else than it left: another binary, no state or one that it cannot use, another
 //! boot, an impostor, strays. What lives is kept, what is lost is said to be, and nothing is done twice.
 
-use crate::harness::{Folder, Group, World, binaries};
+use crate::harness::{Folder, Group, JOB, World, binaries};
 use lattice_lab::lattice::text;
 use lattice_lab::{down, faults, process, sweep};
 use lattice_runtime::exits;
@@ -21,6 +21,8 @@ pub fn trials() -> Vec<Trial> {
         RECOVERY.test("an_end_that_came_before_the_damage_is_told", &[], ended_before),
         RECOVERY.test("a_newer_state_or_another_nodes_is_refused_until_the_operator_says_otherwise", &[], newer),
         RECOVERY.test("what_was_lost_with_the_state_is_said_to_be_and_not_begun_again", &[], lost),
+        RECOVERY.test("a_claim_that_came_and_went_while_the_agent_was_away_is_given_back", &[], missed),
+        RECOVERY.test("a_claim_that_a_state_of_before_does_not_know_is_given_back", &[], put_back),
         RECOVERY.test("after_a_restart_of_the_machine_everything_of_before_is_lost", &[], reboot),
         RECOVERY.test("an_impostor_on_a_shims_socket_is_not_adopted", &[], impostor),
         RECOVERY.test("strays_of_a_former_life_are_swept", &[], strays),
@@ -42,7 +44,7 @@ impl Job {
         let (ran, go) = (folder.0.join("ran"), folder.0.join("go"));
         let body = format!("echo $LATTICE_RANK >> {}; while [ ! -e {} ]; do sleep 0.02; done; exit 7", ran.display(), go.display());
         let nodes = nodes.to_string();
-        let id = w.submit(&[&["--nodes", &nodes][..], more, &["--", "/bin/sh", "-c", &body]].concat());
+        let id = w.submit(&[&["--nodes", &nodes, "--requeue=never"][..], more, &["--", "/bin/sh", "-c", &body]].concat());
         w.wait("every rank to run", || runs(&folder.0).len().to_string() == nodes);
         let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
         Self { folder, id, node }
@@ -242,9 +244,41 @@ fn lost(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-fn reboot(w: &World) {
-    let job = Job::begin(w, 1, &[]);
-    // A file over the kernel's boot id, in a mount namespace of the agent's own.
+/// Claimed and cancelled between two lives of the agent: none of the lists that it gets ever has it.
+fn missed(w: &World) {
+    faults::kill_node(&w.dir, "n3").unwrap();
+    let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    w.wait("the claim", || w.status(&id)["nodes"].as_array().unwrap().len() == 3);
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    faults::start_node(&w.dir, "n3").unwrap();
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+/// The disk with the state is put back to what it was, or the one below it is seen since nobody mounted it.
+fn put_back(w: &World) {
+    let state = state_dir(w, "n3");
+    let copy = w.dir.join("state-of-before");
+    let copied = |from: &Path, to: &Path| {
+        let _ = fs::remove_dir_all(to);
+        let done = process::run(Command::new("cp").arg("-a").args([from, to]), JOB).unwrap();
+        assert_eq!(done.code(), 0, "{}", done.err());
+    };
+    faults::kill_node(&w.dir, "n3").unwrap();
+    copied(&state, &copy);
+    faults::start_node(&w.dir, "n3").unwrap();
+    let job = Job::begin(w, 3, &[]);
+    faults::kill_node(&w.dir, "n3").unwrap();
+    w.ok(&["cancel", &job.id]);
+    assert_eq!(text(&w.ended(&job.id), "state"), "Cancelled");
+    copied(&copy, &state);
+    faults::start_node(&w.dir, "n3").unwrap();
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    w.wait("nothing to be left of it", || down::leftovers(&w.cluster()).is_empty());
+}
+
+/// A program that is the agent on a machine which was booted: a file over the kernel's boot id, in a mount namespace of its own.
+pub fn rebooted_agent(w: &World) -> PathBuf {
     let fake = w.dir.join("fake-boot-id");
     fs::write(&fake, "5eb07a6d-0000-4000-8000-00000000b007\n").unwrap();
     let agent = binaries().agent();
@@ -252,6 +286,12 @@ fn reboot(w: &World) {
     let line = format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec {} \"$@\"", fake.display(), agent.display());
     fs::write(&wrapper, format!("#!/bin/sh\nexec unshare --mount --propagation private /bin/sh -c '{line}' agent \"$@\"\n")).unwrap();
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    wrapper
+}
+
+fn reboot(w: &World) {
+    let job = Job::begin(w, 1, &[]);
+    let (agent, wrapper) = (binaries().agent(), rebooted_agent(w));
     faults::kill_node(&w.dir, &job.node).unwrap();
     kill_scopes(w, &job.node);
     faults::agent_program(&w.dir, &job.node, &wrapper).unwrap();

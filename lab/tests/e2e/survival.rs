@@ -13,7 +13,7 @@ pub fn trials() -> Vec<Trial> {
         SURVIVAL.test("an_agent_killed_under_a_job_adopts_it_again", &[], other_agent),
         SURVIVAL.test("the_head_agent_too", &[], head_agent),
         SURVIVAL.test("a_scripts_launch_outlives_its_agents", &[], scripts_launch),
-        SURVIVAL.test("a_dead_shim_is_told_and_its_work_requeued_on_request", &[], dead_shim),
+        SURVIVAL.test("a_dead_shim_is_told_and_its_work_requeued_unless_that_is_not_wanted", &[], dead_shim),
         SURVIVAL.test("a_job_that_ends_while_its_agent_is_away_is_told", &[], ends_meanwhile),
         SURVIVAL.test("walltime_holds_while_the_agent_is_away", &[], walltime_meanwhile),
         SURVIVAL.test("cancel_reaches_an_agent_when_it_is_back", &[], cancel_meanwhile),
@@ -98,14 +98,13 @@ fn kill_shim(w: &World, id: &str) {
 }
 
 fn dead_shim(w: &World) {
-    let id =
-        w.submit(&["--requeue", "--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; test $LATTICE_REQUEUE_COUNT = 1 || sleep 60"]);
+    let id = w.submit(&["--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; test $LATTICE_REQUEUE_COUNT = 1 || sleep 60"]);
     w.wait_log(&id, "attempt 0");
     kill_shim(w, &id);
     let ended = w.completed(&id);
     assert_eq!(text(&ended, "requeue_count"), "1", "{ended}");
     assert_eq!(w.log(&id), "attempt 1\n");
-    let id = w.submit(&["--", "/bin/sh", "-c", "echo up; sleep 60"]);
+    let id = w.submit(&["--requeue=never", "--", "/bin/sh", "-c", "echo up; sleep 60"]);
     w.wait_log(&id, "up");
     kill_shim(w, &id);
     let ended = w.ended(&id);

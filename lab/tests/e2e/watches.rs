@@ -36,14 +36,14 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A command that goes on, and what it wrote.
-struct Watching {
+pub struct Watching {
     child: Child,
     out: PathBuf,
     err: PathBuf,
 }
 
 impl Watching {
-    fn begin(w: &World, name: &str, args: &[&str], uid: Option<u32>) -> Self {
+    pub fn begin(w: &World, name: &str, args: &[&str], uid: Option<u32>) -> Self {
         let (out, err) = (w.dir.join(format!("{name}.out")), w.dir.join(format!("{name}.err")));
         let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
         command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
@@ -58,12 +58,12 @@ impl Watching {
         std::fs::read_to_string(&self.out).unwrap()
     }
 
-    fn err(&self) -> String {
+    pub fn err(&self) -> String {
         std::fs::read_to_string(&self.err).unwrap()
     }
 
     /// The whole lines of JSON so far.
-    fn lines(&self) -> Vec<Value> {
+    pub fn lines(&self) -> Vec<Value> {
         let text = self.out();
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -135,6 +135,11 @@ fn agents_watches(w: &World, node: &str) -> (usize, usize) {
 
 fn each_once(w: &World) {
     w.wait("the cluster's level", || w.run(&["node", "uncordon", "n3"]).code() == 0);
+    // The last that a node changes by itself.
+    w.wait("the nodes to have told what they are made of", || {
+        let nodes = w.lattice.json(&["nodes"]).unwrap_or_default();
+        nodes.as_array().is_some_and(|nodes| nodes.iter().all(|node| !node["conformance"].is_null()))
+    });
     let allocations = Watching::begin(w, "allocations", &["status", "--all", "--watch", "-o", "json"], None);
     let nodes = Watching::begin(w, "nodes", &["nodes", "-w", "-o", "json"], None);
     let leases = Watching::begin(w, "leases", &["lease", "list", "-w", "-o", "json"], None);
@@ -255,7 +260,7 @@ fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
                 let spec = AllocationSpec { nodes: 9, ..AllocationSpec::new("many", command, Path::new("/")) };
                 let (name, uid) = if number % OTHERS == 0 { ("nobody", NOBODY) } else { ("root", 0) };
                 let owner = Principal { name: name.into(), uid, gid: uid, groups: vec![] };
-                let request = Request::Submit { id, spec: Box::new(spec), owner, claim: None };
+                let request = Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None };
                 let answer = client.call(&request, JOB).await;
                 assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
                 id.to_string()

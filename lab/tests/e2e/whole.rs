@@ -125,7 +125,7 @@ fn failing_up() {
     // A copy of the binaries in which the agent is no agent.
     let folder = Folder::new("broken-bin");
     let broken = &folder.0;
-    for name in ["lattice", "lattice-quorum", "lattice-shim", "lattice-lab"] {
+    for name in ["lattice", "lattice-quorum", "lattice-shim", "lattice-pmix", "lattice-lab"] {
         let from = binaries().dir.join(name);
         if std::fs::hard_link(&from, broken.join(name)).is_err() {
             std::fs::copy(&from, broken.join(name)).unwrap();

@@ -303,6 +303,7 @@ mod tests {
             refused: vec![],
             level,
             awaited: vec![],
+            notified: vec![],
         };
         Heard { answer: vec![1, 3], led: Some(status) }
     }

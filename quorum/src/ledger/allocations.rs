@@ -151,7 +151,9 @@ impl Ledger {
 /// Whether the allocation goes back into the queue. Never after a cancel, its walltime, or the last failed prologue.
 fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
     let policy = match reason {
-        EndReason::NodeLost { .. } => allocation.spec.requeue != RequeuePolicy::Never,
+        EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
+            allocation.spec.requeue != RequeuePolicy::Never
+        }
         EndReason::Exited { code: 0 } | EndReason::WalltimeExceeded | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } => {
             false
         }

@@ -12,7 +12,7 @@ pub const SCHEDULER_LEASE: &str = "scheduler/default";
 /// Its name at cluster level 1.
 pub const OLD_SCHEDULER_LEASE: &str = "scheduler:default";
 /// Conflicts that a refusal names.
-const CONFLICTS_MAX: usize = 16;
+pub(super) const CONFLICTS_MAX: usize = 16;
 
 /// The lease under which claims are made for a vCluster.
 pub fn scheduler_lease(vcluster: &str) -> String {
@@ -42,9 +42,14 @@ impl Ledger {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
         self.not_before_adoption(id)?;
+        self.not_while_it_may_run(&allocation)?;
+        let run_lease_ms = self.run_lease_of(&allocation.spec)?;
         well_formed(&allocation, claim)?;
-        let conflicts: Vec<Conflict> =
+        let mut conflicts: Vec<Conflict> =
             claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
+        if conflicts.is_empty() {
+            conflicts = self.of_other_groups(&allocation, claim);
+        }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
         }
@@ -60,7 +65,7 @@ impl Ledger {
         let epoch = Epoch(self.epoch.0 + 1);
         self.epoch = epoch;
         for share in &claim.shares {
-            let held = Holding { allocation: id, epoch, resources: share.resources, vni };
+            let held = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
             self.holdings.entry(share.node.clone()).or_default().push(held);
             step.changed.desired.insert(share.node.clone());
         }
@@ -92,6 +97,10 @@ impl Ledger {
         if let Some(why) = node.unclaimable() {
             return against(None, why);
         }
+        let spec = &allocation.spec;
+        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unshaped_by(node)).or_else(|| spec.astray(node)) {
+            return against(None, why);
+        }
         if node.hold_revision != share.hold_revision {
             return against(None, format!("changed at revision {}; the claim saw {}", node.hold_revision, share.hold_revision));
         }
@@ -106,7 +115,10 @@ impl Ledger {
             return against(None, format!("is to give {asked}; the claim has {}", share.resources));
         }
         let held = self.held(&share.node);
-        if !node.size.holds(&held.plus(&share.resources)) {
+        // A node that shrank may have given more than it has: what is not asked for of that is not short.
+        let fits =
+            if self.level >= 6 { node.size.minus(&held).holds(&share.resources) } else { node.size.holds(&held.plus(&share.resources)) };
+        if !fits {
             let holder = self.holdings.get(&share.node).and_then(|h| h.first());
             let why = match holder {
                 Some(h) => {
@@ -132,8 +144,12 @@ impl Ledger {
             .holdings(id)
             .iter()
             .filter(|h| !self.is_live(h.allocation, h.epoch))
-            .map(|h| Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources })
+            .map(|h| Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced })
             .collect();
+        if self.holdings(id).is_empty() && self.nodes.get(id).is_some_and(|n| n.wipe.is_some()) {
+            // It may begin.
+            step.changed.desired.insert(id.clone());
+        }
         if self.nodes.get(id).is_some_and(|n| n.leaving != leaving)
             && let Some(node) = self.node_mut(step, id)
         {

@@ -7,9 +7,10 @@ use super::signing::SignedHead;
 use super::tenants::{QuotaChange, TenantChange};
 use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal, VniPoolChange};
+use lattice_model::conformance::Components;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, ReportItem, Resources, Revision, Timestamp,
+    Principal, ReportItem, Resources, Revision, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -79,9 +80,24 @@ pub enum Action {
     /// See [`crate::wire::Request::RevokeLease`].
     RevokeLease { name: String, token: Option<u64>, by: String },
     /// See [`crate::wire::Request::SetHold`].
-    SetHold { node: NodeId, kind: HoldKind, by: String, reason: String },
-    /// See [`crate::wire::Request::LiftHold`].
-    LiftHold { node: NodeId, kind: HoldKind, by: String },
+    SetHold {
+        node: NodeId,
+        kind: HoldKind,
+        by: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<When>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<When>,
+    },
+    /// See [`crate::wire::Request::LiftHold`]. `until`: the leader's clock says it of a hold that ends then.
+    LiftHold {
+        node: NodeId,
+        kind: HoldKind,
+        by: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
     /// Every member understands commands of this level.
     RaiseLevel { level: u32 },
     /// See [`crate::wire::Request::SetTenant`].
@@ -110,6 +126,51 @@ pub enum Action {
     SetDomainGrace { domain: DomainKey, grace_ms: u64, by: String },
     /// See [`crate::wire::Request::SetLimits`].
     SetLimits { sensitive_pool_size: QuotaChange, by: String },
+    /// The leader's clock says that this deadline of the node's drain is past.
+    EndDrained { node: NodeId, deadline: Timestamp },
+    /// See [`crate::wire::Request::BootNode`].
+    BootNode { node: NodeId, by: String, reason: String },
+    /// Run leases of claims from now on are this long.
+    SetRunLease { ms: u64 },
+    /// A node that is Down was not heard for so long: run leases there that were shorter are over.
+    Fence { node: NodeId, incarnation: Incarnation, silent_ms: u64 },
+    /// See [`crate::wire::Request::ConfirmDead`].
+    ConfirmDead { node: NodeId, by: String, reason: String },
+    /// A node's agent says what its software and firmware are.
+    Conforms { node: NodeId, incarnation: Incarnation, components: Components },
+    /// See [`crate::wire::Request::AcceptDrift`].
+    AcceptDrift { node: NodeId, by: String, reason: String },
+    /// The leader's clock says that the time to mend the drift that began then is over.
+    DriftOver { node: NodeId, since: Timestamp },
+    /// See [`crate::wire::Request::Wipe`].
+    Wipe { node: NodeId, by: String, reason: String, force: bool },
+    /// A node's agent says how this wipe ended: `failed`, where it did.
+    Wiped {
+        node: NodeId,
+        order: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// Whoever is notified this way has taken everything up to this audit record.
+    Notified { way: NotifyWay, upto: u64 },
+}
+
+/// A way in which others are told what happens to nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NotifyWay {
+    /// HTTP.
+    Webhook,
+    /// A program.
+    Hook,
+}
+
+impl fmt::Display for NotifyWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Webhook => "notify_url",
+            Self::Hook => "notify_hook",
+        })
+    }
 }
 
 /// What a command is for. Where there is too little room on the disk, the less urgent are refused.
@@ -169,12 +230,10 @@ impl Action {
             | Self::SetSigningKey { .. }
             | Self::SignHead(_)
             | Self::RaiseLevel { .. } => super::LEVEL_FIRST,
-            Self::GrantLease { .. }
-            | Self::RevokeLease { .. }
-            | Self::SetHold { .. }
-            | Self::LiftHold { .. }
-            | Self::SetTenant { .. }
-            | Self::DeleteTenant { .. } => 2,
+            Self::SetHold { kind, until, deadline, .. } => super::level_of_hold(*kind, until.is_some() || deadline.is_some()),
+            Self::LiftHold { kind, until, .. } => super::level_of_hold(*kind, until.is_some()),
+            Self::EndDrained { .. } | Self::BootNode { .. } => 6,
+            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::SetTenant { .. } | Self::DeleteTenant { .. } => 2,
             Self::Adopt { .. } => 3,
             Self::AddKey { .. }
             | Self::SealWithKey { .. }
@@ -187,6 +246,13 @@ impl Action {
             | Self::SetDomainGrace { .. }
             | Self::ReleaseDomains
             | Self::SetLimits { .. } => 5,
+            Self::SetRunLease { .. } | Self::Fence { .. } | Self::ConfirmDead { .. } => 6,
+            Self::Conforms { .. }
+            | Self::AcceptDrift { .. }
+            | Self::DriftOver { .. }
+            | Self::Wipe { .. }
+            | Self::Wiped { .. }
+            | Self::Notified { .. } => 6,
         }
     }
 
@@ -209,6 +275,8 @@ impl Action {
             | Self::SetVniPool { .. }
             | Self::SetDomainGrace { .. }
             | Self::SetLimits { .. }
+            | Self::SetRunLease { .. }
+            | Self::Notified { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -221,7 +289,16 @@ impl Action {
             | Self::RevokeLease { .. }
             | Self::SetHold { .. }
             | Self::LiftHold { .. }
+            | Self::EndDrained { .. }
+            | Self::BootNode { .. }
             | Self::ReleaseDomains
+            | Self::Fence { .. }
+            | Self::ConfirmDead { .. }
+            | Self::Conforms { .. }
+            | Self::AcceptDrift { .. }
+            | Self::DriftOver { .. }
+            | Self::Wipe { .. }
+            | Self::Wiped { .. }
             | Self::DeleteTenant { .. }
             | Self::DeleteVCluster { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
@@ -253,6 +330,7 @@ impl Action {
             | Self::GrantLease { .. }
             | Self::RevokeLease { .. }
             | Self::LiftHold { .. }
+            | Self::EndDrained { .. }
             | Self::SetTenant { .. }
             | Self::DeleteTenant { .. }
             | Self::AddKey { .. }
@@ -265,9 +343,19 @@ impl Action {
             | Self::SetDomainGrace { .. }
             | Self::ReleaseDomains
             | Self::SetLimits { .. }
+            | Self::SetRunLease { .. }
+            | Self::Fence { .. }
+            | Self::DriftOver { .. }
+            | Self::Notified { .. }
             | Self::RaiseLevel { .. } => 256,
+            Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),
+            Self::Wiped { failed, .. } => 256 + failed.as_ref().map_or(0, String::len),
             Self::SetVCluster { change, .. } => change.bytes_about(),
-            Self::SetHold { reason, .. } => 256 + reason.len(),
+            Self::SetHold { reason, .. }
+            | Self::BootNode { reason, .. }
+            | Self::ConfirmDead { reason, .. }
+            | Self::AcceptDrift { reason, .. }
+            | Self::Wipe { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }
     }
@@ -303,6 +391,12 @@ pub struct Registration {
     /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
     #[serde(default)]
     pub found: Option<Vec<(AllocationId, Epoch)>>,
+    /// Who carries its session; see [`lattice_model::Node::through`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<NodeId>,
+    /// Whether it has the site's hook that wipes the node.
+    #[serde(default)]
+    pub wipes: bool,
 }
 
 /// Where the leader's clocks see a node.

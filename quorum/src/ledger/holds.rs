@@ -1,56 +1,184 @@
-//! Holds: what operators set beside a node's state to keep new work off it. What runs there goes on.
+//! Holds: what operators set beside a node's state to keep new work off it. What runs there goes on, except under `disable`
+//! and past a drain's deadline; on a node whose hardware failed, what cannot run twice.
+//!
+//! A hold that is set again keeps its first reason in front. Its end is the later of the two (none: it has no end), since
+//! nobody's hold is shortened by somebody else's; a deadline is the one that was said last.
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::{AuditAction, Hold, HoldKind, NodeId};
+use lattice_model::lifecycle::Event;
+use lattice_model::{Allocation, AuditAction, EndReason, Hold, HoldKind, Node, NodeId, NodeState, OnIsolation, Timestamp, When};
 
 /// Bytes of one reason, and of all reasons of one hold.
 const REASON_BYTES_MAX: usize = 256;
 const REASONS_BYTES_MAX: usize = 1024;
 
+/// When a hold ends by itself, and until when a drain waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub until: Option<When>,
+    pub deadline: Option<When>,
+}
+
 impl Ledger {
-    pub(super) fn set_hold(&mut self, step: &mut Step, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<Outcome, Refusal> {
-        if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
-            let why = format!("a hold's reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
-            return Err(Refusal::Malformed { why });
-        }
+    pub(super) fn set_hold(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        kind: HoldKind,
+        by: &str,
+        reason: &str,
+        ends: Ends,
+    ) -> Result<Outcome, Refusal> {
+        reason_is_well_formed(reason)?;
         let (at, revision) = (step.at, step.revision);
+        if ends.until.is_some() && !kind.may_end() {
+            return Err(Refusal::Malformed { why: format!("a {kind} has no end of its own: `{}` lifts it", kind.exit()) });
+        }
+        if ends.deadline.is_some() && kind != HoldKind::Drain {
+            return Err(Refusal::Malformed { why: format!("a {kind} has no deadline: a drain has") });
+        }
+        let (until, deadline) = (ends.until.map(|when| when.from(at)), ends.deadline.map(|when| when.from(at)));
+        if let Some(past) = until.filter(|until| *until <= at) {
+            return Err(Refusal::Malformed { why: format!("the {kind} would end at {past}, and that is past: it is {at}") });
+        }
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
-        let appended = match known.holds.iter().find(|h| h.kind == kind) {
-            // Said before: the answer was lost on its way, or somebody says the same.
-            Some(hold) if hold.reason.split("; ").any(|r| r == reason) => return Ok(Outcome::Done),
-            Some(hold) if hold.reason.len() + 2 + reason.len() > REASONS_BYTES_MAX => {
+        let before = known.hold(kind);
+        let mut next = match before {
+            Some(hold) => Hold {
+                // Whichever ends later.
+                until: hold.until.and_then(|was| until.map(|until| until.max(was))),
+                deadline: deadline.or(hold.deadline),
+                ..hold.clone()
+            },
+            None => Hold { kind, by: by.to_owned(), reason: reason.to_owned(), since: at, until, deadline },
+        };
+        // The first reason stays in front.
+        if !next.reason.split("; ").any(|r| r == reason) {
+            if next.reason.len() + 2 + reason.len() > REASONS_BYTES_MAX {
                 return Err(Refusal::TooMany { what: format!("reasons of the {kind} of node {id}"), most: REASONS_BYTES_MAX as u64 });
             }
-            Some(_) => true,
-            None => false,
-        };
+            next.reason = format!("{}; {reason}", next.reason);
+        }
+        // Said before: the answer was lost on its way, or somebody says the same.
+        if before == Some(&next) {
+            return Ok(Outcome::Done);
+        }
+        let is_new = before.is_none();
+        let times = [("until", next.until), ("deadline", next.deadline)];
+        let times: String = times.into_iter().filter_map(|(what, time)| Some(format!(", {what} {}", time?))).collect();
         if let Some(node) = self.node_mut(step, id) {
             match node.holds.iter_mut().find(|h| h.kind == kind) {
-                // The first reason stays in front.
-                Some(hold) => hold.reason = format!("{}; {reason}", hold.reason),
-                None => node.holds.push(Hold { kind, by: by.to_owned(), reason: reason.to_owned(), since: at }),
+                Some(hold) => *hold = next,
+                None => node.holds.push(next),
             }
-            if !appended {
+            if is_new {
                 node.hold_revision = revision;
             }
         }
         let about = Subject { allocation: None, node: Some(id) };
-        self.record(step, by, AuditAction::HoldSet, about, format!("{kind}: {reason}"));
+        self.record(step, by, AuditAction::HoldSet, about, format!("{kind}: {reason}{times}"));
+        if is_new {
+            self.begins(step, id, kind, by, reason)?;
+        }
         Ok(Outcome::Done)
     }
 
-    pub(super) fn lift_hold(&mut self, step: &mut Step, id: &NodeId, kind: HoldKind, by: &str) -> Result<Outcome, Refusal> {
+    /// What a new hold does besides keeping work off.
+    fn begins(&mut self, step: &mut Step, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<(), Refusal> {
+        match kind {
+            HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => Ok(()),
+            HoldKind::Drain => self.happens(step, id, Event::DrainSet, by, ""),
+            HoldKind::Disable => {
+                let why = format!("disabled by {by}: {reason}");
+                self.happens(step, id, Event::Disabled, by, &why)?;
+                let lost = EndReason::NodeLost { node: id.clone(), why };
+                self.end_all(step, id, &lost, by);
+                Ok(())
+            }
+            HoldKind::Failure => {
+                let why = format!("its hardware failed, says {by}: {reason}");
+                self.happens(step, id, Event::HardwareFailed, by, &why)?;
+                // Other work waits for evidence, as on any node that is Down; this cannot run twice whatever is begun.
+                let lost = EndReason::NodeLost { node: id.clone(), why };
+                self.end_live(step, id, &lost, by, |a| a.spec.on_isolation == OnIsolation::Stop);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lifts a hold; where `until` is given, only one that ends then.
+    pub(super) fn lift_hold(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        kind: HoldKind,
+        by: &str,
+        until: Option<Timestamp>,
+    ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
-        if !known.holds.iter().any(|h| h.kind == kind) {
+        let Some(hold) = known.hold(kind) else { return Ok(Outcome::Done) };
+        if until.is_some() && until != hold.until {
             return Ok(Outcome::Done);
+        }
+        // A refusal changes nothing, so the machine is asked first.
+        let event = match kind {
+            HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => None,
+            HoldKind::Drain => Some((Event::DrainLifted, format!("undrained by {by}"))),
+            HoldKind::Disable => Some((Event::Enabled, format!("enabled by {by}, and not heard since"))),
+            HoldKind::Failure => Some((Event::Enabled, format!("repaired, says {by}, and not heard since"))),
+        };
+        if let Some((event, _)) = &event {
+            self.may_happen(id, *event)?;
         }
         let revision = step.revision;
         if let Some(node) = self.node_mut(step, id) {
             node.holds.retain(|h| h.kind != kind);
             node.hold_revision = revision;
         }
-        self.record(step, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, kind.to_string());
+        let detail = until.map_or_else(|| kind.to_string(), |until| format!("{kind}: it was until {until}"));
+        self.record(step, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
+        if let Some((event, reason)) = event {
+            self.happens(step, id, event, by, &reason)?;
+        }
         Ok(Outcome::Done)
     }
+
+    /// The deadline of a drain is past: what still runs there is ended. A node that is not heard is left alone: nobody knows
+    /// whether its work would end, and it must not run twice.
+    pub(super) fn end_drained(&mut self, step: &mut Step, id: &NodeId, deadline: Timestamp) -> Outcome {
+        let said = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
+        if self.node(id).is_some_and(|node| said(node) && drain_is_over(node, step.at)) {
+            self.end_all(step, id, &EndReason::DrainDeadline { node: id.clone() }, "quorum");
+        }
+        Outcome::Done
+    }
+
+    /// Ends every live claim of the node for this reason.
+    fn end_all(&mut self, step: &mut Step, id: &NodeId, reason: &EndReason, actor: &str) {
+        self.end_live(step, id, reason, actor, |_| true);
+    }
+
+    /// Ends those of them that are wanted.
+    fn end_live(&mut self, step: &mut Step, id: &NodeId, reason: &EndReason, actor: &str, wanted: impl Fn(&Allocation) -> bool) {
+        let live = self.holdings(id).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
+        let live: Vec<_> = live.filter(|id| self.allocations.get(id).is_some_and(|a| wanted(a))).collect();
+        for allocation in live {
+            self.end(step, allocation, reason.clone(), actor);
+        }
+    }
+}
+
+pub(super) fn reason_is_well_formed(reason: &str) -> Result<(), Refusal> {
+    if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
+        let why = format!("a reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
+        return Err(Refusal::Malformed { why });
+    }
+    Ok(())
+}
+
+/// Whether work is to be ended on the node at `now`.
+pub(super) fn drain_is_over(node: &Node, now: Timestamp) -> bool {
+    let over = node.hold(HoldKind::Drain).and_then(|hold| hold.deadline).is_some_and(|deadline| deadline <= now);
+    over && node.state == NodeState::Draining
 }

@@ -14,11 +14,11 @@ fn release(name: &str, token: u64, user: Option<Principal>) -> Action {
 }
 
 fn hold(number: u8, kind: HoldKind, reason: &str) -> Action {
-    Action::SetHold { node: node(number), kind, by: "root".into(), reason: reason.into() }
+    Action::SetHold { node: node(number), kind, by: "root".into(), reason: reason.into(), until: None, deadline: None }
 }
 
 fn lift(number: u8, kind: HoldKind) -> Action {
-    Action::LiftHold { node: node(number), kind, by: "root".into() }
+    Action::LiftHold { node: node(number), kind, by: "root".into(), until: None }
 }
 
 fn token(result: Result<Outcome, Refusal>) -> u64 {

@@ -7,7 +7,7 @@
 use super::claims::ROLE_PREFIX;
 use super::{Ledger, OLD_SCHEDULER_LEASE, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::{AuditAction, NodeId, NodeState, Principal, Revision};
+use lattice_model::{AuditAction, NodeId, Principal, Revision};
 use serde::{Deserialize, Serialize};
 
 /// Leases at most, and of one user.
@@ -169,7 +169,7 @@ impl Ledger {
         if let Err(refusal) = self.held_back(holder) {
             return Some(refusal.to_string());
         }
-        (node.state == NodeState::Down).then(|| format!("its holder is Down: {}", node.state_reason))
+        node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
     /// Refused while a hold keeps new work off the node.

@@ -6,18 +6,40 @@
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::{AllocationSpec, AuditAction, Connectivity};
+use lattice_model::{AllocationSpec, AuditAction, Connectivity, EntryLaunch, HoldKind, OnIsolation};
 
 /// The level of a cluster that has agreed on none: version 0.1's first commands.
 pub const LEVEL_FIRST: u32 = 1;
 /// The highest level that this program understands. 2: leases of users, holds, levels, tenants. 3: what nodes run is adopted
 /// after a recovery from a backup. 4: a report under a claim that another one followed is answered with its refusal. 5: gossip keys;
-/// vClusters, and a label of none is refused; interactive sessions; network domains, services, limits of the whole cluster.
-pub const LEVEL_KNOWN: u32 = 5;
+/// vClusters, and a label of none is refused; interactive sessions; network domains, services, limits of the whole cluster. 6: nodes drain, are disabled and
+/// booted, and holds end by themselves; run leases, fencing, nodes that are confirmed dead, that are silent and heard by others, or
+/// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
+/// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
+/// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly.
+pub const LEVEL_KNOWN: u32 = 6;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
+    if spec.on_isolation == OnIsolation::Stop || spec.constraints.conformance || spec.launch != EntryLaunch::default() {
+        return 6;
+    }
     if spec.session || spec.sensitive || spec.connectivity != Connectivity::default() { 5 } else { LEVEL_FIRST }
+}
+
+/// The level at which every member understands a hold: one that does not know its kind could not read it, and one that does
+/// not know its end (`ends`) would leave that out.
+pub fn level_of_hold(kind: HoldKind, ends: bool) -> u32 {
+    match kind {
+        HoldKind::Cordon | HoldKind::Quarantine if !ends => 2,
+        HoldKind::Cordon
+        | HoldKind::Quarantine
+        | HoldKind::Maintenance
+        | HoldKind::Drain
+        | HoldKind::Disable
+        | HoldKind::Failure
+        | HoldKind::Wipe => 6,
+    }
 }
 
 impl Ledger {

@@ -43,7 +43,7 @@ impl Ledger {
     }
 
     /// Nodes that are claimed for sensitive use.
-    fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
+    pub(super) fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
         let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && super::views::holds_nodes(a.state);
         self.allocations.values().filter(live).flat_map(|a| a.nodes()).collect()
     }

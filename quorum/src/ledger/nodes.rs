@@ -1,9 +1,10 @@
-//! Nodes: registration and standing.
+//! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
-use super::{Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
+use super::{Action, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
-use lattice_model::{AllocationId, AuditAction, EndReason, Epoch, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
+use lattice_model::lifecycle::{self, Event, Facts, Illegal};
+use lattice_model::{AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
 use std::sync::Arc;
 
 /// Bytes of an address at most.
@@ -50,14 +51,19 @@ impl Ledger {
             schedulable: new.schedulable,
             boot: new.boot,
             incarnation,
-            state: NodeState::Ready,
+            // Nothing is known of it: no hold stands.
+            state: Facts { draining: false, empty: true, disabled: false }.at_work(),
             state_reason: String::new(),
             state_since: step.at,
             unlimited: new.unlimited.clone(),
             features: new.features.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
+            through: self.carrier(new),
             home: String::new(),
+            conformance: None,
+            wipes: new.wipes && self.level >= 6,
+            wipe: None,
             hold_revision: step.revision,
             report_seq: 0,
             revision: step.revision,
@@ -72,6 +78,7 @@ impl Ledger {
 
     fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> Outcome {
         let rebooted = known.boot != new.boot;
+        let resized = known.size != new.size;
         // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
         let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
@@ -83,26 +90,30 @@ impl Ledger {
             self.lose_all_but(step, &new.node, &found, "its agent lost its memory, and found nothing of this work there");
         }
         let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
+        let facts = self.facts(known);
+        // It is never illegal to register.
+        let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
+        let moved_on = state != known.state;
         let stands = Node {
             leaving,
+            through: self.carrier(new),
             size: new.size,
             addresses: new.addresses.clone(),
             schedulable: new.schedulable,
             unlimited: new.unlimited.clone(),
             features: new.features.clone(),
+            wipes: new.wipes && self.level >= 6,
             boot: new.boot,
             incarnation,
-            state: NodeState::Ready,
-            state_reason: String::new(),
-            state_since: if known.state == NodeState::Ready { known.state_since } else { step.at },
+            state,
+            state_reason: if moved_on { String::new() } else { known.state_reason.clone() },
+            state_since: if moved_on { step.at } else { known.state_since },
             report_seq,
             ..known.clone()
         };
         if stands != *known {
-            let claim_matters = stands.state != known.state
-                || stands.features != known.features
-                || stands.size != known.size
-                || stands.schedulable != known.schedulable;
+            let claim_matters =
+                moved_on || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
             let moved = stands.addresses.mesh != known.addresses.mesh;
             let revision = step.revision;
             if let Some(node) = self.node_mut(step, &new.node) {
@@ -113,15 +124,28 @@ impl Ledger {
             }
         }
         step.changed.desired.insert(new.node.clone());
-        if !same_life {
+        if !same_life || (resized && self.level >= 6) {
             self.record_registration(step, new, incarnation);
+        }
+        // Members of the level before make no record of it.
+        if moved_on && self.level >= 6 {
+            let about = Subject { allocation: None, node: Some(&new.node) };
+            let detail = format!("{} -> {state}: it registered", known.state);
+            self.record(step, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
         }
         Outcome::Registered { incarnation, report_seq }
     }
 
+    /// Who carries its session, where somebody does. Members of the level before do not know of it.
+    fn carrier(&self, new: &Registration) -> Option<NodeId> {
+        new.through.clone().filter(|_| self.level >= 6)
+    }
+
     fn record_registration(&mut self, step: &mut Step, new: &Registration, incarnation: Incarnation) {
         let about = Subject { allocation: None, node: Some(&new.node) };
-        let detail = format!("incarnation {incarnation}, boot {}, {} cores", new.boot.short(), new.size.cores);
+        // Members of the level before say the cores alone.
+        let gpus = if self.level >= 6 && new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
+        let detail = format!("incarnation {incarnation}, boot {}, {} cores{gpus}", new.boot.short(), new.size.cores);
         self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
 
@@ -175,24 +199,138 @@ impl Ledger {
         self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && super::views::holds_nodes(a.state))
     }
 
+    /// What the leader's clocks say. A node that registered meanwhile is left alone, and so is one that cannot go there any more.
     pub(super) fn node_states(&mut self, step: &mut Step, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
         for standing in standings {
             let Some(known) = self.nodes.get(&standing.node) else { continue };
-            if known.incarnation != standing.incarnation || known.state == standing.state {
+            if known.incarnation != standing.incarnation {
                 continue;
             }
-            let detail = format!("{} -> {}: {}", known.state, standing.state, standing.reason);
-            let (at, revision): (Timestamp, _) = (step.at, step.revision);
-            if let Some(node) = self.node_mut(step, &standing.node) {
-                node.state = standing.state;
-                node.state_reason = if standing.state == NodeState::Ready { String::new() } else { standing.reason.clone() };
-                node.state_since = at;
-                node.hold_revision = revision;
+            if self.level < 6 {
+                // Members of the level before take the clocks' word as it is.
+                self.stands(step, &standing.node, standing.state, "quorum", &standing.reason);
+                continue;
             }
-            let about = Subject { allocation: None, node: Some(&standing.node) };
-            self.record(step, "quorum", AuditAction::NodeStateChanged, about, detail);
-            self.placing_may_go_on(step);
+            if (known.state, standing.state) == (NodeState::Degraded, NodeState::Degraded) {
+                self.still_degraded(step, &standing.node, &standing.reason);
+                continue;
+            }
+            let event = match standing.state {
+                NodeState::Ready => Event::Heard,
+                NodeState::Degraded => Event::Silent,
+                NodeState::Down => Event::GraceOver,
+                NodeState::Failed => Event::BootOver,
+                // No clock says these.
+                NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
+            };
+            self.clocked(step, &standing.node, event, &standing.reason);
         }
         Ok(Outcome::Done)
+    }
+
+    /// It stays where it is, for another reason than until now.
+    fn still_degraded(&mut self, step: &mut Step, id: &NodeId, reason: &str) {
+        if self.nodes.get(id).is_none_or(|known| known.state_reason == reason) {
+            return;
+        }
+        if let Some(node) = self.node_mut(step, id) {
+            reason.clone_into(&mut node.state_reason);
+        }
+        let about = Subject { allocation: None, node: Some(id) };
+        self.record(step, "quorum", AuditAction::NodeStateChanged, about, format!("{} as before: {reason}", NodeState::Degraded));
+    }
+
+    /// A node is being booted: an operator says it, or what provisions nodes.
+    pub(super) fn boot_node(&mut self, step: &mut Step, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+        super::holds::reason_is_well_formed(reason)?;
+        if self.node(id).is_none() {
+            return Err(Refusal::NoSuchNode { node: id.clone() });
+        }
+        self.happens(step, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
+        Ok(Outcome::Done)
+    }
+
+    /// What the leader's clock says is due at `now`, after `boot_ms` for a boot. By the clock that stamped them all: a jump of it
+    /// ends a hold early, or a boot, and an operator says either again.
+    pub fn nodes_due(&self, now: Timestamp, boot_ms: u64) -> Vec<Action> {
+        let mut due = Vec::new();
+        let mut late = Vec::new();
+        for node in self.nodes.values() {
+            for hold in &node.holds {
+                if let Some(until) = hold.until.filter(|until| *until <= now) {
+                    due.push(Action::LiftHold { node: node.id.clone(), kind: hold.kind, by: "quorum".to_owned(), until: Some(until) });
+                }
+            }
+            if let Some(deadline) = node.hold(HoldKind::Drain).and_then(|hold| hold.deadline)
+                && super::holds::drain_is_over(node, now)
+                && self.holdings(&node.id).iter().any(|h| self.is_live(h.allocation, h.epoch))
+            {
+                due.push(Action::EndDrained { node: node.id.clone(), deadline });
+            }
+            if node.state == NodeState::Booting && now.since_ms(node.state_since) >= boot_ms {
+                let reason = format!("it did not register under another boot id within {} s", boot_ms / 1000);
+                late.push(NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
+            }
+        }
+        due.extend((!late.is_empty()).then_some(Action::NodeStates(late)));
+        due
+    }
+
+    fn facts(&self, node: &Node) -> Facts {
+        Facts {
+            draining: node.hold(HoldKind::Drain).is_some(),
+            empty: self.holdings(&node.id).is_empty(),
+            disabled: node.out_of_service().is_some(),
+        }
+    }
+
+    pub(super) fn after(&self, id: &NodeId, event: Event) -> Result<NodeState, Illegal> {
+        // Who asks has found it.
+        let Some(node) = self.nodes.get(id) else { return Err(Illegal { state: NodeState::Down, event }) };
+        lifecycle::next(node.state, event, self.facts(node))
+    }
+
+    /// Refused where the event is not for a node that stands where this one does.
+    pub(super) fn may_happen(&self, id: &NodeId, event: Event) -> Result<(), Refusal> {
+        self.after(id, event).map(drop).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })
+    }
+
+    /// Somebody said that this happens to the node.
+    pub(super) fn happens(&mut self, step: &mut Step, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
+        let next = self.after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
+        self.stands(step, id, next, by, reason);
+        // It stays Down, for another reason.
+        if event == Event::Enabled
+            && let Some(node) = self.node_mut(step, id)
+        {
+            node.state_reason = node.out_of_service().map_or_else(|| reason.to_owned(), ToString::to_string);
+        }
+        Ok(())
+    }
+
+    /// What follows by itself, or was judged of an older state: nothing, where it cannot be any more.
+    pub(super) fn clocked(&mut self, step: &mut Step, id: &NodeId, event: Event, reason: &str) {
+        if let Ok(next) = self.after(id, event) {
+            self.stands(step, id, next, "quorum", reason);
+        }
+    }
+
+    fn stands(&mut self, step: &mut Step, id: &NodeId, next: NodeState, by: &str, reason: &str) {
+        let Some(known) = self.nodes.get(id).filter(|known| known.state != next) else { return };
+        let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let detail = format!("{} -> {next}{why}", known.state);
+        let (at, revision): (Timestamp, _) = (step.at, step.revision);
+        if let Some(node) = self.node_mut(step, id) {
+            node.state = next;
+            node.state_reason = match next {
+                // What keeps work off them is their hold.
+                NodeState::Ready | NodeState::Draining | NodeState::Drained => String::new(),
+                NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Failed => reason.to_owned(),
+            };
+            node.state_since = at;
+            node.hold_revision = revision;
+        }
+        self.record(step, by, AuditAction::NodeStateChanged, Subject { allocation: None, node: Some(id) }, detail);
+        self.placing_may_go_on(step);
     }
 }

@@ -4,17 +4,18 @@ use super::keyring::{CONFIGURED, Keyring, Secret};
 use super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::signing::SignedHead;
 use super::{
-    Access, AccessKind, Action, Applied, AuditHead, Command, DomainKey, Ledger, NodeStanding, OLD_SCHEDULER_LEASE, Outcome, QuotaChange,
-    Registration, SCHEDULER_LEASE, TenantChange, VClusterChange, scheduler_lease,
+    Access, AccessKind, Action, Applied, AuditHead, Command, DomainKey, Ledger, NodeStanding, NotifyWay, OLD_SCHEDULER_LEASE, Outcome,
+    QuotaChange, Registration, SCHEDULER_LEASE, TenantChange, VClusterChange, scheduler_lease,
 };
 use crate::history::ChangeSet;
 use crate::pack;
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
+use lattice_model::constraint::{LAUNCH_SHAPES, RUN_LEASE};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Claim, Connectivity, EndReason, Epoch, Exposed,
-    HoldKind, MemberId, Node, NodeId, NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant,
-    Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Claim, Connectivity, EndReason, EntryLaunch,
+    Epoch, Exposed, HoldKind, MemberId, Node, NodeId, NodeReport, NodeState, OnIsolation, ReportItem, RequeuePolicy, Resources, Revision,
+    SchedulerKind, Tenant, Timestamp, VCluster, VniPool, When,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,14 @@ enum Move {
         node: u8,
         kind: HoldKind,
         lift: bool,
+        /// In how many milliseconds it ends, or the drain's deadline is.
+        ends: Option<u64>,
+        reason: u8,
+    },
+    /// The leader's clock has looked.
+    Due,
+    Boot {
+        node: u8,
     },
     Level {
         level: u32,
@@ -111,6 +120,27 @@ enum Move {
     },
     Limits {
         sensitive: QuotaChange,
+    },
+    /// A node says what it is made of; or an operator accepts that, or the time to mend it is over.
+    Conform {
+        node: u8,
+        kernel: u8,
+        how: u8,
+    },
+    /// A node is to be wiped; or it says how that ended.
+    Wipe {
+        node: u8,
+        how: u8,
+    },
+    /// Others were told of what happened.
+    Notified {
+        upto: u64,
+    },
+    /// A silent node's leases are over, or somebody vouches for its death; or leases get another length.
+    Fence {
+        node: u8,
+        silent_ms: u64,
+        how: u8,
     },
     Expire {
         stale: bool,
@@ -146,18 +176,28 @@ fn a_move() -> impl Strategy<Value = Move> {
         3 => (id.clone(), 1..4u32, 0..3u8, 0..3u32, 1..3u32, prop::bool::weighted(0.15))
             .prop_map(|(id, nodes, requeue, max, owner, named)| Move::Submit { id, nodes, requeue, max, owner, named }),
         1 => (id.clone(), 0..3u32).prop_map(|(id, by)| Move::Cancel { id, by }),
-        20 => (id.clone(), prop::collection::vec(node.clone(), 1..4), prop::bool::weighted(0.3), 0..12u8)
+        24 => (id.clone(), prop::collection::vec(node.clone(), 1..4), prop::bool::weighted(0.3), 0..12u8)
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
         10 => (node.clone(), id, 0..12u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
-        1 => (node.clone(), 0..3u8, any::<bool>()).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
+        // Mostly heard again.
+        2 => (node.clone(), prop_oneof![3 => Just(0u8), 2 => 1..4u8], prop::bool::weighted(0.3)).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
         6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)], prop::bool::weighted(0.3))
             .prop_map(|(holder, old, user, named)| Move::Lease { holder, old, user, named }),
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
-        1 => (node, prop_oneof![Just(HoldKind::Cordon), Just(HoldKind::Quarantine)], prop::bool::weighted(0.85))
-            .prop_map(|(node, kind, lift)| Move::Hold { node, kind, lift }),
+        2 => (
+            node.clone(),
+            // A drain is what most depends on.
+            prop_oneof![Just(HoldKind::Drain), prop::sample::select(HoldKind::ALL.to_vec())],
+            prop::bool::weighted(0.8),
+            prop_oneof![2 => Just(None), 1 => (1..100u64).prop_map(Some)],
+            0..3u8,
+        )
+            .prop_map(|(node, kind, lift, ends, reason)| Move::Hold { node, kind, lift, ends, reason }),
+        2 => Just(Move::Due),
+        1 => node.prop_map(|node| Move::Boot { node }),
         1 => (0..=super::LEVEL_KNOWN).prop_map(|level| Move::Level { level }),
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => (prop::collection::vec(node_again, 0..2), prop::bool::weighted(0.2), prop::bool::weighted(0.4))
@@ -168,6 +208,10 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (999..1004u32, 1..6u32, 0..60u64).prop_map(|(start, size, grace)| Move::Pool { start, size, grace }),
         4 => prop_oneof![3 => Just(None), 1 => (0..60u64).prop_map(Some)].prop_map(|grace| Move::Domains { grace }),
         1 => a_quota().prop_map(|sensitive| Move::Limits { sensitive }),
+        1 => (0..NODES, 0..3u8, 0..8u8).prop_map(|(node, kernel, how)| Move::Conform { node, kernel, how }),
+        1 => (0..NODES, 0..12u8).prop_map(|(node, how)| Move::Wipe { node, how }),
+        1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),
+        1 => (0..NODES, prop_oneof![Just(200_000u64), 0..9000u64], 0..4u8).prop_map(|(node, silent_ms, how)| Move::Fence { node, silent_ms, how }),
         1 => prop_oneof![
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
             (0..2u64, 0..3u8).prop_map(|(member, key)| Move::Key { member, key }),
@@ -198,7 +242,19 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let expose = (number % 3 == 0).then(|| port(80)).into_iter().collect();
             let connectivity = Connectivity { network_domain, expose };
             let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
-            let spec = AllocationSpec { share, tenant, vcluster, session, connectivity, sensitive, ..spec(nodes, policy, max) };
+            let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
+            let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
+            let spec = AllocationSpec {
+                share,
+                tenant,
+                vcluster,
+                session,
+                connectivity,
+                sensitive,
+                on_isolation,
+                launch,
+                ..spec(nodes, policy, max)
+            };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
         Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
@@ -235,10 +291,21 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             })
         }
         Move::Register { node: number, boot, memory, new_life } => {
+            // One that is being booted comes back booted.
+            let away = ledger.node(&node(number)).filter(|n| matches!(n.state, NodeState::Booting | NodeState::Failed));
+            let boot = away.map_or(boot, |n| 3 - n.boot.0.as_u128());
             let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
-            let found = (!memory && boot % 2 == 0).then_some(found);
-            Action::Register(Registration { found, ..registration(number, boot, if memory { known } else { 0 }, new_life) })
+            let found = (!memory && boot == 2).then_some(found);
+            // One of them is of an older version.
+            let features = if number == 3 { vec![] } else { vec![LAUNCH_SHAPES.to_owned(), RUN_LEASE.to_owned()] };
+            let wipes = number != 3;
+            Action::Register(Registration {
+                found,
+                features,
+                wipes,
+                ..registration(number, boot, if memory { known } else { 0 }, new_life)
+            })
         }
         Move::Report { node: number, id: of, item, old_epoch, skip } => {
             let known = ledger.node(&node(number));
@@ -263,7 +330,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::State { node: number, state, stale } => {
             let mut incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
             incarnation.0 -= u64::from(stale && incarnation.0 > 0);
-            let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down][usize::from(state)];
+            let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down, NodeState::Failed][usize::from(state)];
             Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
         }
         Move::Lease { holder, user: None, named: true, .. } => {
@@ -280,9 +347,28 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let token = lease.map_or(0, |l| l.token) + u64::from(stale);
             Action::RevokeLease { name: SCHEDULER_LEASE.into(), token: Some(token), by: "root".into() }
         }
-        Move::Hold { node: number, kind, lift: true } => Action::LiftHold { node: node(number), kind, by: "root".into() },
-        Move::Hold { node: number, kind, lift: false } => {
-            Action::SetHold { node: node(number), kind, by: "root".into(), reason: "fan".into() }
+        Move::Hold { node: number, kind, lift: true, reason, .. } => {
+            // Mostly one that stands.
+            let stands = ledger.node(&node(number)).and_then(|n| n.holds.first()).filter(|_| reason > 0);
+            Action::LiftHold { node: node(number), kind: stands.map_or(kind, |hold| hold.kind), by: "root".into(), until: None }
+        }
+        Move::Hold { node: number, kind, lift: false, ends, reason } => {
+            let reason = format!("reason {reason}");
+            let (until, deadline) = (ends.filter(|_| kind.may_end()), ends.filter(|_| kind == HoldKind::Drain));
+            let (until, deadline) = (until.map(When::AfterMs), deadline.map(When::AfterMs));
+            Action::SetHold { node: node(number), kind, by: "root".into(), reason, until, deadline }
+        }
+        Move::Due => {
+            // A minute is short for a boot.
+            let now = Timestamp(ledger.revision().0 * 20);
+            let due = ledger.nodes_due(now, 60).into_iter().next();
+            due.unwrap_or_else(|| Action::EndDrained { node: node(0), deadline: now })
+        }
+        Move::Boot { node: number } => {
+            // Mostly one that may be.
+            let may = ledger.nodes().find(|n| matches!(n.state, NodeState::Down | NodeState::Drained) && n.out_of_service().is_none());
+            let booted = may.map_or(node(number), |n| n.id.clone());
+            Action::BootNode { node: booted, by: "root".into(), reason: "x".into() }
         }
         Move::Level { level } => Action::RaiseLevel { level },
         Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
@@ -321,6 +407,30 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Domains { grace: Some(grace_ms) } => {
             Action::SetDomainGrace { domain: (TENANT.into(), "a".into()), grace_ms, by: "root".into() }
         }
+        Move::Fence { node: number, how: 0, .. } => Action::ConfirmDead { node: node(number), by: "root".into(), reason: "x".into() },
+        Move::Fence { silent_ms: ms, how: 1, .. } => Action::SetRunLease { ms },
+        Move::Fence { node: number, silent_ms, .. } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            Action::Fence { node: node(number), incarnation, silent_ms }
+        }
+        Move::Conform { node: number, how: 0, .. } => Action::AcceptDrift { node: node(number), by: "root".into(), reason: "x".into() },
+        Move::Conform { node: number, how: 1, .. } => {
+            let drift = ledger.node(&node(number)).and_then(|n| n.conformance.as_ref()).and_then(|c| c.drift.as_ref());
+            Action::DriftOver { node: node(number), since: drift.map_or(Timestamp(0), |drift| drift.since) }
+        }
+        Move::Conform { node: number, kernel, .. } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            let components = [("kernel".to_owned(), format!("6.{kernel}"))].into();
+            Action::Conforms { node: node(number), incarnation, components }
+        }
+        Move::Wipe { node: number, how: how @ 0..=1 } => {
+            Action::Wipe { node: node(number), by: "root".into(), reason: "x".into(), force: how == 0 }
+        }
+        Move::Wipe { node: number, how } => {
+            let order = ledger.node(&node(number)).and_then(|n| n.wipe.as_ref()).map_or(0, |wipe| wipe.order);
+            Action::Wiped { node: node(number), order, failed: (how == 3).then(|| "disk".to_owned()) }
+        }
+        Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),
@@ -396,6 +506,20 @@ fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
             let key = ledger.allocation(held.allocation).and_then(|a| super::domain_of(&a.spec));
             assert_eq!(held.vni.and_then(|vni| numbers.get(&vni).copied()), key.as_ref(), "{held:?}");
         }
+    }
+}
+
+/// What must not run twice was known to be over everywhere when it was claimed anew; what is fenced is no claim that stands.
+fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, claimed: Option<&Allocation>, after: &Ledger) {
+    if let Some(claimed) = claimed.filter(|a| a.spec.on_isolation == OnIsolation::Stop) {
+        let open = before.nodes().flat_map(|n| before.holdings(&n.id)).filter(|h| h.allocation == claimed.id && !h.fenced);
+        assert_eq!(open.count(), 0, "{claimed:?}");
+        assert!(
+            claimed.nodes().all(|n| after.holdings(n).iter().all(|h| h.allocation != claimed.id || h.fenced || h.run_lease_ms.is_some()))
+        );
+    }
+    for known in after.nodes() {
+        assert!(after.holdings(&known.id).iter().all(|h| !h.fenced || !after.is_live(h.allocation, h.epoch)), "{known:?}");
     }
 }
 
@@ -486,6 +610,31 @@ fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &
     }
 }
 
+/// A node stands where its holds and what is on it say; nothing is placed under a hold; the first reason stays in front.
+fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Option<&Allocation>) {
+    for known in after.nodes() {
+        let (draining, empty) = (known.hold(HoldKind::Drain).is_some(), after.holdings(&known.id).is_empty());
+        let disabled = known.out_of_service().is_some();
+        match known.state {
+            NodeState::Ready => assert!(!draining && !disabled, "{known:?}"),
+            NodeState::Draining => assert!(draining && !empty && !disabled, "{known:?}"),
+            NodeState::Drained => assert!(draining && empty && !disabled, "{known:?}"),
+            NodeState::Down => {}
+            NodeState::Degraded | NodeState::Booting | NodeState::Failed => assert!(!disabled, "{known:?}"),
+        }
+        for hold in before.node(&known.id).iter().flat_map(|was| &was.holds) {
+            let now = known.hold(hold.kind).filter(|now| now.since == hold.since);
+            assert!(now.is_none_or(|now| now.reason.starts_with(&hold.reason) && now.by == hold.by), "{hold:?} {now:?}");
+            // Nobody's hold is shortened by somebody else's.
+            assert!(now.is_none_or(|now| now.until.is_none() || now.until >= hold.until && hold.until.is_some()), "{hold:?} {now:?}");
+        }
+    }
+    for node in claimed.iter().flat_map(|a| a.nodes()) {
+        let known = before.node(node).unwrap();
+        assert!(known.holds.is_empty() && known.state == NodeState::Ready, "{known:?} was claimed");
+    }
+}
+
 /// Whoever watches hears of everything that is different.
 fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied) {
     for allocation in after.allocations() {
@@ -500,7 +649,13 @@ fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied
             assert!(applied.changed.nodes.contains(&known.id), "{known:?}");
             assert_eq!(known.revision, after.revision);
         }
-        if before.desired(&known.id).shares != after.desired(&known.id).shares {
+        let asked = |ledger: &Ledger| (ledger.desired(&known.id).shares, ledger.desired(&known.id).wipe);
+        if asked(before) != asked(after) {
+            assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
+        }
+        // What is no longer leaving is no news to the node that said so.
+        let (was, leaving) = (before.desired(&known.id).leaving, after.desired(&known.id).leaving);
+        if leaving.iter().any(|claim| !was.contains(claim)) {
             assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
         }
     }
@@ -540,6 +695,7 @@ fn play(moves: &[Move]) -> History {
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
         .chain([Move::Level { level: super::LEVEL_KNOWN }, Move::Lease { holder: 0, old: false, user: None, named: false }])
+        .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
         .collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
         // Two commands share an entry.
@@ -558,7 +714,9 @@ fn play(moves: &[Move]) -> History {
             Action::Claim(claim) if applied.result.is_ok() => ledger.allocation(claim.allocation),
             _ => None,
         };
+        invariant_holds_hold(&before, &ledger, claimed.map(|a| &**a));
         invariant_sessions_are_of_what_runs(&ledger);
+        invariant_what_stops_is_claimed_when_it_is_over(&before, claimed.map(|a| &**a), &ledger);
         invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
         invariant_each_domain_has_a_number_of_its_own(&ledger);
         invariant_services_are_of_what_runs(&ledger);
@@ -739,10 +897,17 @@ fn histories_are_not_idle() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let moves = prop::collection::vec(a_move(), 120);
-    let histories: Vec<History> = (0..20).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let histories: Vec<History> = (0..30).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
     let claims: usize = histories.iter().map(|history| history.claims).sum();
-    assert!(claims > 60, "{claims} claims in 20 histories exercise little");
+    assert!(claims > 60, "{claims} claims in 30 histories exercise little");
     let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
     let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
-    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 20 histories exercise little");
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 30 histories exercise little");
+    let states = |state: NodeState| {
+        let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
+        histories.iter().flat_map(|history| &history.states).filter(stands).count()
+    };
+    for state in NodeState::ALL {
+        assert!(states(state) > 3, "{state} in {} states of 30 histories exercises little", states(state));
+    }
 }

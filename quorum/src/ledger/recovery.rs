@@ -9,9 +9,10 @@
 
 use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
 use crate::wire::{Conflict, HeldShare, Refusal};
+use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, Epoch, Generation, Incarnation, NodeId, NodeState,
-    ReportItem, Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, Epoch, Generation, Incarnation, NodeId, ReportItem,
+    Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -56,9 +57,10 @@ impl Ledger {
         self.level = self.level.max(LEVEL);
         // Whoever held one holds it no longer: the next token is higher.
         self.leases.clear();
-        for node in self.nodes.values_mut() {
-            let node = Arc::make_mut(node);
-            node.state = NodeState::Degraded;
+        let stands = self.nodes.keys().filter_map(|id| Some((id.clone(), self.after(id, Event::QuorumRecovered).ok()?)));
+        for (id, state) in stands.collect::<Vec<_>>() {
+            let Some(node) = self.nodes.get_mut(&id).map(Arc::make_mut) else { continue };
+            node.state = state;
             "not heard of since the quorum was recovered".clone_into(&mut node.state_reason);
             (node.state_since, node.hold_revision, node.revision) = (at, revision, revision);
         }
@@ -92,7 +94,7 @@ impl Ledger {
 
     /// Awaited nodes that may be running work now.
     fn waited_for<'a>(&'a self, recovery: &'a Recovery) -> impl Iterator<Item = &'a NodeId> {
-        recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| n.state != NodeState::Down))
+        recovery.awaited.iter().filter(|id| self.nodes.get(*id).is_some_and(|n| !n.state.is_away()))
     }
 
     /// Nodes that may be running what waited in the backup.
@@ -173,6 +175,12 @@ impl Ledger {
             }
         }
         self.show_leaving(step, node);
+        // Where a drain stands, the node is Drained or not by what there is now.
+        let others = held.iter().flat_map(|h| h.share.nodes.iter().map(|(other, _)| other));
+        for id in std::iter::once(node).chain(others) {
+            self.clocked(step, id, Event::ShareFound, "");
+            self.clocked(step, id, Event::LastShareGone, "");
+        }
         step.changed.desired.insert(node.clone());
         step.changed.nodes.insert(node.clone());
         self.placing_may_go_on(step);
@@ -198,7 +206,8 @@ impl Ledger {
     fn take_up(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        let holding = Holding { allocation: id, epoch, resources: share.resources, vni: share.vni };
+        let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
+        let holding = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
         self.holdings.entry(node.clone()).or_default().push(holding);
         let known = self.allocations.get(&id);
         let newer = known.is_none_or(|a| a.epoch < epoch && !a.state.is_terminal());
@@ -261,7 +270,8 @@ impl Ledger {
         for other in others {
             let holdings = self.holdings.entry(other.node).or_default();
             if !holdings.iter().any(|h| (h.allocation, h.epoch) == (id, epoch)) {
-                holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni: share.vni });
+                let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
+                holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false });
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());

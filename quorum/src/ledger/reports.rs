@@ -2,6 +2,7 @@
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
+use lattice_model::lifecycle::Event;
 use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase};
 
 /// The prologue that fails for this time ends the allocation.
@@ -109,7 +110,10 @@ impl Ledger {
         }
         match reason {
             // Any of its nodes can know these.
-            EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } => {}
+            EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
+            }
+            // The quorum's own.
+            EndReason::DrainDeadline { .. } => return,
             // Only where the entry point ran is it known how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -147,8 +151,11 @@ impl Ledger {
             self.end(step, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));
         }
         self.show_leaving(step, node);
-        let about = Subject { allocation: Some(id), node: Some(node) };
-        self.record(step, &format!("node:{node}"), AuditAction::ShareReleased, about, format!("epoch {epoch}"));
+        let (about, actor) = (Subject { allocation: Some(id), node: Some(node) }, format!("node:{node}"));
+        self.record(step, &actor, AuditAction::ShareReleased, about, format!("epoch {epoch}"));
+        if self.holdings(node).is_empty() {
+            self.clocked(step, node, Event::LastShareGone, "");
+        }
     }
 }
 
@@ -158,10 +165,15 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
         EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
         EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
+        // In the words in which the quorum says it itself: agents of the version before read them, and do not know the reason.
+        EndReason::RunLeaseLapsed { .. } => {
+            EndReason::NodeLost { node: node.clone(), why: "its run lease lapsed, and its shim ended the work".to_owned() }
+        }
         EndReason::Exited { code } => EndReason::Exited { code: *code },
         EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
         EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
         EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
+        EndReason::DrainDeadline { .. } => EndReason::DrainDeadline { node: node.clone() },
         EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
     }
 }

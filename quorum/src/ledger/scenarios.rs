@@ -47,6 +47,8 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         unlimited: vec![],
         features: vec![],
         found: None,
+        through: None,
+        wipes: false,
     }
 }
 
@@ -488,4 +490,27 @@ fn the_oldest_ended_allocations_are_forgotten() {
     }
     assert_eq!(s.ledger.allocations().count() as u128, most);
     assert!(s.ledger.allocation(id(2)).is_none() && s.ledger.allocation(id(3)).is_some());
+}
+
+#[test]
+fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
+    for level in [5, LEVEL_KNOWN] {
+        let mut s = Story::at_level(1, level);
+        let asked = |gpus| Resources { cores: 2, memory_bytes: 8, gpus };
+        for (number, gpus) in [(1, 1), (2, 1), (3, 0), (4, 1)] {
+            let spec = AllocationSpec { share: Some(asked(gpus)), ..spec(1, RequeuePolicy::Never, 0) };
+            s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+        }
+        let of = |gpus, size: &Resources| share_of(&asked(gpus), size);
+        s.claimed_share(1, 0, of(1, &SIZE));
+        s.claimed_share(2, 0, of(1, &SIZE));
+        let smaller = Resources { gpus: 1, ..SIZE };
+        let records = s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
+        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPUs")), level == LEVEL_KNOWN, "{records:?}");
+        let refused = s.claim_share(4, 0, of(1, &smaller)).unwrap_err();
+        assert!(refused.to_string().contains("1 GPUs are wanted, 0 free"), "{refused}");
+        // Members of the level before count otherwise.
+        assert_eq!(s.claim_share(3, 0, of(0, &smaller)).is_ok(), level == LEVEL_KNOWN);
+        assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());
+    }
 }

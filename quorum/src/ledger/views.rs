@@ -86,7 +86,8 @@ impl Ledger {
     /// Everything that `node` is to do.
     pub fn desired(&self, node: &NodeId) -> DesiredList {
         let mut shares: Vec<DesiredShare> = Vec::new();
-        for held in self.holdings(node).iter().filter(|h| self.is_live(h.allocation, h.epoch)) {
+        let (live, over): (Vec<_>, Vec<_>) = self.holdings(node).iter().partition(|h| self.is_live(h.allocation, h.epoch));
+        for held in live {
             let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
             let mesh = |id: &NodeId| self.nodes.get(id).map(|n| n.addresses.mesh.clone()).unwrap_or_default();
             shares.push(DesiredShare {
@@ -99,10 +100,12 @@ impl Ledger {
                 spec: allocation.spec.clone(),
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,
+                run_lease_ms: held.run_lease_ms,
             });
         }
         shares.sort_by_key(|s| s.allocation);
-        DesiredList { generation: self.generation, revision: self.revision, shares }
+        let leaving = over.iter().map(|h| (h.allocation, h.epoch)).collect();
+        DesiredList { generation: self.generation, revision: self.revision, shares, wipe: self.wipe_due(node), leaving }
     }
 
     /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.

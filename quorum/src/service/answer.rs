@@ -14,7 +14,7 @@ use crate::proposer::Unserved;
 use crate::roster::Roster;
 use crate::rotation;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
-use lattice_model::{Allocation, MemberId, Revision};
+use lattice_model::{Allocation, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) enum Forward {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Forwarded {
     Proposed(Vec<Result<(Outcome, Revision), Refusal>>),
-    Answered(Result<Answer, Refusal>),
+    Answered(Box<Result<Answer, Refusal>>),
     Unserved(String),
 }
 
@@ -81,6 +81,10 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::RevokeLease { .. }
         | Request::SetHold { .. }
         | Request::LiftHold { .. }
+        | Request::BootNode { .. }
+        | Request::ConfirmDead { .. }
+        | Request::AcceptDrift { .. }
+        | Request::Wipe { .. }
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
         | Request::ListTenants
@@ -109,7 +113,8 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
 }
 
 /// Answers an agent.
-pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) -> Result<Answer, Refusal> {
+    let mut newcomer = None;
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
         Request::StateHash => return state_hash(core).await,
@@ -140,7 +145,10 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
             return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
         }
         Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
-        Request::Submit { id, spec, owner, claim } => (Action::Submit { id, spec, owner, claim }, 0),
+        Request::Submit { id, spec, owner, claim, life } => {
+            newcomer = life.map(|life| Newcomer::new(caller, life, claim.as_ref()));
+            (Action::Submit { id, spec, owner, claim }, 0)
+        }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
@@ -151,8 +159,12 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         }
         Request::ReleaseLease { name, token, user } => (Action::ReleaseLease { name, token, user }, 0),
         Request::RevokeLease { name, token, by } => (Action::RevokeLease { name, token, by }, 0),
-        Request::SetHold { node, kind, by, reason } => (Action::SetHold { node, kind, by, reason }, 0),
-        Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by }, 0),
+        Request::SetHold { node, kind, by, reason, until, deadline } => (Action::SetHold { node, kind, by, reason, until, deadline }, 0),
+        Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by, until: None }, 0),
+        Request::BootNode { node, by, reason } => (Action::BootNode { node, by, reason }, 0),
+        Request::ConfirmDead { node, by, reason } => (Action::ConfirmDead { node, by, reason }, 0),
+        Request::AcceptDrift { node, by, reason } => (Action::AcceptDrift { node, by, reason }, 0),
+        Request::Wipe { node, by, reason, force } => (Action::Wipe { node, by, reason, force }, 0),
         Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
         Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
         Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
@@ -166,6 +178,9 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
+    if let Some(newcomer) = newcomer {
+        return Ok(Answer::Submitted { revision, desired: newcomer.desired(core) });
+    }
     Ok(match outcome {
         Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
         Outcome::Unheeded(refusal) => return Err(refusal),
@@ -173,6 +188,27 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request) -> Result<Answer,
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
     })
+}
+
+/// Who submits, where its own node may be the one that is to begin.
+struct Newcomer {
+    /// With the life in which it is to begin.
+    here: Option<(NodeId, Incarnation)>,
+}
+
+impl Newcomer {
+    fn new(caller: &Caller, life: Incarnation, claim: Option<&Claim>) -> Self {
+        let claimed = claim.into_iter().flat_map(|claim| &claim.shares).find(|share| share.node.as_str() == caller.name);
+        Self { here: claimed.map(|share| (share.node.clone(), life)) }
+    }
+
+    /// What it is to do. The member that has its session tells it the same, one message between members later.
+    fn desired(&self, core: &Core) -> Option<DesiredList> {
+        let (node, life) = self.here.as_ref().filter(|_| core.leads())?;
+        let ledger = core.agreed.ledger();
+        let stands = ledger.node(node).is_some_and(|n| n.incarnation == *life) && !ledger.awaits(node);
+        stands.then(|| ledger.desired(node))
+    }
 }
 
 /// Proposes commands in this order, here or through the leader.
@@ -191,7 +227,7 @@ async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal
     match leader_elsewhere(core) {
         None => answer_here(core, request).await,
         Some(leader) => match pass_on(core, leader, &Forward::Answer(request)).await.map_err(unserved)? {
-            Forwarded::Answered(answer) => answer,
+            Forwarded::Answered(answer) => *answer,
             Forwarded::Unserved(why) => Err(Refusal::Unavailable { why }),
             Forwarded::Proposed(_) => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
         },
@@ -205,7 +241,7 @@ pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
             Ok(results) => Forwarded::Proposed(results),
             Err(why) => Forwarded::Unserved(unserved(why).to_string()),
         },
-        Forward::Answer(request) => Forwarded::Answered(answer_here(core, request).await),
+        Forward::Answer(request) => Forwarded::Answered(Box::new(answer_here(core, request).await)),
     }
 }
 
@@ -274,6 +310,10 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RevokeLease { .. }
         | Request::SetHold { .. }
         | Request::LiftHold { .. }
+        | Request::BootNode { .. }
+        | Request::ConfirmDead { .. }
+        | Request::AcceptDrift { .. }
+        | Request::Wipe { .. }
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
         | Request::RotateKeys { .. }
@@ -424,5 +464,6 @@ fn status(core: &Core) -> QuorumStatus {
         refused: core.credentials.refused().told(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),
+        notified: core.notify.standing(&ledger),
     }
 }

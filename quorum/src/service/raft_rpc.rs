@@ -5,12 +5,13 @@ use crate::hearts::Heard;
 use crate::identity::{Caller, Role};
 use crate::member::Core;
 use crate::membership;
-use crate::network::GENERATION_HEADER;
+use crate::network::{GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
 use crate::store::room::Lack;
-use crate::wire::{AuditPageRequest, HeartbeatSummary, HeldKeys, RosterQuestion};
+use crate::wire::{AuditPageRequest, HeartbeatSummary, HeldKeys, NodeHealth, RosterQuestion, SummaryAnswer};
+use crate::witnesses::WORDS_MAX;
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
 use openraft::error::RaftError;
@@ -157,13 +158,28 @@ impl Raft for RaftService {
         self.core.levels.told(summary.from.0, summary.level);
         self.core.certificate_ends.told(summary.from.0, summary.certificate_until);
         let mut keys: HashMap<_, _> = summary.keys.into_iter().collect();
+        let mut health: HashMap<_, _> = summary.health.into_iter().collect();
         for (node, incarnation, ago_ms) in summary.heard {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             let keys = keys.remove(&node).map(HeldKeys::bounded);
-            self.core.hearts.heard(node, Heard { incarnation, at, keys });
+            let health = health.remove(&node).map(NodeHealth::bounded);
+            self.core.hearts.heard(node, Heard { incarnation, at, keys, health });
         }
         self.core.shortages.told(summary.from.0, summary.shortage);
-        Ok(Response::new(pack(&self.core.shortages())?))
+        for (node, by) in summary.words.into_iter().take(WORDS_MAX) {
+            self.core.witnesses.said(&by, vec![node]);
+        }
+        // What this answers extends run leases: it is this member's to say only while it leads.
+        self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
+        let shortages = self.core.shortages();
+        let mut answer = Response::new(if summary.asks {
+            pack(&SummaryAnswer { shortages, silent: self.core.silent.borrow().clone() })?
+        } else {
+            pack(&shortages)?
+        });
+        let revision = self.core.agreed.ledger().revision();
+        answer.metadata_mut().insert(REVISION_HEADER, revision.0.into());
+        Ok(answer)
     }
 
     async fn roster(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {

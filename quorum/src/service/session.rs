@@ -16,9 +16,12 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::roster::Roster;
-use crate::wire::{Down, HeldKeys, Refusal, Up};
+use crate::wire::{Down, HeldKeys, NodeHealth, Refusal, Up, cut};
+use crate::witnesses::Witness;
 use lattice_api::v1::Packed;
-use lattice_model::{DesiredShare, Incarnation, NodeId, NodeReport, Revision};
+use lattice_model::conformance::Components;
+use lattice_model::{DesiredList, Incarnation, NodeId, NodeReport, Revision};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
@@ -29,6 +32,12 @@ use tonic::{Status, Streaming};
 const DOWN_QUEUE: usize = 64;
 /// Reports that are committed together.
 const REPORTS_MAX: usize = 64;
+/// Heartbeats that the leader does not know yet, at most; of more, the oldest are not acknowledged.
+const BEATS_MAX: usize = 16;
+/// The level from which on members know what can be wiped.
+const WIPES_LEVEL: u32 = 6;
+/// Bytes of why a wipe was in vain that go into the log.
+const WIPE_WHY_BYTES_MAX: usize = 512;
 /// Reports that wait for room on the leader's disk, at most.
 const WAITING_MAX: usize = 4096;
 /// Between two tries to commit them.
@@ -116,6 +125,13 @@ async fn next(up: &mut Streaming<Packed>) -> Result<Up, Ended> {
     }
 }
 
+async fn question(witness: &mut Option<Witness>) -> Vec<NodeId> {
+    match witness {
+        Some(witness) => witness.question().await,
+        None => std::future::pending().await,
+    }
+}
+
 struct Session<'a> {
     core: &'a Arc<Core>,
     down: &'a DownLink,
@@ -127,14 +143,20 @@ struct Session<'a> {
     rosters: watch::Receiver<Arc<Roster>>,
     /// Up to when the leader knows what was heard here.
     known: watch::Receiver<Instant>,
-    /// The last heartbeat that the leader does not know yet.
-    beat: Option<(u64, Instant)>,
-    /// What was last sent.
-    sent: Option<Vec<DesiredShare>>,
+    /// The newest heartbeats that the leader does not know yet.
+    beats: VecDeque<(u64, Instant)>,
+    /// What was last sent, but for its revision: a claim that came and went between two looks is told by what is leaving alone.
+    sent: Option<DesiredList>,
+    /// What the node's software and firmware are, as its agent said last in this session.
+    conformance: Option<Components>,
+    /// How it is registered again once that it can be wiped may be written down: it said so below level 6, perhaps.
+    wipes: Option<Registration>,
     /// Whether the agent takes gossip keys.
     takes_keys: bool,
     /// The revision of the gossip keys that were last sent.
     sent_keys: Option<Revision>,
+    /// What the agent is asked of other nodes, where it answers.
+    witness: Option<Witness>,
     /// Reports that wait for room on the leader's disk.
     waiting: Vec<NodeReport>,
     /// When they are tried again.
@@ -143,7 +165,23 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn register(core: &'a Arc<Core>, caller: &Caller, up: Up, down: &'a DownLink) -> Result<Self, Ended> {
-        let Up::Register { node, boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found, keys } = up else {
+        let Up::Register {
+            node,
+            boot,
+            size,
+            addresses,
+            schedulable,
+            incarnation,
+            new_life,
+            unlimited,
+            features,
+            found,
+            keys,
+            hears,
+            through,
+            wipes,
+        } = up
+        else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
         };
         if node.as_str() != caller.name {
@@ -151,8 +189,21 @@ impl<'a> Session<'a> {
             core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        let registration =
-            Registration { node: node.clone(), boot, size, addresses, schedulable, incarnation, new_life, unlimited, features, found };
+        let registration = Registration {
+            node: node.clone(),
+            boot,
+            size,
+            addresses,
+            schedulable,
+            incarnation,
+            new_life,
+            unlimited,
+            features,
+            found,
+            through,
+            wipes,
+        };
+        let again = registration.wipes.then(|| Registration { new_life: false, found: None, ..registration.clone() });
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
@@ -170,7 +221,8 @@ impl<'a> Session<'a> {
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
         let takes_keys = keys.is_some();
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded) });
+        let witness = hears.then(|| core.witnesses.attend(node.clone()));
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health: None });
         let mut session = Self {
             core,
             down,
@@ -179,10 +231,13 @@ impl<'a> Session<'a> {
             changed,
             rosters,
             known: core.hearts.known(),
-            beat: None,
+            beats: VecDeque::new(),
             sent: None,
+            conformance: None,
+            wipes: again.map(|again| Registration { incarnation, ..again }),
             takes_keys,
             sent_keys: None,
+            witness,
             waiting: Vec::new(),
             again: Instant::now(),
         };
@@ -231,7 +286,8 @@ impl<'a> Session<'a> {
                     }
                     Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
                     () = tokio::time::sleep_until(self.again.into()), if !self.waiting.is_empty() => self.commit(Vec::new()).await?,
-                    known = self.known.changed(), if self.beat.is_some() => {
+                    nodes = question(&mut self.witness) => self.down.send(&Down::Hear { nodes }).await?,
+                    known = self.known.changed(), if !self.beats.is_empty() => {
                         if known.is_ok() {
                             self.acknowledge_beat().await?;
                         }
@@ -264,16 +320,35 @@ impl<'a> Session<'a> {
                 self.send_desired(revision).await?;
                 Ok(None)
             }
-            Up::Heartbeat { incarnation, seq, keys } => {
+            Up::Heartbeat { incarnation, seq, keys, health, conformance } => {
                 if incarnation == self.incarnation {
                     let now = Instant::now();
-                    self.core.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys: keys.map(HeldKeys::bounded) });
-                    if self.core.leads() {
-                        self.down.send(&Down::HeartbeatAck { seq }).await?;
-                    } else {
-                        self.beat = Some((seq, now));
+                    let (keys, health) = (keys.map(HeldKeys::bounded), health.map(NodeHealth::bounded));
+                    self.core.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });
+                    if self.beats.len() == BEATS_MAX {
+                        self.beats.pop_front();
                     }
+                    self.beats.push_back((seq, now));
+                    self.conformance = conformance.and_then(|said| self.checked(said)).or(self.conformance.take());
+                    self.commit_conformance().await?;
+                    self.commit_wipes().await?;
                 }
+                Ok(None)
+            }
+            Up::Wiped { order, failed } => {
+                let failed = failed.map(|why| cut(why, WIPE_WHY_BYTES_MAX));
+                let action = Action::Wiped { node: self.node.clone(), order, failed };
+                let result = propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop();
+                match result {
+                    Some(Ok(_)) => {}
+                    // It is said again, in another session.
+                    Some(Err(refusal)) => return Err(Ended::Close(refusal.to_string())),
+                    None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+                }
+                Ok(None)
+            }
+            Up::Hears { alive } => {
+                self.core.witnesses.said(&self.node, alive);
                 Ok(None)
             }
             Up::Report(report) => {
@@ -284,7 +359,7 @@ impl<'a> Session<'a> {
                 {
                     match message? {
                         Up::Report(report) => reports.push(report),
-                        up @ (Up::Register { .. } | Up::Holds { .. } | Up::Heartbeat { .. }) => {
+                        up @ (Up::Register { .. } | Up::Holds { .. } | Up::Heartbeat { .. } | Up::Hears { .. } | Up::Wiped { .. }) => {
                             other = Some(up);
                             break;
                         }
@@ -302,7 +377,7 @@ impl<'a> Session<'a> {
             self.core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None });
+        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
@@ -340,15 +415,76 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
-        let known = *self.known.borrow_and_update();
-        if let Some((seq, at)) = self.beat
-            && at <= known
-        {
-            self.beat = None;
-            self.down.send(&Down::HeartbeatAck { seq }).await?;
+    /// What may go into the log of every member.
+    fn checked(&self, said: Components) -> Option<Components> {
+        match lattice_model::conformance::check(&said) {
+            Ok(()) => Some(said),
+            Err(why) => {
+                tracing::warn!(node = %self.node, %why, "what the node is made of is not taken");
+                None
+            }
+        }
+    }
+
+    /// Writes down what the node's software and firmware are, where that is not what is known: seldom, so it is no part of what
+    /// heartbeats tell the leader (decision 0030). What is refused now is tried again with the next heartbeat.
+    async fn commit_conformance(&mut self) -> Result<(), Ended> {
+        let Some(said) = &self.conformance else { return Ok(()) };
+        let action = {
+            let ledger = self.core.agreed.ledger();
+            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
+            if known.is_some_and(|known| known.components == *said) {
+                return Ok(());
+            }
+            let action = Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() };
+            if ledger.admits(action.level()).is_err() {
+                return Ok(());
+            }
+            action
+        };
+        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err(refusal @ Refusal::Malformed { .. })) => {
+                tracing::warn!(node = %self.node, %refusal, "what the node is made of is not taken");
+                self.conformance = None;
+            }
+            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "what the node is made of is not written down yet"),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         }
         Ok(())
+    }
+
+    /// Members below level 6 do not know that a node can be wiped; from then on it is written down.
+    async fn commit_wipes(&mut self) -> Result<(), Ended> {
+        let Some(again) = &self.wipes else { return Ok(()) };
+        {
+            let ledger = self.core.agreed.ledger();
+            if ledger.node(&self.node).is_some_and(|node| node.wipes) {
+                self.wipes = None;
+                return Ok(());
+            }
+            if ledger.admits(WIPES_LEVEL).is_err() {
+                return Ok(());
+            }
+        }
+        match propose(self.core, vec![Action::Register(again.clone())]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "that it can be wiped is not written down yet"),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+        }
+        Ok(())
+    }
+
+    async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
+        let known = *self.known.borrow_and_update();
+        let mut newest = None;
+        while let Some((seq, _)) = self.beats.pop_front_if(|(_, at)| *at <= known) {
+            newest = Some(seq);
+        }
+        match newest {
+            Some(seq) => self.down.send(&Down::HeartbeatAck { seq }).await,
+            None => Ok(()),
+        }
     }
 
     /// Sends the gossip keys, unless there are none or these were sent before.
@@ -381,10 +517,11 @@ impl<'a> Session<'a> {
             ledger.desired(&self.node)
         };
         debug_assert!(desired.revision >= at_least, "the registration is applied here");
-        if self.sent.as_ref() == Some(&desired.shares) {
+        let sent = DesiredList { revision: Revision::default(), ..desired.clone() };
+        if self.sent.as_ref() == Some(&sent) {
             return Ok(());
         }
-        self.sent = Some(desired.shares.clone());
+        self.sent = Some(sent);
         self.down.send(&Down::Desired(desired)).await
     }
 }

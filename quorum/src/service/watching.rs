@@ -14,6 +14,7 @@ use super::Packets;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{DomainKey, Lease};
 use crate::member::Core;
+use crate::older;
 use crate::pack::pack;
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
@@ -51,7 +52,8 @@ enum Ended {
 }
 
 /// Begins a watch.
-pub(super) fn open(core: Arc<Core>, wanted: WatchRequest) -> Result<Packets, Status> {
+/// `is_older`: the watcher is of the version before.
+pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, is_older: bool) -> Result<Packets, Status> {
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
@@ -59,7 +61,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest) -> Result<Packets, Sta
     tokio::spawn(async move {
         // Kept for the end: whoever takes nothing still finds there why.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
-        let watch = Watch { core: &core, wanted: &wanted, down: &tx };
+        let watch = Watch { core: &core, wanted: &wanted, is_older, down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
             () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
@@ -91,6 +93,7 @@ pub(super) async fn leaderless(core: &Core) {
 struct Watch<'a> {
     core: &'a Core,
     wanted: &'a WatchRequest,
+    is_older: bool,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
 
@@ -310,7 +313,12 @@ impl Watch<'_> {
     }
 
     async fn send(&self, change: &Change) -> Result<(), Ended> {
-        let packed = pack(change).map_err(|e| Ended::CutOff(Status::from(e)))?;
+        let older = self.is_older.then(|| {
+            let mut older = change.clone();
+            older::change(&mut older);
+            older
+        });
+        let packed = pack(older.as_ref().unwrap_or(change)).map_err(|e| Ended::CutOff(Status::from(e)))?;
         match timeout(PATIENCE, self.down.send(Ok(packed))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Ended::Gone),

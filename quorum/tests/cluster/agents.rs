@@ -1,12 +1,32 @@
 //! Sessions, claims, watches and who may do what.
 
 use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
-use lattice_model::{AllocationId, AllocationState, Boot, EndReason, NodeState, ReportItem};
+use lattice_model::claim::ClaimShare;
+use lattice_model::{AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem, Resources};
 use lattice_quorum::client::CallError;
 use lattice_quorum::identity::Role;
 use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchRequest};
 use std::time::Duration;
 use uuid::Uuid;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_takes_connections_and_reaches_no_leader_serves_nobody() {
+    const WITHIN: Duration = Duration::from_millis(500);
+    let mut lab = Lab::new(2, |_| {});
+    let first = lab.start(1, true).await;
+    let node = |lab: &Lab, members: &[u64]| lab.client(members, "n1", Role::Node);
+    assert!(!node(&lab, &[1]).is_served(WITHIN).await, "it is without a majority");
+    assert!(!node(&lab, &[2]).is_served(WITHIN).await, "it takes connections and says nothing");
+    let second = lab.start(2, false).await;
+    let leader = eventually("a leader", async || first.leader().filter(|l| second.leader() == Some(*l)), Option::is_some).await.unwrap();
+    let other = 3 - leader;
+    let both = node(&lab, &[1, 2]);
+    assert!(eventually("the other one to serve", async || both.is_served(PATIENCE).await, |served| *served).await);
+    assert_eq!(both.present_member(), lab.config(other).service_listen.to_string());
+    assert!(!node(&lab, &[leader]).is_served(PATIENCE).await, "sessions are for the others");
+    first.stop().await;
+    second.stop().await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allocation_goes_from_submission_to_its_end() {
@@ -112,11 +132,43 @@ async fn of_two_claims_for_one_node_one_holds_whichever_members_are_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_submission_that_its_own_node_takes_is_answered_with_what_the_node_is_to_do() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let (first, second) = (lab.api(&[1]), lab.client(&[1], "n2", Role::Api));
+    let (agent, other) = (Agent::register(&first, "n1").await, Agent::register(&second, "n2").await);
+    let token = lease(&first, "n1").await;
+    let Ok(Answer::Nodes(nodes)) = first.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
+    let submitted = async |on: &str, life: Option<Incarnation>| {
+        let id = AllocationId(Uuid::new_v4());
+        let node = nodes.iter().find(|n| n.id.as_str() == on).unwrap();
+        let resources = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
+        let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
+        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share] });
+        let spec = AllocationSpec { share: Some(resources), ..spec(1) };
+        let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life };
+        (id, first.call(&request, PATIENCE).await.unwrap())
+    };
+    let (id, answer) = submitted("n1", Some(agent.incarnation)).await;
+    let Answer::Submitted { revision, desired: Some(list) } = answer else { panic!("{answer:?}") };
+    assert_eq!(list.shares.iter().map(|s| s.allocation).collect::<Vec<_>>(), [id]);
+    assert!(list.revision >= revision);
+    let without = |answer: &Answer| matches!(answer, Answer::Submitted { desired: None, .. });
+    let (_, answer) = submitted("n1", Some(Incarnation(agent.incarnation.0 + 1))).await;
+    assert!(without(&answer), "another life of the agent: {answer:?}");
+    let (_, answer) = submitted("n2", Some(other.incarnation)).await;
+    assert!(without(&answer), "another node's list: {answer:?}");
+    let (_, answer) = submitted("n1", None).await;
+    assert!(matches!(answer, Answer::Done { .. }), "nobody asked: {answer:?}");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_entitles_to_its_role_and_name_alone() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let node = lab.client(&[1], "n2", Role::Node);
-    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner(), claim: None };
+    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None };
     match node.call(&submission, PATIENCE).await {
         Err(CallError::Refused(Refusal::Role { needed, role })) => assert_eq!((needed.as_str(), role.as_str()), ("api", "node")),
         other => panic!("{other:?}"),
@@ -158,7 +210,7 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     };
     eventually("degraded", state, |s| *s == NodeState::Degraded).await;
     eventually("down", state, |s| *s == NodeState::Down).await;
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None }).await.unwrap();
+    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None, health: None, conformance: None }).await.unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
     eventually("ready", state, |s| *s == NodeState::Ready).await;
     for member in members {

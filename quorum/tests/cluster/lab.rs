@@ -152,7 +152,7 @@ pub fn size() -> Resources {
 
 pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
     let id = AllocationId(Uuid::new_v4());
-    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None };
+    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None, life: None };
     let answer = client.call(&request, PATIENCE).await.unwrap();
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
     id
@@ -221,6 +221,9 @@ impl Agent {
             features: vec![],
             found: None,
             keys: None,
+            hears: false,
+            through: None,
+            wipes: false,
         }
     }
 

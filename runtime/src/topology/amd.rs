@@ -3,6 +3,7 @@
 
 use super::pci::Pci;
 use super::{Files, Found, Vendor};
+use lattice_model::gpu_look::GpuReading;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char};
@@ -51,6 +52,27 @@ impl Vendor for RocmSmi {
         let version = files.text("sys/module/amdgpu/version").unwrap_or_else(|| "of the kernel".to_owned());
         let gpus = devices.into_iter().map(|(_, device)| device).collect();
         Ok(Found { gpus, links, driver: format!("driver {version}"), lacking })
+    }
+}
+
+/// What amdgpu's files say of one GPU (the kernel's Documentation/gpu/amdgpu: "RAS Error Count sysfs Interface", "hwmon Interfaces").
+pub(super) fn read(files: &Files, address: &str) -> GpuReading {
+    let dir = format!("sys/bus/pci/devices/{address}");
+    let counts = files.names(&format!("{dir}/ras")).into_iter().filter(|name| name.ends_with("_err_count"));
+    let uncorrected = counts.filter_map(|name| {
+        let text = files.text(&format!("{dir}/ras/{name}"))?;
+        text.lines().find_map(|line| line.strip_prefix("ue:")?.trim().parse::<u64>().ok())
+    });
+    let uncorrected: Vec<u64> = uncorrected.collect();
+    let sensors = files.names(&format!("{dir}/hwmon")).into_iter().next().unwrap_or_default();
+    // In thousandths of a degree.
+    let degrees = |name: &str| files.number::<u32>(&format!("{dir}/hwmon/{sensors}/{name}")).map(|thousandths| thousandths / 1000);
+    GpuReading {
+        ecc_uncorrected: (!uncorrected.is_empty()).then(|| uncorrected.iter().fold(0u64, |all, n| all.saturating_add(*n))),
+        temperature_c: degrees("temp1_input"),
+        slowdown_c: degrees("temp1_crit"),
+        shutdown_c: degrees("temp1_emergency"),
+        ..GpuReading::default()
     }
 }
 

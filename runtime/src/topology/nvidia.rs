@@ -3,11 +3,17 @@
 
 use super::pci::Pci;
 use super::{Files, Found, Vendor};
+use lattice_model::gpu_look::{GpuRead, GpuReading, GpuReads, GpuRecovery};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
-use nvml_wrapper::enum_wrappers::nv_link::IntDeviceType;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
+use nvml_wrapper::enum_wrappers::nv_link::{ErrorCounter, IntDeviceType};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::{
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
+};
 use nvml_wrapper::{Device, Nvml as Library};
 use std::ffi::{OsStr, c_void};
 
@@ -94,6 +100,94 @@ fn look_at(device: &Device<'_>, files: &Files, pci: &Pci, ids: Option<&InstanceI
     }
     let (to_gpus, to_switches) = neighbours(device);
     Ok(Physical { address, instances, to_gpus, to_switches, link_gbps: link_gbps(device) })
+}
+
+/// What NVML says of the GPUs at these addresses.
+pub(super) fn read(addresses: &[String], reads: &mut GpuReads) {
+    let library = match Library::builder().lib_path(OsStr::new(LIBRARY)).init() {
+        Ok(library) => library,
+        Err(NvmlError::LibloadingError(error)) => {
+            reads.unsupported.push(format!("NVIDIA's GPUs are not asked, since NVML is not installed: {error}"));
+            return;
+        }
+        Err(error) => {
+            let silent = || GpuRead::Silent(format!("NVML cannot begin: {error}"));
+            reads.gpus.extend(addresses.iter().map(|address| (address.clone(), silent())));
+            return;
+        }
+    };
+    for address in addresses {
+        let told = library.device_by_pci_bus_id(address.as_str()).and_then(|device| reading(&device));
+        let read = match told {
+            Ok(reading) => GpuRead::Told(Box::new(reading)),
+            Err(NvmlError::GpuLost) => GpuRead::Lost("NVML says that it has fallen off the bus or is not accessible any more".to_owned()),
+            Err(error) => GpuRead::Silent(format!("NVML: {error}")),
+        };
+        reads.gpus.insert(address.clone(), read);
+    }
+}
+
+/// A figure that this GPU does not have is absent; that it is lost is an error.
+fn reading(device: &Device<'_>) -> Result<GpuReading, NvmlError> {
+    fn told<T>(value: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+        match value {
+            Ok(value) => Ok(Some(value)),
+            Err(NvmlError::GpuLost) => Err(NvmlError::GpuLost),
+            Err(_) => Ok(None),
+        }
+    }
+    // Answered by every GPU that is there, but for a virtual one, which has none.
+    let temperature = match device.temperature(TemperatureSensor::Gpu) {
+        Err(NvmlError::NotSupported) => None,
+        answered => Some(answered?),
+    };
+    let fields = [NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION].map(FieldId);
+    let mut fields = told(device.field_values_for(&fields))?.unwrap_or_default().into_iter().map(|field| match field.ok()?.value.ok()? {
+        SampleValue::U32(n) => Some(u64::from(n)),
+        SampleValue::U64(n) => Some(n),
+        SampleValue::I64(n) => u64::try_from(n).ok(),
+        SampleValue::F64(_) => None,
+    });
+    let [pending, failed, recovery] = std::array::from_fn(|_| fields.next().flatten());
+    let retired_pending = told(device.are_pages_pending_retired())?;
+    let (mut up, mut errors) = (0, None);
+    for number in 0..LINKS_MAX {
+        let link = device.link_wrapper_for(number);
+        if !told(link.is_active())?.unwrap_or(false) {
+            continue;
+        }
+        up += 1;
+        for counter in [ErrorCounter::DlReplay, ErrorCounter::DlRecovery, ErrorCounter::DlCrcFlit, ErrorCounter::DlCrcData] {
+            if let Some(count) = told(link.error_counter(counter))? {
+                errors = Some(errors.unwrap_or(0u64).saturating_add(count));
+            }
+        }
+    }
+    let throttled = told(device.current_throttle_reasons())?.unwrap_or(ThrottleReasons::empty());
+    let reasons = [
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "heat"),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "the power supply's brake"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "heat, by the driver"),
+    ];
+    Ok(GpuReading {
+        ecc_uncorrected: told(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile))?,
+        remap_pending: pending.map(|n| n != 0).or(retired_pending),
+        remap_failed: failed.map(|n| n != 0),
+        nvlinks_up: Some(up),
+        nvlink_errors: errors,
+        temperature_c: temperature,
+        slowdown_c: told(device.temperature_threshold(TemperatureThreshold::Slowdown))?,
+        shutdown_c: told(device.temperature_threshold(TemperatureThreshold::Shutdown))?,
+        throttled: reasons.iter().filter(|(bit, _)| throttled.contains(*bit)).map(|(_, what)| (*what).to_owned()).collect(),
+        recovery: recovery.and_then(|action| match action {
+            0 => Some(GpuRecovery::None),
+            1 => Some(GpuRecovery::Reset),
+            2 => Some(GpuRecovery::Reboot),
+            3 => Some(GpuRecovery::DrainP2p),
+            4 => Some(GpuRecovery::DrainAndReset),
+            _ => None,
+        }),
+    })
 }
 
 /// The far ends of its active NVLinks: addresses of GPUs, and how many lead into switches.

@@ -5,6 +5,8 @@ use lattice_model::topology::{DeviceFile, GpuVendor};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+/// Every device of the bus, by address.
+pub const DEVICES: &str = "sys/bus/pci/devices";
 const VENDOR_NVIDIA: &str = "0x10de";
 const VENDOR_AMD: &str = "0x1002";
 
@@ -28,7 +30,7 @@ struct Device {
 impl Pci {
     /// Reads the bus.
     pub fn look(files: &Files) -> Self {
-        let dir = "sys/bus/pci/devices";
+        let dir = DEVICES;
         let devices = files.names(dir).into_iter().map(|address| {
             let at = format!("{dir}/{address}");
             let text = |name: &str| files.text(&format!("{at}/{name}")).unwrap_or_default();
@@ -49,14 +51,20 @@ impl Pci {
 
     /// How many GPUs of this vendor the bus shows.
     pub fn gpus_of(&self, vendor: GpuVendor) -> usize {
+        self.addresses_of(vendor).len()
+    }
+
+    /// Where they are.
+    pub fn addresses_of(&self, vendor: GpuVendor) -> Vec<String> {
         let vendor = match vendor {
             GpuVendor::Nvidia => VENDOR_NVIDIA,
             GpuVendor::Amd => VENDOR_AMD,
-            GpuVendor::Simulated => return 0,
+            GpuVendor::Simulated => return Vec::new(),
         };
         // Display controllers, and processing accelerators.
         let is_gpu = |class: &str| class.starts_with("0x03") || class.starts_with("0x12");
-        self.devices.values().filter(|d| d.vendor == vendor && is_gpu(&d.class)).count()
+        let of_vendor = self.devices.iter().filter(|(_, d)| d.vendor == vendor && is_gpu(&d.class));
+        of_vendor.map(|(address, _)| address.clone()).collect()
     }
 
     /// The NUMA node of the device at this address, where there is one.

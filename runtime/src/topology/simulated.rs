@@ -3,10 +3,16 @@
 
 use super::pci::Pci;
 use super::{Files, Found, Vendor};
+use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a simulated GPU's readings that are read.
+const READINGS_BYTES_MAX: u64 = 65_536;
 
 /// One of them, as the agent's configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -34,10 +40,16 @@ impl Vendor for Simulated<'_> {
     }
 
     fn look(&self, _files: &Files, _pci: &Pci) -> Result<Found, String> {
-        let mut gpus = Vec::new();
+        let (mut gpus, mut lacking) = (Vec::new(), Vec::new());
         for (gpu, index) in self.0.iter().zip(0u32..) {
             let path = gpu.device.display().to_string();
-            let about = std::fs::metadata(&gpu.device).map_err(|e| format!("{path}: {e}"))?;
+            let about = match std::fs::metadata(&gpu.device) {
+                Ok(about) => about,
+                Err(error) => {
+                    lacking.push(format!("the simulated GPU {} is away: {path}: {error}", id_of(index)));
+                    continue;
+                }
+            };
             if !about.file_type().is_char_device() {
                 return Err(format!("{path} is no character device"));
             }
@@ -45,7 +57,7 @@ impl Vendor for Simulated<'_> {
             let number = |n: u64| u32::try_from(n).map_err(|e| e.to_string());
             gpus.push(GpuDevice {
                 index,
-                id: format!("SIM-{index}"),
+                id: id_of(index),
                 vendor: GpuVendor::Simulated,
                 model: "simulated GPU".to_owned(),
                 memory_bytes: gpu.memory_bytes,
@@ -61,9 +73,78 @@ impl Vendor for Simulated<'_> {
         for (a, gpu_a) in islands.iter().zip(0u32..) {
             for (b, gpu_b) in islands.iter().zip(0u32..).skip(gpu_a as usize + 1) {
                 let (link_type, bandwidth_gbps) = if a == b { (GpuLinkType::NvLink, 100.0) } else { (GpuLinkType::Pcie, 10.0) };
-                links.push(GpuLink { gpu_a, gpu_b, link_type, bandwidth_gbps });
+                let there = |index: u32| gpus.iter().any(|g: &GpuDevice| g.index == index);
+                if there(gpu_a) && there(gpu_b) {
+                    links.push(GpuLink { gpu_a, gpu_b, link_type, bandwidth_gbps });
+                }
             }
         }
-        Ok(Found { gpus, links, driver: "named by simulated_gpus in the agent's configuration, not there".to_owned(), lacking: Vec::new() })
+        Ok(Found { gpus, links, driver: "named by simulated_gpus in the agent's configuration, not there".to_owned(), lacking })
     }
+}
+
+fn id_of(index: u32) -> String {
+    format!("SIM-{index}")
+}
+
+/// The file beside a simulated GPU's device from which it is read.
+pub fn readings_file(device: &Path) -> PathBuf {
+    device.with_extension("json")
+}
+
+/// What a simulated GPU is to say of itself: the same that a vendor's would.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SimulatedReadings {
+    /// Errors that its driver reports, in order; those that were there before are not reported again.
+    pub xids: Vec<u32>,
+    /// Its state.
+    pub reading: GpuReading,
+}
+
+/// Simulated GPUs, looked at again. The file of a device is the bus, the file beside it is driver and kernel log.
+pub(super) struct Watch {
+    /// By id: its device, and how many of its errors were told.
+    gpus: BTreeMap<String, (PathBuf, usize)>,
+}
+
+impl Watch {
+    pub(super) fn new(gpus: &[SimulatedGpu]) -> Self {
+        Self { gpus: (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), (gpu.device.clone(), 0))).collect() }
+    }
+
+    pub(super) fn look(&mut self, look: &mut GpuLook) {
+        for (id, (device, told)) in &mut self.gpus {
+            if !std::fs::metadata(&*device).is_ok_and(|about| about.file_type().is_char_device()) {
+                *told = 0;
+                continue;
+            }
+            look.on_bus.insert(id.clone());
+            match readings(device) {
+                Ok(SimulatedReadings { xids, reading }) => {
+                    if *told > xids.len() {
+                        // It went and came between two looks: a kernel's log would have that.
+                        look.said.push((id.clone(), GpuEvent::Found));
+                        *told = 0;
+                    }
+                    let news = xids[*told..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 }));
+                    look.said.extend(news);
+                    *told = xids.len();
+                    look.read.gpus.insert(id.clone(), GpuRead::Told(Box::new(reading)));
+                }
+                Err(why) => drop(look.read.gpus.insert(id.clone(), GpuRead::Silent(why))),
+            }
+        }
+    }
+}
+
+/// Of a GPU that nobody wrote anything about, nothing is the matter.
+fn readings(device: &Path) -> Result<SimulatedReadings, String> {
+    let path = readings_file(device);
+    let file = match std::fs::File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SimulatedReadings::default()),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    serde_json::from_reader(file.take(READINGS_BYTES_MAX)).map_err(|e| format!("{}: {e}", path.display()))
 }

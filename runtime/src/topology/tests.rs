@@ -117,5 +117,10 @@ fn simulated_gpus_are_shown_as_such_and_attached_to_their_memory() {
     let attached: Vec<_> = found.topology.memory.domains.iter().map(|d| d.attached_gpus.clone()).collect();
     assert_eq!(attached, [vec![0], vec![1, 2], vec![]]);
     let missing = SimulatedGpu { device: "/no/such/device".into(), ..gpu(0, 0) };
-    assert_eq!(discover(&recorded.files(), &[0].into(), &[missing]).lacking.len(), 1);
+    assert_eq!(discover(&recorded.files(), &[0].into(), std::slice::from_ref(&missing)).lacking.len(), 1);
+    // One that is away takes no other's name.
+    let found = discover(&recorded.files(), &[0].into(), &[missing, gpu(0, 0), gpu(0, 0)]);
+    let gpus = &found.topology.gpu;
+    assert_eq!(gpus.gpus.iter().map(|g| g.id.as_str()).collect::<Vec<_>>(), ["SIM-1", "SIM-2"]);
+    assert_eq!((gpus.bandwidth(1, 2), gpus.links.len(), found.lacking.len()), (100.0, 1, 1));
 }

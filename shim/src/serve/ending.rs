@@ -12,7 +12,7 @@ use std::time::Duration;
 /// What is left of an aborted launch this long after SIGTERM is killed, in milliseconds.
 const ABORT_GRACE_MS: u64 = 2000;
 /// Between two tries to kill what survives, in milliseconds.
-const KILL_AGAIN_MS: u64 = 100;
+pub(super) const KILL_AGAIN_MS: u64 = 100;
 /// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
 const QUIT_MS_MAX: u64 = 10_000;
 /// As far as the kernel's clock reaches, with room.
@@ -38,6 +38,7 @@ impl Shim {
             Ending::No => {
                 self.ending = Ending::Terminating { why, kill_at };
                 self.agent.tell(&FromShim::Stopping { why });
+                self.give_up_waiting();
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
                 self.attached.hang_up();
@@ -53,6 +54,7 @@ impl Shim {
     /// Ends what is left, without grace, then us.
     pub(super) fn quit(&mut self) {
         let now = now_ms();
+        self.give_up_waiting();
         self.work.kill_all();
         self.ending = Ending::Quitting { again_at: now + KILL_AGAIN_MS, give_up_at: now + QUIT_MS_MAX };
     }
@@ -79,6 +81,7 @@ impl Shim {
 
     pub(super) fn check_deadlines(&mut self) {
         let now = now_ms();
+        self.check_run_lease(now);
         if let Walltime::Until(end) = self.walltime
             && end <= now
         {
@@ -87,6 +90,9 @@ impl Shim {
         }
         self.log_ring.look(&self.dir, now);
         self.check_hung_up(now);
+        self.agent.wake(now, &self.epoll);
+        self.launches.iter_mut().for_each(|(number, launch)| launch.wake_ports(now, &self.epoll, |local| socket_token(*number, local)));
+        self.check_waiting(now);
         for (number, launch) in &mut self.launches {
             if let Down::Terminating { kill_at } = launch.down
                 && kill_at <= now
@@ -139,7 +145,19 @@ impl Shim {
             Down::No | Down::Killed => None,
         });
         let hung_up = self.launches.values().filter_map(Launch::hung_up_until);
-        match walltime.into_iter().chain(ending).chain(launches).chain(hung_up).chain(self.log_ring.due()).min() {
+        let waiting = self.waiting.values().map(|waiting| waiting.until);
+        match walltime
+            .into_iter()
+            .chain(self.run_lease.ends())
+            .chain(ending)
+            .chain(launches)
+            .chain(hung_up)
+            .chain(self.agent.rests_until())
+            .chain(self.launches.values().filter_map(Launch::ports_rest_until))
+            .chain(waiting)
+            .chain(self.log_ring.due())
+            .min()
+        {
             // All zeros would mean "never".
             Some(at) => {
                 let at = TimeSpec::from_duration(Duration::from_millis(at.clamp(1, TIMER_MS_MAX)));

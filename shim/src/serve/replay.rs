@@ -9,7 +9,10 @@ impl Shim {
     pub(super) fn replay(&mut self) {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
-        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id() });
+        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id(), shapes: true });
+        for message in self.run_lease.replay() {
+            agent.tell(&message);
+        }
         agent.tell(&FromShim::Ready { failed: self.failed.clone() });
         if !matches!(self.walltime, Walltime::NotYet) {
             agent.tell(&FromShim::Going);

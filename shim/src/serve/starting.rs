@@ -1,22 +1,35 @@
 //! Starting the script and launches, once each.
 
 use super::{Ending, Process, Script, Shim, socket_token};
-use crate::launch::{Launch, Started, Surroundings};
-use crate::{log_files, script};
+use crate::bridge::{Bridge, Pmix, READY_MS_MAX, Variables};
+use crate::launch::{BRIDGE, Launch, Started, Surroundings, namespace};
+use crate::{log_files, say, script};
 use lattice_model::binding::RankPlace;
+use lattice_model::launch::Pmi;
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{LaunchSpec, NodeRanks, Placement, RankOutcome};
+use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Placement, RankOutcome};
+use lattice_pmi::PmixServer;
+use lattice_pmi::bridge::FromBridge;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
-use lattice_runtime::shim::{FromShim, REFUSED_CODE};
+use lattice_runtime::shim::{FromShim, REFUSED_CODE, boottime_ms as now_ms};
+use nix::sys::epoll::EpollFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+
+/// A launch whose ranks are made when its PMIx server is ready.
+pub(super) struct Waiting {
+    pub(super) spec: LaunchSpec,
+    bridge: Bridge,
+    /// When it is given up (milliseconds, CLOCK_BOOTTIME).
+    pub(super) until: u64,
+}
 
 impl Shim {
     /// Why nothing can be started now.
     pub(super) fn unstartable(&self) -> Option<String> {
         match self.ending {
-            Ending::No => self.failed.clone(),
+            Ending::No => self.failed.clone().or_else(|| self.run_lease.keeps_off()),
             Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {
                 Some("the allocation is being ended".to_owned())
             }
@@ -87,16 +100,115 @@ impl Shim {
         if self.number_of(id).is_some() {
             return self.agent.tell(&FromShim::LaunchStarted { launch: spec });
         }
-        let (part, places) = match self.check(&spec) {
-            Ok(checked) => checked,
-            Err(why) => {
-                self.record(&ExitRecord::Aborted { launch: id, code: REFUSED_CODE, why: why.clone() });
-                self.agent.tell(&FromShim::Aborted { launch: id, code: REFUSED_CODE, why: why.clone() });
-                self.refused.insert(id, why);
-                return;
+        if self.waiting.values().any(|waiting| waiting.spec.id == id) {
+            return;
+        }
+        match self.start_bridge(&spec) {
+            Ok(None) => self.start_ranks(spec, None),
+            Ok(Some(bridge)) => {
+                self.processes.insert(bridge.pid, Process::Bridge { number });
+                self.directories.insert(number, bridge.directory.clone());
+                self.waiting.insert(number, Waiting { spec, bridge, until: now_ms() + READY_MS_MAX });
             }
+            Err(why) => self.refuse(id, why),
+        }
+    }
+
+    fn refuse(&mut self, launch: LaunchId, why: String) {
+        self.record(&ExitRecord::Aborted { launch, code: REFUSED_CODE, why: why.clone() });
+        self.agent.tell(&FromShim::Aborted { launch, code: REFUSED_CODE, why: why.clone() });
+        self.refused.insert(launch, why);
+    }
+
+    /// The process that serves a launch PMIx, where it is asked for. Where it is not insisted on, a launch goes without.
+    fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, String> {
+        self.check(spec)?;
+        let asked = spec.pmi().map_err(|unknown| unknown.to_string())?;
+        if !asked.has_pmix() {
+            return Ok(None);
+        }
+        let token = socket_token(spec.number, BRIDGE);
+        let started = self.with_surroundings(Vec::new(), |around| Bridge::start(spec, &namespace(spec), &self.node, around, token));
+        match started {
+            Ok(bridge) => Ok(Some(bridge)),
+            Err(why) if asked == Pmi::Auto => {
+                say(&format!("launch {}: {}; its ranks are made without", spec.number, no_pmix(&why)));
+                Ok(None)
+            }
+            Err(why) => Err(no_pmix(&why)),
+        }
+    }
+
+    /// A bridge said something before there are ranks: that it is ready, or why it will not be.
+    pub(super) fn bridge_ready(&mut self, number: u32, flags: EpollFlags) {
+        let Some(waiting) = self.waiting.get_mut(&number) else { return };
+        let heard = waiting.bridge.ready(flags, &self.epoll);
+        let why = match (heard.said.into_iter().next(), heard.lost) {
+            (Some(FromBridge::Ready { library: _, env }), None) => {
+                let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
+                return self.start_ranks(spec, Some((bridge, env)));
+            }
+            (None, None) => return,
+            (Some(FromBridge::Failed { why }), _) => why,
+            (_, lost) => lost.unwrap_or_else(|| "it spoke of ranks before there are any".to_owned()),
         };
-        let around = Surroundings {
+        self.go_without(number, &why);
+    }
+
+    /// There is no bridge for a launch: where it is not insisted on, its ranks are made all the same.
+    fn go_without(&mut self, number: u32, why: &str) {
+        let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };
+        bridge.close(&self.epoll);
+        match spec.pmi() {
+            Ok(Pmi::Auto) => {
+                say(&format!("launch {number}: {}; its ranks are made without", no_pmix(why)));
+                self.start_ranks(spec, None);
+            }
+            _ => {
+                self.refuse(spec.id, no_pmix(why));
+                self.bridge_ended(number);
+            }
+        }
+    }
+
+    /// A launch that waits for its bridge is not begun any more.
+    pub(super) fn give_up(&mut self, number: u32, why: &str) {
+        if let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) {
+            bridge.close(&self.epoll);
+            self.refuse(spec.id, why.to_owned());
+            self.bridge_ended(number);
+        }
+    }
+
+    pub(super) fn give_up_waiting(&mut self) {
+        for number in self.waiting.keys().copied().collect::<Vec<_>>() {
+            self.give_up(number, "the allocation is being ended");
+        }
+    }
+
+    pub(super) fn check_waiting(&mut self, now: u64) {
+        let late: Vec<(u32, i32)> =
+            self.waiting.iter().filter(|(_, w)| w.until <= now).map(|(number, w)| (*number, w.bridge.pid)).collect();
+        for (number, pid) in late {
+            // It listens to nobody, or it would have said something.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            self.go_without(number, &format!("it was not ready within {} s", READY_MS_MAX / 1000));
+        }
+    }
+
+    /// A launch's bridge was reaped, or its launch is refused: what is left of the two goes with the later one. Of one that the launch
+    /// waits for its socket tells.
+    pub(super) fn bridge_ended(&mut self, number: u32) {
+        if self.waiting.contains_key(&number) {
+            return;
+        }
+        if self.launches.get(&number).is_none_or(Launch::ended) {
+            self.remove_launch(number);
+        }
+    }
+
+    fn with_surroundings<T>(&self, places: Vec<RankPlace>, start: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+        start(&Surroundings {
             dir: &self.dir,
             owner: &self.config.owner,
             work: &self.work,
@@ -105,9 +217,22 @@ impl Shim {
             open_files: self.open_files,
             v1_groups: &borrowed(&self.v1_groups),
             places,
+        })
+    }
+
+    fn start_ranks(&mut self, spec: LaunchSpec, bridge: Option<(Bridge, Vec<Variables>)>) {
+        let number = spec.number;
+        let (part, places) = match self.check(&spec) {
+            Ok(checked) => checked,
+            Err(why) => return self.refuse(spec.id, why),
         };
+        let pmix = bridge.map(|(bridge, env)| {
+            let server = PmixServer::new(&spec.ranks_on(&part.node), spec.size());
+            Pmix { server, bridge: Some(bridge), env }
+        });
         self.agent.tell(&FromShim::LaunchStarted { launch: spec.clone() });
-        let Started { launch, pids, failed } = Launch::start(spec, &part, &around, |local| socket_token(number, local));
+        let token = |local| socket_token(number, local);
+        let Started { launch, pids, failed } = self.with_surroundings(places, |around| Launch::start(spec, &part, pmix, around, token));
         self.launches.insert(number, launch);
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });
@@ -126,18 +251,23 @@ impl Shim {
         if (spec.allocation, spec.epoch) != (self.config.allocation, self.config.epoch) {
             return Err(format!("it belongs to allocation {} under epoch {}, not to this one", spec.allocation, spec.epoch));
         }
-        if spec.number == 0 || self.launches.contains_key(&spec.number) {
+        if spec.number == 0 || self.launches.contains_key(&spec.number) || self.waiting.contains_key(&spec.number) {
             return Err(format!("its number {} is taken", spec.number));
         }
         let ranks: u64 = spec.nodes.iter().map(|n| u64::from(n.count)).sum();
         let part = spec.part(&self.node).ok_or_else(|| format!("it has no ranks for {}", self.node))?;
-        let fits = u64::from(part.first) + u64::from(part.count) <= ranks && u32::try_from(ranks).is_ok();
-        if !fits || !(1..=TASKS_PER_NODE_MAX).contains(&part.count) {
+        let sane = u32::try_from(ranks).is_ok() && spec.nodes.iter().all(|n| (1..=TASKS_PER_NODE_MAX).contains(&n.count));
+        if !sane || spec.check().is_err() || spec.ranks_on(&part.node).first() != Some(&part.first) {
             return Err(format!("{} ranks from {} on {} cannot be", part.count, part.first, self.node));
         }
-        let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count)).transpose();
+        let cpus_per_task = spec.shape.cpus_per_task;
+        let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count, cpus_per_task)).transpose();
         Ok((part.clone(), places.map_err(|e| e.to_string())?.unwrap_or_default()))
     }
+}
+
+fn no_pmix(why: &str) -> String {
+    format!("this node cannot serve PMIx: {why}")
 }
 
 pub(super) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {

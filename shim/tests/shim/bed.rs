@@ -1,6 +1,6 @@
 //! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, Placement, Principal, RankBinding, RankOutcome};
+use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, Placement, Principal, RankBinding, RankOutcome};
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::data_mounts::Mount;
 use lattice_runtime::identity;
@@ -50,6 +50,8 @@ pub struct Setting {
     pub placement: Option<Placement>,
     /// Put before the allocation's directory.
     pub deep: String,
+    /// Whether it keeps a run lease.
+    pub run_lease: bool,
 }
 
 /// The connection that a test holds as the agent.
@@ -92,6 +94,7 @@ impl Bed {
             share: None,
             assignment: None,
             log_room: None,
+            run_lease: setting.run_lease,
         };
         let state = scratch.join(setting.deep);
         if let Some(kib) = setting.disk_kib {
@@ -125,6 +128,8 @@ impl Bed {
             pty: None,
             nodes: vec![NodeRanks { node: "n1".parse().unwrap(), first: 0, count: ranks }],
             binding: RankBinding::default(),
+            shape: LaunchShape::default(),
+            kill_on_bad_exit: false,
         }
     }
 

@@ -6,9 +6,11 @@ mod bed;
 mod binding;
 mod data;
 mod mpi;
+mod run_lease;
 mod survival;
 mod work;
 
+use bed::Setting;
 use lattice_runtime::cgroup::Slice;
 use libtest_mimic::{Arguments, Trial};
 use std::path::Path;
@@ -20,6 +22,8 @@ fn main() {
     let tree = root.or_else(|| Slice::find(Path::new("x")).is_err().then_some("needs a cgroup v2 tree"));
     let image = tree.or_else(|| missing("mksquashfs").then_some("needs mksquashfs"));
     let mpich = tree.or_else(|| missing("mpicc.mpich").then_some("needs mpicc.mpich"));
+    let bash = missing("bash").then_some("needs bash");
+    let port = tree.or(bash);
     let trials = vec![
         trial("exit_codes_and_signals_are_told", tree, work::exit_codes),
         trial("what_cannot_start_is_127_or_126_and_says_why", tree, work::not_started),
@@ -34,6 +38,9 @@ fn main() {
         trial("walltime_without_scope", None, work::walltime_without_scope),
         trial("stop_leaves_nothing_not_even_daemons", tree, work::daemons),
         trial("stop_without_scope_leaves_nothing", None, work::daemons_without_scope),
+        trial("run_lease_that_lasts_lets_work_begin_and_go_on", tree, run_lease::lasts),
+        trial("run_lease_that_nobody_extends_kills_at_its_end", tree, run_lease::nobody_extends),
+        trial("run_lease_that_is_over_is_over_for_a_stopped_shim", tree, run_lease::stopped_shim),
         trial("image_is_mounted_and_goes", image, work::image),
         trial("image_that_is_damaged_is_said", tree, work::damaged_image),
         trial("sixteen_images_at_once", image, work::sixteen_images),
@@ -51,6 +58,7 @@ fn main() {
         trial("agent_that_vanishes_is_heard_to_its_last_frame", tree, survival::last_words),
         trial("agent_away_during_walltime", tree, survival::away_during_walltime),
         trial("agent_that_speaks_garbage_loses_its_connection_alone", tree, survival::hostile_agent),
+        trial("shim_without_descriptors_waits_for_some_and_lets_an_agent_in", tree, survival::no_descriptors),
         trial("newer_agent_replaces_the_older", tree, survival::newer_agent),
         trial("shim_killed_leaves_exits_and_a_scope_to_sweep", tree, survival::killed_shim),
         trial("shim_is_started_once_and_in_any_depth", tree, survival::deep_directory),
@@ -64,6 +72,9 @@ fn main() {
         trial("child_that_holds_the_pmi_socket_does_not_hold_the_end", tree, mpi::held_socket),
         trial("fence_outlives_its_agent", tree, mpi::fence),
         trial("abort_from_elsewhere_is_not_told_back", tree, mpi::abort_elsewhere),
+        trial("abort_of_pmi_2_gives_the_code_that_its_rank_ends_with", tree, mpi::abort_of_pmi_2),
+        trial("rank_comes_by_its_port_and_nobody_else_does", port, || mpi::by_port(Setting::default())),
+        trial("rank_comes_by_its_port_without_scope", bash, || mpi::by_port(Setting { without_scope: true, ..Setting::default() })),
         trial("mpich_program_of_four_ranks", mpich, mpi::mpich),
     ];
     libtest_mimic::run(&arguments, trials).exit();

@@ -1,9 +1,12 @@
 //! PMI: by hand in a shell, and with a real MPICH.
 
-use crate::bed::{Bed, Setting};
+use crate::bed::{Bed, PATIENCE, Setting};
+use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::shim::{FromShim, LogStream, ToShim};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -24,7 +27,7 @@ pub fn garbage() {
     let other = bed.start_sh(1, 2, &format!("{ASK} echo up; sleep 1000"));
     (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
     for (number, garbage) in
-        (2..).zip(["echo GET / HTTP >&3", "head -c 100000 /dev/zero >&3", "echo cmd=init pmi_version=2 pmi_subversion=0 >&3"])
+        (2..).zip(["echo GET / HTTP >&3", "head -c 100000 /dev/zero >&3", "echo cmd=init pmi_version=3 pmi_subversion=0 >&3"])
     {
         // Rank 1 waits without a word; rank 0 waits for its end.
         let launch = bed.start_sh(number, 2, &format!("[ $PMI_RANK = 0 ] && {{ {garbage}; }}; exec sleep 1000"));
@@ -120,6 +123,76 @@ pub fn closed_socket() {
     bed.end();
 }
 
+/// Its abort tells no code. The rank that says it ends with one, or lives on.
+pub fn abort_of_pmi_2() {
+    let mut bed = Bed::ready(Setting::default());
+    for (number, end, code) in [(1, "exit 7", 7), (2, "exit 0", 1), (3, "exec sleep 1000", 1)] {
+        let abort =
+            "echo cmd=init pmi_version=2 pmi_subversion=0 >&3; read -r answer <&3; printf '%-6d%s' 29 'cmd=abort;isworld=TRUE;msg=x;' >&3";
+        let launch = bed.start_sh(number, 2, &format!("[ $PMI_RANK = 1 ] && {{ {abort}; {end}; }}; exec sleep 1000"));
+        let (_, seen) = bed.agent.outcomes(&launch);
+        let why = format!("rank 1 aborted the launch with code {code}: \"x\"");
+        assert_eq!(aborted(&seen, &launch), Some((code, why)), "{end}: {seen:?}");
+    }
+    bed.end();
+}
+
+/// A rank without the descriptor finds its server by its port. Nobody else does, and a second one neither.
+pub fn by_port(setting: Setting) {
+    let mut bed = Bed::ready(setting);
+    let connect = "exec 5<>/dev/tcp/${PMI_PORT%:*}/${PMI_PORT#*:}; ask() { echo \"$*\" >&5; read -r -u 5 answer; }";
+    let wait = "while [ ! -e $GO ]; do sleep 0.01; done";
+    // Rank 0 comes by itself, rank 1 by a child.
+    let script = format!(
+        "[ -z \"$PMI_FD\" ] || exit 8; echo at $PMI_PORT; {wait}; life() {{ {connect}; ask cmd=initack pmiid=$PMI_RANK; read -r -u 5 size; read -r -u 5 rank; \
+         read -r -u 5 debug; ask cmd=init pmi_version=1 pmi_subversion=1; (exec 6<>/dev/tcp/${{PMI_PORT%:*}}/${{PMI_PORT#*:}}) 2>/dev/null && echo twice; \
+         ask cmd=barrier_in; ask cmd=finalize; echo $size $rank $answer; }}; if [ $PMI_RANK = 0 ]; then life; else (life); fi"
+    );
+    let mut launch = bed.launch(1, 2, &["bash", "-c", &script]);
+    let go = bed.scratch.join("go");
+    launch.env.insert("GO".into(), go.display().to_string());
+    launch.env.insert(PMI_PORT_VARIABLE.into(), PMI_PORT_ASKED.into());
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    let began = Instant::now();
+    for rank in 0..2 {
+        bed.wait_log(1, rank, "at ");
+        let log = bed.log(1, rank, LogStream::Out);
+        for _ in 0..3 {
+            let mut stranger = TcpStream::connect(log.trim().strip_prefix("at ").unwrap()).unwrap();
+            stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+            let _ = stranger.write_all(b"cmd=init pmi_version=1 pmi_subversion=1\n");
+            // What it wrote lies unread: the end may be a reset.
+            let answered = stranger.read(&mut [0; 64]);
+            assert!(matches!(&answered, Ok(0)) || answered.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{answered:?}");
+        }
+    }
+    // Each of the two ports was left alone for one rest, and then for two.
+    let rests = Duration::from_millis(500);
+    assert!(began.elapsed() >= rests, "strangers take no more of its time than that: six came in {:?}", began.elapsed());
+    std::fs::write(go, "").unwrap();
+    let (outcomes, seen) = bed.agent.outcomes(&launch);
+    let logs = || (0..2).map(|rank| bed.log(1, rank, LogStream::Out) + &bed.log(1, rank, LogStream::Err)).collect::<String>();
+    assert_eq!(outcomes, [RankOutcome::Exited { code: 0 }; 2], "{seen:?} {}", logs());
+    for rank in 0..2 {
+        let (out, err) = (bed.log(1, rank, LogStream::Out), bed.log(1, rank, LogStream::Err));
+        assert!(out.ends_with(&format!("\ncmd=set size=2 cmd=set rank={rank} cmd=finalize_ack rc=0\n")) && !out.contains("twice"), "{out}");
+        let refused = format!("a connection to the PMI port of rank {rank} was refused: no process of the launch made it");
+        assert_eq!(err.matches(&refused).count(), 1, "once: {err}");
+    }
+    // Its death is a rank's death.
+    let mut launch = bed.launch(
+        2,
+        2,
+        &["bash", "-c", &format!("{connect}; ask cmd=init pmi_version=1 pmi_subversion=1; [ $PMI_RANK = 1 ] && exit 3; exec sleep 1000")],
+    );
+    launch.env.insert(PMI_PORT_VARIABLE.into(), PMI_PORT_ASKED.into());
+    bed.agent.send(&ToShim::StartLaunch { launch: launch.clone() });
+    let (_, seen) = bed.agent.outcomes(&launch);
+    let why = "rank 1 exited with code 3 between MPI_Init and MPI_Finalize".to_owned();
+    assert_eq!(aborted(&seen, &launch), Some((3, why)), "{seen:?}");
+    bed.end();
+}
+
 pub fn finalize_and_exit() {
     let mut bed = Bed::ready(Setting::default());
     for number in 1..=20 {
@@ -160,7 +233,18 @@ pub fn fence() {
     let replay = bed.agent.synced();
     assert!(replay.contains(&FromShim::Fence { launch: launch.id, number: 1, blob: blob.clone() }), "{replay:?}");
     // The other node's part is made by its own server.
-    let job = lattice_pmi::Job { number: 1, kvsname: "k".into(), size: 3, first: 2, count: 1, mapping: "(vector,(0,1,2),(1,1,1))".into() };
+    let job = lattice_pmi::Job {
+        number: 1,
+        kvsname: "k".into(),
+        size: 3,
+        first: 2,
+        count: 1,
+        ranks: vec![],
+        appnums: vec![],
+        mapping: "(vector,(0,1,2),(1,1,1))".into(),
+        nodes: vec![],
+        runs: vec![],
+    };
     let mut server = lattice_pmi::Server::new(job);
     let mut actions = Vec::new();
     let said = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=put kvsname=k key=mine2 value=v2\ncmd=barrier_in\n";

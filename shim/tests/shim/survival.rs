@@ -32,8 +32,13 @@ pub fn killed_agent() {
         FromShim::LaunchStarted { launch: running.clone() },
         FromShim::Synced,
     ];
-    let hello =
-        FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation: bed.config.allocation, epoch: bed.config.epoch, pid: bed.pid as u32 };
+    let hello = FromShim::Hello {
+        protocol: PROTOCOL_MAJOR,
+        allocation: bed.config.allocation,
+        epoch: bed.config.epoch,
+        pid: bed.pid as u32,
+        shapes: true,
+    };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
 
@@ -131,6 +136,39 @@ pub fn newer_agent() {
     assert!(matches!(std::io::Read::read(&mut &older, &mut [0; 16]), Ok(0) | Err(_)));
     let launch = bed.start_sh(1, 1, "exit 2");
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Exited { code: 2 }]);
+    bed.end();
+}
+
+pub fn no_descriptors() {
+    let mut bed = Bed::ready(Setting::default());
+    let open_files = |soft: Option<u64>| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: of our own child, which is not reaped yet; both structures are ours.
+        unsafe {
+            assert_eq!(libc::prlimit(bed.pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit), 0);
+            let hard = limit.rlim_max;
+            limit.rlim_cur = soft.unwrap_or(hard);
+            assert_eq!(libc::prlimit(bed.pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()), 0);
+        }
+    };
+    let said = || std::fs::read_to_string(bed.dir.shim_log()).unwrap_or_default().matches("no agent can be let in").count();
+    let busy_ns = || -> u64 {
+        let times = std::fs::read_to_string(format!("/proc/{}/schedstat", bed.pid)).unwrap();
+        times.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    open_files(Some(0));
+    let newer = connect_shim(&bed.dir).unwrap();
+    eventually("the shim to say so", || said() > 0);
+    let before = busy_ns();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let busy = busy_ns() - before;
+    assert!(busy < 100_000_000, "it was busy for {busy} ns of 1.5 s");
+    open_files(None);
+    eventually("the newer agent to be let in", || dropped(&mut bed.agent));
+    assert_eq!(said(), 1, "once, however often it was tried");
+    drop(newer);
+    bed.reconnect();
+    bed.agent.synced();
     bed.end();
 }
 

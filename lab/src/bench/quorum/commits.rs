@@ -50,7 +50,7 @@ impl Submitter {
 impl Client for Submitter {
     async fn commit(&mut self) -> Result<()> {
         let id = AllocationId(Uuid::new_v4());
-        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner(), claim: None };
+        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner(), claim: None, life: None };
         self.client.call(&request, PATIENCE).await?;
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         Ok(())

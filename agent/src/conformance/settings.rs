@@ -1,0 +1,113 @@
+//! The configuration's section `conformance`.
+
+use lattice_model::conformance::{COMPONENTS_MAX, NAME_BYTES_MAX};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Components that a site may name: there is room for the agent's own beside them.
+const SITE_MAX: usize = COMPONENTS_MAX - super::OWN.len();
+
+/// What of this node's software and firmware must be the same wherever work spans nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConformanceSettings {
+    /// Seconds between two looks; 1 to 604,800.
+    pub period_seconds: u64,
+    /// What the site adds to what the agent finds itself, such as firmware that the kernel does not know.
+    pub components: Vec<SiteComponent>,
+    /// Parameters of the kernel's command line that name the single node, and are left out.
+    pub parameters_ignored: Vec<String>,
+}
+
+/// A component of the site's: the first line of a file, or the last of what a program says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteComponent {
+    /// What it is called: letters, digits, blanks, _, - and .; none of the agent's own names.
+    pub name: String,
+    /// The file, absolute. One that is not there is a component that the node lacks.
+    #[serde(default)]
+    pub file: PathBuf,
+    /// Or the program, absolute. It runs as root, without arguments; 3 as its exit code says that the node lacks the component.
+    #[serde(default)]
+    pub program: PathBuf,
+    /// Seconds that it may take; 1 to 600.
+    #[serde(default = "half_a_minute")]
+    pub timeout_seconds: u64,
+}
+
+fn half_a_minute() -> u64 {
+    30
+}
+
+impl Default for ConformanceSettings {
+    fn default() -> Self {
+        let ignored = ["BOOT_IMAGE", "BOOTIF", "initrd", "ip", "root", "resume"];
+        Self { period_seconds: 6 * 3600, components: Vec::new(), parameters_ignored: ignored.map(str::to_owned).to_vec() }
+    }
+}
+
+/// Settings that make no sense.
+#[derive(Debug, Error)]
+pub enum ConformanceSettingsError {
+    #[error("conformance.{field}: {value} is not within {min} and {max}")]
+    OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
+    #[error("conformance.components: at most {SITE_MAX} can be named")]
+    TooMany,
+    #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", super::OWN.join(", "))]
+    Name { name: String },
+    #[error("conformance.components: two are called {name:?}")]
+    Twice { name: String },
+    #[error("conformance.components: {name:?} needs either a file or a program, with an absolute path")]
+    Source { name: String },
+}
+
+impl ConformanceSettings {
+    /// Checks ranges and forms.
+    pub fn validate(&self) -> Result<(), ConformanceSettingsError> {
+        use ConformanceSettingsError as Error;
+        let within = |field, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(Error::OutOfRange { field, value, min, max }) }
+        };
+        within("period_seconds", self.period_seconds, 1, 604_800)?;
+        if self.components.len() > SITE_MAX {
+            return Err(Error::TooMany);
+        }
+        let mut seen = BTreeSet::new();
+        for SiteComponent { name, file, program, timeout_seconds } in &self.components {
+            let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b" _-.".contains(&b)) && name.trim() == name;
+            if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !is_plain || super::OWN.contains(&name.as_str()) {
+                return Err(Error::Name { name: name.clone() });
+            }
+            if !seen.insert(name) {
+                return Err(Error::Twice { name: name.clone() });
+            }
+            if file.is_absolute() == program.is_absolute() || file.is_relative() && !file.as_os_str().is_empty() {
+                return Err(Error::Source { name: name.clone() });
+            }
+            within("components.timeout_seconds", *timeout_seconds, 1, 600)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_component_has_a_name_of_its_own_and_one_source() {
+        let with = |lines: &str| {
+            let text = format!("components: [{lines}]");
+            lattice_model::config::parse::<ConformanceSettings>("a.yaml", &text).unwrap().validate()
+        };
+        assert!(with("{name: bmc firmware, file: /run/bmc}, {name: x, program: /bin/x}").is_ok());
+        assert!(matches!(with("{name: kernel, file: /a}"), Err(ConformanceSettingsError::Name { .. })));
+        assert!(matches!(with("{name: a, file: /a}, {name: a, file: /b}"), Err(ConformanceSettingsError::Twice { .. })));
+        for bad in ["{name: a}", "{name: a, file: /a, program: /b}", "{name: a, file: b}", "{name: a, file: b, program: /b}"] {
+            assert!(matches!(with(bad), Err(ConformanceSettingsError::Source { .. })), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The node's GPUs, looked at again while the agent runs: what the node offers follows what there is.
+//!
+//! ```text
+//!   bus, kernel log (every 5 s) ─┐                          ┌─▶ Offer: the session registers anew
+//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: who had a lost one fails, nobody gets one that is not well
+//!                                                           └─▶ Health, `lattice node status`
+//! ```
+//!
+//! Drivers are asked beside the looks at the bus: one that hangs delays no other news. A GPU that came since other work was begun
+//! is offered once that work is kept from it.
+
+use crate::config::AgentConfig;
+use crate::context::{Context, Shared};
+use crate::health::Finds;
+use crate::service::now;
+use crate::{devices, features, machine};
+use lattice_api::v1;
+use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
+use lattice_model::{NodeTopology, Resources};
+use lattice_node::device_health::{GpuStanding, Gpus, Policy};
+use lattice_node::health::Finding;
+use lattice_node::{Event, GpusNow};
+use lattice_runtime::topology::{Files, GpuWatch, SimulatedGpu, read_gpus};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the bus: with a re-registration well within one heartbeat.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long drivers may take before that is said.
+const READ_MAX: Duration = Duration::from_secs(30);
+
+/// What work may have of the node, and ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub size: Resources,
+    pub features: Vec<String>,
+}
+
+/// How the GPUs stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuStandings {
+    /// The version of the table by which they are judged.
+    pub policy: String,
+    /// By what each goes by.
+    gpus: BTreeMap<String, GpuStanding>,
+    /// Why one is not offered yet with which nothing is the matter.
+    waits: BTreeMap<String, String>,
+}
+
+impl GpuStandings {
+    fn is_allocatable(&self, key: &str) -> bool {
+        self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
+    }
+
+    /// As the API has them.
+    pub fn shown(&self) -> Vec<v1::GpuStanding> {
+        let shown = self.gpus.iter().map(|(key, standing)| {
+            let mut detail = match self.waits.get(key) {
+                Some(why) if standing.is_allocatable() => format!("not offered yet: {why}"),
+                Some(_) | None => standing.why(),
+            };
+            // Some of it is a driver's.
+            detail.retain(|c| !c.is_control());
+            v1::GpuStanding {
+                bus: key.clone(),
+                there: standing.lost.is_none(),
+                healthy: standing.is_healthy(),
+                allocatable: self.is_allocatable(key),
+                detail,
+            }
+        });
+        shown.collect()
+    }
+}
+
+/// What drivers said, and the node anew where that was asked for.
+type Read = (GpuReads, Option<NodeTopology>);
+
+/// The side that looks.
+pub struct GpuWatching {
+    simulated: Vec<SimulatedGpu>,
+    /// Away while a look is under way.
+    watch: Option<GpuWatch>,
+    gpus: Gpus,
+    on_bus: BTreeSet<String>,
+    /// Came since other work was begun: how often all of that was kept from it since.
+    newcomers: BTreeMap<String, u32>,
+    /// Why newcomers still wait.
+    unfiltered: String,
+    reading: Option<(Instant, JoinHandle<Read>)>,
+    read_at: Instant,
+    told: Option<GpusNow>,
+    topology: watch::Sender<Arc<NodeTopology>>,
+    standings: watch::Sender<Arc<GpuStandings>>,
+}
+
+fn machine_files() -> Files {
+    Files::below(Path::new("/"))
+}
+
+impl GpuWatching {
+    /// Looks for the first time. Blocking, for as long as drivers take.
+    pub fn begin(found: &NodeTopology, simulated: Vec<SimulatedGpu>, policy: Policy) -> Self {
+        let mut watching = Self {
+            watch: Some(GpuWatch::new(machine_files(), &simulated)),
+            simulated,
+            gpus: Gpus::new(policy),
+            on_bus: BTreeSet::new(),
+            newcomers: BTreeMap::new(),
+            unfiltered: String::new(),
+            reading: None,
+            read_at: Instant::now(),
+            told: None,
+            topology: watch::Sender::new(Arc::new(found.clone())),
+            standings: watch::Sender::default(),
+        };
+        if let Some(look) = watching.watch.as_mut().map(GpuWatch::look) {
+            watching.looked(&look);
+        }
+        watching.read(read_gpus(&machine_files(), &watching.on_bus));
+        watching.judge();
+        watching
+    }
+
+    /// What the node is made of.
+    pub fn topology(&self) -> watch::Receiver<Arc<NodeTopology>> {
+        self.topology.subscribe()
+    }
+
+    /// How the GPUs stand.
+    pub fn standings(&self) -> watch::Receiver<Arc<GpuStandings>> {
+        self.standings.subscribe()
+    }
+
+    fn looked(&mut self, look: &GpuLook) {
+        self.on_bus.clone_from(&look.on_bus);
+        self.gpus.looked(now(), look);
+    }
+
+    fn read(&mut self, mut reads: GpuReads) {
+        if let Some(why) = self.watch.as_ref().and_then(GpuWatch::log_missing) {
+            reads.unsupported.push(format!("errors (XID) are not seen: {why}"));
+        }
+        self.gpus.read(now(), &reads);
+        self.read_at = Instant::now();
+    }
+
+    fn judge(&self) {
+        let unknown = self.unknown().into_iter().map(|key| (key, "no driver tells what it is (`lattice doctor`)".to_owned()));
+        let newcomers = self.newcomers.keys().map(|key| (key.clone(), self.unfiltered.clone()));
+        let standings = GpuStandings {
+            policy: self.gpus.policy().shown(),
+            gpus: self.gpus.standings(now()),
+            waits: unknown.chain(newcomers).collect(),
+        };
+        self.standings.send_if_modified(|known| {
+            let differs = **known != standings;
+            if differs {
+                *known = Arc::new(standings);
+            }
+            differs
+        });
+    }
+
+    /// What the bus shows and no driver ever did.
+    fn unknown(&self) -> Vec<String> {
+        let topology = self.topology.borrow();
+        let is_known = |key: &&String| topology.gpu.gpus.iter().any(|gpu| gpu_key(gpu) == *key);
+        self.on_bus.iter().filter(|key| !is_known(key)).cloned().collect()
+    }
+
+    /// Looks until `stop`.
+    pub async fn run(mut self, context: Shared, offering: Offering, finds: Finds, stop: CancellationToken) {
+        let period = Duration::from_secs(offering.config.health.period_seconds);
+        let mut checked = false;
+        loop {
+            self.tell(&context, &offering).await;
+            // Who waits for the first round of the checks waits for all of it.
+            if checked {
+                finds.found(self.findings(offering.config.health.expect.gpus));
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = context.checks.made(), if !checked => checked = true,
+                () = tokio::time::sleep(LOOK_EVERY.min(period)) => self.look(&context, period).await,
+            }
+        }
+    }
+
+    async fn look(&mut self, context: &Shared, period: Duration) {
+        let Some(mut watch) = self.watch.take() else { return };
+        let looked = tokio::task::spawn_blocking(move || (watch.look(), watch)).await;
+        let (look, watch) = match looked {
+            Ok((look, watch)) => (Some(look), watch),
+            Err(broke) => {
+                tracing::error!(%broke, "a look at the GPUs broke");
+                (None, GpuWatch::new(machine_files(), &self.simulated))
+            }
+        };
+        self.watch = Some(watch);
+        let mut urgent = false;
+        if let Some(look) = look {
+            urgent = look.on_bus != self.on_bus || look.said.iter().any(|(_, event)| matches!(event, GpuEvent::Xid { .. }));
+            self.looked(&look);
+        }
+        if let Some((_, reading)) = self.reading.take_if(|(_, reading)| reading.is_finished()) {
+            match reading.await {
+                Ok((reads, found)) => {
+                    self.read(reads);
+                    if let Some(found) = found {
+                        self.found(found);
+                    }
+                }
+                Err(broke) => tracing::error!(%broke, "the question to the GPUs' drivers broke"),
+            }
+        }
+        if self.reading.is_none() && !self.on_bus.is_empty() && (urgent || self.read_at.elapsed() >= period) {
+            let (on_bus, unknown, simulated) = (self.on_bus.clone(), !self.unknown().is_empty(), self.simulated.clone());
+            let reading = tokio::task::spawn_blocking(move || {
+                let found = unknown.then(|| machine::look(&simulated).topology);
+                (read_gpus(&machine_files(), &on_bus), found)
+            });
+            self.reading = Some((Instant::now(), reading));
+        }
+        self.admit(context).await;
+    }
+
+    fn found(&mut self, found: NodeTopology) {
+        let before = Arc::clone(&self.topology.borrow());
+        let new = found.gpu.gpus.iter().filter(|gpu| before.gpu.by_id(&gpu.id).is_none());
+        self.newcomers.extend(new.map(|gpu| (gpu_key(gpu).to_owned(), 0)));
+        "other work is kept from it first".clone_into(&mut self.unfiltered);
+        self.topology.send_replace(Arc::new(machine::with_lost(found, &before)));
+    }
+
+    /// Offers newcomers once all that runs is kept from them.
+    async fn admit(&mut self, context: &Shared) {
+        if self.newcomers.is_empty() {
+            return;
+        }
+        let for_filter = Arc::clone(context);
+        let kept = tokio::task::spawn_blocking(move || devices::keep_from_newcomers(&for_filter)).await;
+        match kept.map_err(|e| e.to_string()).and_then(|kept| kept) {
+            // Twice: what was being prepared at the first time may not have known of it.
+            Ok(()) => self.newcomers.retain(|_, kept| {
+                *kept += 1;
+                *kept < 2
+            }),
+            Err(why) => self.unfiltered = why,
+        }
+    }
+
+    /// What the checks say of them.
+    fn findings(&self, expected: u64) -> Vec<(String, Finding)> {
+        let mut findings = self.gpus.findings(now(), expected, &self.topology.borrow().gpu.gpus);
+        if self.reading.as_ref().is_some_and(|(began, _)| began.elapsed() > READ_MAX) {
+            let why = format!("their driver does not answer within {} s", READ_MAX.as_secs());
+            findings.retain(|(name, _)| name != "gpus");
+            findings.push(("gpus".to_owned(), Finding::Critical(why)));
+        }
+        findings
+    }
+
+    /// Tells brain and session what there is now. For the first time before the driver begins: no share gets what is not well.
+    pub async fn tell(&mut self, context: &Shared, offering: &Offering) {
+        self.judge();
+        let (topology, standings) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.standings.borrow()));
+        let mut gpus = GpusNow { topology: (*topology).clone(), lost: BTreeMap::new(), withheld: BTreeSet::new() };
+        for gpu in &topology.gpu.gpus {
+            let key = gpu_key(gpu);
+            if let Some(why) = standings.gpus.get(key).and_then(|s| s.lost.as_ref()) {
+                let called = if key == gpu.id { key.to_owned() } else { format!("{key} ({})", gpu.id) };
+                gpus.lost.insert(gpu.id.clone(), format!("its GPU {called} is lost: {why}"));
+            }
+            if !standings.is_allocatable(key) {
+                gpus.withheld.insert(gpu.id.clone());
+            }
+        }
+        if self.told.as_ref() == Some(&gpus) {
+            return;
+        }
+        let offer = offering.of(context, &topology, &gpus.withheld);
+        // Before whoever had it gives the rest back: no claim is made for what is gone.
+        offering.offer.send_if_modified(|known| {
+            let differs = *known != offer;
+            if differs {
+                tracing::warn!(gpus = offer.size.gpus, before = known.size.gpus, "the node offers another number of GPUs");
+                *known = offer;
+            }
+            differs
+        });
+        for why in gpus.lost.values() {
+            tracing::warn!(%why, "a GPU is lost");
+        }
+        self.told = Some(gpus.clone());
+        context.tell(Event::Gpus(Box::new(gpus))).await;
+    }
+}
+
+/// Makes of what there is what is offered.
+pub struct Offering {
+    config: AgentConfig,
+    /// With every GPU that was found at the start.
+    size: Resources,
+    offer: watch::Sender<Offer>,
+}
+
+impl Offering {
+    /// Of a node of this size, with what `watching` found at first.
+    pub fn begin(watching: &GpuWatching, size: Resources, config: &AgentConfig, context: &Context) -> Self {
+        let nothing = Offer { size, features: Vec::new() };
+        let offering = Self { config: config.clone(), size, offer: watch::Sender::new(nothing) };
+        let (topology, standings) = (watching.topology.borrow().clone(), watching.standings.borrow().clone());
+        let withheld = topology.gpu.gpus.iter().filter(|gpu| !standings.is_allocatable(gpu_key(gpu))).map(|gpu| gpu.id.clone());
+        offering.offer.send_replace(offering.of(context, &topology, &withheld.collect()));
+        offering
+    }
+
+    /// What is offered, and changes of it.
+    pub fn offer(&self) -> watch::Receiver<Offer> {
+        self.offer.subscribe()
+    }
+
+    fn of(&self, context: &Context, topology: &NodeTopology, withheld: &BTreeSet<String>) -> Offer {
+        let mut offered = topology.clone();
+        offered.gpu.gpus.retain(|gpu| !withheld.contains(&gpu.id));
+        let gpus = u32::try_from(offered.gpu.gpus.len()).unwrap_or(u32::MAX);
+        Offer {
+            size: Resources { gpus, ..self.size },
+            features: features::of(&self.config, &context.data, &offered, context.slice.is_some()),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What lets the `mpirun` of an MPI library start its daemons on an allocation's nodes: variables that name our launcher in the
+//! place of ssh, and a file of the nodes in the form of each library (decision 0035).
+
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Placement};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown, symlink};
+use std::path::{Path, PathBuf};
+
+/// The name by which `lattice` is called in the place of ssh.
+const LAUNCHER: &str = "lattice-mpi-launcher";
+/// The program behind it, beside the agent's own.
+const PROGRAM: &str = "lattice";
+
+/// How a library wants its nodes, a line each.
+#[derive(Clone, Copy)]
+enum Form {
+    /// `node:slots`
+    Hydra,
+    /// `node slots=N`
+    OpenMpi,
+}
+
+impl Form {
+    const ALL: [Self; 2] = [Self::Hydra, Self::OpenMpi];
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Hydra => "hydra",
+            Self::OpenMpi => "openmpi",
+        }
+    }
+
+    fn line(self, node: &NodeId, slots: usize) -> String {
+        match self {
+            Self::Hydra => format!("{node}:{slots}\n"),
+            Self::OpenMpi => format!("{node} slots={slots}\n"),
+        }
+    }
+}
+
+/// What one library's `mpirun` reads.
+struct Library {
+    /// Names the program that it calls in the place of ssh.
+    launcher: &'static str,
+    /// Names the file of its nodes.
+    hosts: &'static str,
+    /// What else it must be told: to use that program, also where it finds Slurm's variables (`--slurm-env`).
+    more: &'static [(&'static str, &'static str)],
+    form: Form,
+}
+
+/// MPICH and what descends from it; Open MPI up to 4; Open MPI from 5 on.
+const LIBRARIES: [Library; 3] = [
+    // Its launcher `manual`, which looks like the right one, only prints what it would start.
+    Library {
+        launcher: "HYDRA_LAUNCHER_EXEC",
+        hosts: "HYDRA_HOST_FILE",
+        more: &[("HYDRA_LAUNCHER", "ssh"), ("HYDRA_RMK", "user")],
+        form: Form::Hydra,
+    },
+    Library {
+        launcher: "OMPI_MCA_plm_rsh_agent",
+        hosts: "OMPI_MCA_orte_default_hostfile",
+        more: &[("OMPI_MCA_plm", "rsh"), ("OMPI_MCA_ras", "^slurm")],
+        form: Form::OpenMpi,
+    },
+    Library {
+        launcher: "PRTE_MCA_plm_ssh_agent",
+        hosts: "PRTE_MCA_prte_default_hostfile",
+        more: &[("PRTE_MCA_plm", "ssh"), ("PRTE_MCA_ras", "^slurm")],
+        form: Form::OpenMpi,
+    },
+];
+
+fn launcher(state_dir: &Path) -> PathBuf {
+    state_dir.join("bin").join(LAUNCHER)
+}
+
+fn directory(state_dir: &Path) -> PathBuf {
+    state_dir.join("hostfiles")
+}
+
+fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch, form: Form) -> PathBuf {
+    directory(state_dir).join(format!("{allocation}-{epoch}.{}", form.extension()))
+}
+
+/// Makes the launcher: a link to the `lattice` beside this agent's program, which sees by what name it is called. What is
+/// degraded without that, where it is not there.
+pub fn install(state_dir: &Path) -> Result<(), String> {
+    let lost = "mpirun and mpiexec inside allocations start nothing on other nodes";
+    let own = std::env::current_exe().map_err(|e| format!("mpirun: this agent's own program cannot be told ({e}): {lost}"))?;
+    let program = own.with_file_name(PROGRAM);
+    let link = launcher(state_dir);
+    if !program.is_file() {
+        let _ = fs::remove_file(&link);
+        return Err(format!("mpirun: {} is not there: {lost}; install {PROGRAM} beside the agent and start it again", program.display()));
+    }
+    let made = || -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(state_dir.join("bin"))?;
+        let part = link.with_extension("part");
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        symlink(&program, &part)?;
+        fs::rename(&part, &link)
+    };
+    made().map_err(|e| format!("mpirun: {} cannot be made ({e}): {lost}", link.display()))
+}
+
+/// Writes the files of an allocation's nodes, for its user to read; none where it has one node, on which `mpirun` needs nobody.
+/// Not synced: a machine that was restarted has nobody to read them.
+pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement>) -> io::Result<()> {
+    if share.nodes.len() < 2 {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
+    // What a former life wrote may be half of it.
+    forget(state_dir, share.allocation, share.epoch)?;
+    let slots = slots(share, placement);
+    for form in Form::ALL {
+        let path = file(state_dir, share.allocation, share.epoch, form);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(path)?;
+        let lines: String = share.nodes.iter().map(|(node, _)| form.line(node, slots)).collect();
+        file.write_all(lines.as_bytes())?;
+        fchown(&file, Some(share.owner.uid), Some(share.owner.gid))?;
+    }
+    Ok(())
+}
+
+/// Ranks that a library starts on each node where nobody says how many: the allocation's tasks, or where these are the usual
+/// one, as many as it has cores here. (What it has on other nodes is not known here.)
+fn slots(share: &DesiredShare, placement: Option<&Placement>) -> usize {
+    if share.spec.tasks_per_node > 1 {
+        return share.spec.tasks_per_node as usize;
+    }
+    let known = placement.map(|p| p.cores.len()).filter(|cores| *cores > 0);
+    known.unwrap_or(share.resources.cores as usize).max(1)
+}
+
+/// Removes them.
+pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::Result<()> {
+    for form in Form::ALL {
+        match fs::remove_file(file(state_dir, allocation, epoch, form)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a former life left of allocations that are not here any more.
+pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
+    for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
+        let allocation = entry.file_name().to_str().and_then(|name| name.get(..36)?.parse::<AllocationId>().ok());
+        if !allocation.is_some_and(&here)
+            && let Err(error) = fs::remove_file(entry.path())
+        {
+            tracing::warn!(path = %entry.path().display(), %error, "a stray file of an allocation's nodes could not be removed");
+        }
+    }
+}
+
+/// Adds the variables, for each library of which the user says nothing himself, and where all the nodes' agents serve the
+/// launcher. What came along from another allocation is not his word.
+pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: &DesiredShare, served: bool) {
+    let launcher = launcher(state_dir);
+    for library in &LIBRARIES {
+        let names = || [library.launcher, library.hosts].into_iter().chain(library.more.iter().map(|(name, _)| *name));
+        if env.get(library.launcher).is_some_and(|value| Path::new(value).file_name() == launcher.file_name()) {
+            names().for_each(|name| drop(env.remove(name)));
+        }
+        let hosts = file(state_dir, share.allocation, share.epoch, library.form);
+        // Not there where `lattice` is not installed, or where nobody needs it.
+        let there = served && launcher.exists() && hosts.exists();
+        if there && !names().any(|name| env.contains_key(name)) {
+            env.insert(library.launcher.to_owned(), launcher.display().to_string());
+            env.insert(library.hosts.to_owned(), hosts.display().to_string());
+            env.extend(library.more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Principal, Resources};
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("lattice-hatch-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(path.join("bin")).unwrap();
+            // Any program that is there.
+            symlink(std::env::current_exe().unwrap(), launcher(&path)).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn share(nodes: u32, tasks_per_node: u32) -> DesiredShare {
+        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
+        spec.tasks_per_node = tasks_per_node;
+        let (uid, gid) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
+        DesiredShare {
+            allocation: AllocationId(uuid::Uuid::new_v4()),
+            epoch: Epoch(1),
+            owner: Principal { name: "u".into(), uid, gid, groups: vec![gid] },
+            state: AllocationState::Running,
+            resources: Resources { cores: 6, memory_bytes: 0, gpus: 0 },
+            nodes: (1..=nodes).map(|n| (format!("n{n}").parse().unwrap(), String::new())).collect(),
+            spec,
+            vni: None,
+            requeue_count: 0,
+            run_lease_ms: None,
+        }
+    }
+
+    fn environment_of(dir: &Dir, share: &DesiredShare, given: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let mut env = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        environment(&mut env, &dir.0, share, true);
+        env
+    }
+
+    #[test]
+    fn each_library_finds_the_nodes_in_its_own_form() {
+        let dir = Dir::new("forms");
+        let read = |share: &DesiredShare| {
+            let env = environment_of(&dir, share, &[]);
+            assert_eq!((env.len(), env["HYDRA_LAUNCHER"].as_str()), (12, "ssh"));
+            ["HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"]
+                .map(|name| fs::read_to_string(&env[name]).unwrap())
+        };
+        let said = share(2, 3);
+        tell(&dir.0, &said, None).unwrap();
+        tell(&dir.0, &said, None).unwrap();
+        let open_mpi = "n1 slots=3\nn2 slots=3\n".to_owned();
+        assert_eq!(read(&said), ["n1:3\nn2:3\n".to_owned(), open_mpi.clone(), open_mpi]);
+        let unsaid = share(2, 1);
+        tell(&dir.0, &unsaid, None).unwrap();
+        assert_eq!(read(&unsaid)[0], "n1:6\nn2:6\n");
+        sweep(&dir.0, |id| id == unsaid.allocation);
+        assert!(environment_of(&dir, &said, &[]).is_empty());
+        forget(&dir.0, unsaid.allocation, unsaid.epoch).unwrap();
+        assert_eq!(fs::read_dir(directory(&dir.0)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_user_says_stays_and_what_came_from_another_allocation_does_not() {
+        let dir = Dir::new("said");
+        let (one, two) = (share(1, 1), share(2, 1));
+        for share in [&one, &two] {
+            tell(&dir.0, share, None).unwrap();
+        }
+        let env = environment_of(&dir, &two, &[("HYDRA_LAUNCHER", "fork")]);
+        assert!(env["HYDRA_LAUNCHER"] == "fork" && !env.contains_key("HYDRA_HOST_FILE") && env.contains_key("OMPI_MCA_plm_rsh_agent"));
+        let inherited =
+            [("HYDRA_LAUNCHER_EXEC", "/other/bin/lattice-mpi-launcher"), ("HYDRA_HOST_FILE", "/other"), ("HYDRA_LAUNCHER", "ssh")];
+        assert_ne!(environment_of(&dir, &two, &inherited)["HYDRA_HOST_FILE"], "/other");
+        assert!(environment_of(&dir, &one, &inherited).is_empty(), "one node needs nothing");
+        let mut env = BTreeMap::new();
+        environment(&mut env, &dir.0, &two, false);
+        assert!(env.is_empty(), "an agent of the version before would refuse the launcher: the site's ssh goes on working");
+    }
+}

@@ -1,0 +1,161 @@
+//! The configuration's section `health`.
+
+use lattice_node::device_health::{Policy, PolicyError};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+use thiserror::Error;
+
+/// Programs of the site's, mounts and network devices that may be named.
+const NAMED_MAX: usize = 32;
+
+/// What is looked at, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HealthSettings {
+    /// Seconds between two rounds of all checks; 1 to 86,400.
+    pub period_seconds: u64,
+    /// Mount points that must be there and answer, absolute.
+    pub mounts: Vec<PathBuf>,
+    /// Network devices that must be up, such as `hsn0`.
+    pub nics: Vec<String>,
+    /// Errors and drops of one of them within `nic_window_seconds` that are not well any more, at least 1.
+    pub nic_errors_max: u64,
+    /// The window for that, in seconds; 1 to 604,800.
+    pub nic_window_seconds: u64,
+    /// What the machine must have at least; 0: not asked.
+    pub expect: Expected,
+    /// What is done about GPUs: the site's own answers over the table of `docs/operator.md`.
+    pub gpu_policy: Policy,
+    /// The site's own programs.
+    pub checks: Vec<SiteCheck>,
+}
+
+/// What a machine was bought with: less of it is a broken part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expected {
+    /// Processors that are on line.
+    pub cpus: u64,
+    /// Bytes of main memory that the kernel manages.
+    pub memory_bytes: u64,
+    /// GPUs that bus and driver show; of one that is partitioned, its instances.
+    pub gpus: u64,
+}
+
+/// A program that looks after something: 0 is well, 1 a warning, 2 critical, 3 unknown, as for Nagios' plugins.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteCheck {
+    /// What it is called: a word.
+    pub name: String,
+    /// The program, absolute. It runs as root, without arguments.
+    pub program: PathBuf,
+    /// Seconds that it may take; 1 to 600.
+    #[serde(default = "half_a_minute")]
+    pub timeout_seconds: u64,
+    /// Whether critical says that the node's hardware failed: it is Down at once, until an operator says that it is repaired.
+    #[serde(default)]
+    pub failure: bool,
+}
+
+fn half_a_minute() -> u64 {
+    30
+}
+
+impl Default for HealthSettings {
+    fn default() -> Self {
+        Self {
+            period_seconds: 60,
+            mounts: Vec::new(),
+            nics: Vec::new(),
+            nic_errors_max: 1000,
+            nic_window_seconds: 3600,
+            expect: Expected::default(),
+            gpu_policy: Policy::default(),
+            checks: Vec::new(),
+        }
+    }
+}
+
+/// Settings that make no sense.
+#[derive(Debug, Error)]
+pub enum HealthSettingsError {
+    #[error("health.{field}: {value} is not within {min} and {max}")]
+    OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
+    #[error("health.{field}: at most {NAMED_MAX} can be named")]
+    TooMany { field: &'static str },
+    #[error("health.{field}: {} must be an absolute path without \"..\"", path.display())]
+    Path { field: &'static str, path: PathBuf },
+    #[error("health.{field}: {name:?} is no name: letters, digits, _, - and . are possible, at most 64")]
+    Name { field: &'static str, name: String },
+    #[error("health.gpu_policy.{0}")]
+    Policy(#[from] PolicyError),
+    #[error("health.checks: two are called {name:?}")]
+    Twice { name: String },
+}
+
+impl HealthSettings {
+    /// Checks ranges and forms.
+    pub fn validate(&self) -> Result<(), HealthSettingsError> {
+        let within = |field, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(HealthSettingsError::OutOfRange { field, value, min, max }) }
+        };
+        within("period_seconds", self.period_seconds, 1, 86_400)?;
+        within("nic_errors_max", self.nic_errors_max, 1, u64::MAX)?;
+        within("nic_window_seconds", self.nic_window_seconds, 1, 604_800)?;
+        self.gpu_policy.validate()?;
+        for (field, named) in [("mounts", self.mounts.len()), ("nics", self.nics.len()), ("checks", self.checks.len())] {
+            if named > NAMED_MAX {
+                return Err(HealthSettingsError::TooMany { field });
+            }
+        }
+        let plain = |p: &Path| p.is_absolute() && p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+        let programs = self.checks.iter().map(|check| ("checks", &check.program));
+        for (field, path) in self.mounts.iter().map(|path| ("mounts", path)).chain(programs) {
+            if !plain(path) {
+                return Err(HealthSettingsError::Path { field, path: path.clone() });
+            }
+        }
+        let word = |name: &str| {
+            (1..=64).contains(&name.len())
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+                && !name.starts_with('.')
+        };
+        let names = self.checks.iter().map(|check| ("checks", &check.name));
+        for (field, name) in self.nics.iter().map(|name| ("nics", name)).chain(names) {
+            if !word(name) {
+                return Err(HealthSettingsError::Name { field, name: name.clone() });
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for check in &self.checks {
+            within("checks.timeout_seconds", check.timeout_seconds, 1, 600)?;
+            if !seen.insert(&check.name) {
+                return Err(HealthSettingsError::Twice { name: check.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_node::device_health::Response;
+
+    #[test]
+    fn a_site_answers_for_gpus_under_a_version_and_a_key_that_is_none_is_refused() {
+        let parsed = |policy: &str| lattice_model::config::parse::<HealthSettings>("agent.yaml", &format!("gpu_policy: {policy}\n"));
+        let well = parsed("{version: 1, xids: {74: drain, 31: none}, too_hot: replace}").unwrap();
+        well.validate().unwrap();
+        assert_eq!([74, 31, 79].map(|n| well.gpu_policy.xid(n).0), [Response::Drain, Response::None, Response::Drain]);
+        assert_eq!(well.gpu_policy.too_hot, Response::Replace);
+        for (policy, said) in [("{version: 1, heat: drain}", "heat"), ("{version: 1, xids: {74: reboot}}", "reboot")] {
+            let refused = parsed(policy).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+        }
+        let refused = parsed("{xids: {74: drain}}").unwrap().validate().unwrap_err().to_string();
+        assert!(refused.starts_with("health.gpu_policy.version: ") && refused.contains("docs/operator.md"), "{refused}");
+    }
+}

@@ -1,0 +1,342 @@
+//! One agent's place in a launch's tree: what is below it, gathered and told.
+//!
+//! ```text
+//!        head task, or the stream to the parent
+//!              ▲ Heard          │ tell
+//!        ╭─────┴────────────────▼─────╮
+//!        │ Branch: FenceHub, who is   │
+//!        │ away, the last word to all │
+//!        ╰──▲────────▲────────▲───────╯
+//!      this node   child    child      a line each
+//! ```
+//!
+//! A child whose agent is away for a moment is waited for. One that stays away is gone round: its own children are served
+//! from here until this branch ends, and it alone when it is back. Of one that is not reached for long the head is told: where
+//! it reaches it itself, it takes it from whoever is above it.
+
+use super::line::{Around, Broken, Kind, LineTask, News};
+use super::told::Told;
+use crate::mesh::branch::Up;
+use crate::mesh::frame::{ToHead, ToPart};
+use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// News waiting for a branch.
+const QUEUE: usize = 256;
+/// How long a child may be away before it is gone round. An agent that is restarted is often back by then.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same where no other node is reached: then it is this one's network, and what is gone round stays so.
+const ALONE: Duration = Duration::from_secs(30);
+
+/// How long a part is not reached before the head is told, and before it is told again.
+const UNREACHED: Duration = Duration::from_secs(10);
+
+/// What is more than a branch's own affair.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A part says this.
+    Said { part: u32, said: ToHead },
+    /// All below came to a fence.
+    Whole(FenceMerged),
+    /// A fence cannot be, and why.
+    Refused(String),
+    /// This part's agent knows no subtrees; or, where it is served alone, not the launch's shape.
+    Older { part: u32 },
+    /// This part's agent is not reached by the one above it.
+    Unreached { part: u32 },
+    /// A child has another parent: what stands here is old.
+    Replaced,
+}
+
+pub(super) struct Branch {
+    pub(super) around: Around,
+    lines: BTreeMap<u64, Line>,
+    numbers: u64,
+    hub: FenceHub,
+    /// The last fence that the whole launch has done.
+    done: Option<Arc<Told>>,
+    /// That the launch is brought down.
+    abort: Option<Arc<Told>>,
+    /// Parts whose agents know no subtrees.
+    older: BTreeSet<u32>,
+    sender: mpsc::Sender<(u64, News)>,
+    news: mpsc::Receiver<(u64, News)>,
+}
+
+struct Line {
+    subtree: Subtree,
+    queue: mpsc::Sender<Arc<Told>>,
+    stop: CancellationToken,
+    link: Link,
+    /// Of a fence that the subtree's agent waits for itself: who did not come.
+    absent: Option<(u32, Vec<u32>)>,
+    /// When it was told last that it is not reached.
+    unreached: Option<Instant>,
+}
+
+impl Line {
+    fn has(&self, part: u32) -> bool {
+        self.subtree.contains(Subtree::single(part))
+    }
+}
+
+enum Link {
+    Broken {
+        since: Instant,
+    },
+    /// Of the subtree, who cannot be reached.
+    Connected {
+        away: Vec<u32>,
+    },
+}
+
+impl Branch {
+    /// A branch with no lines yet.
+    pub(super) fn new(around: Around, subtree: Subtree) -> Self {
+        let (sender, news) = mpsc::channel(QUEUE);
+        let (done, abort, older) = (None, None, BTreeSet::new());
+        Self { around, lines: BTreeMap::new(), numbers: 0, hub: FenceHub::new(subtree), done, abort, older, sender, news }
+    }
+
+    /// Begins to serve these parts, in as few lines as can be.
+    pub(super) fn serve(&mut self, subtree: Subtree) {
+        for piece in subtree.without(self.around.fanout, &|part| self.older.contains(&part)) {
+            self.begin_line(piece);
+        }
+    }
+
+    /// Begins to serve a subtree from its first part: that part alone, and each subtree below it.
+    pub(super) fn serve_below(&mut self, subtree: Subtree) {
+        self.begin_line(Subtree::single(subtree.first));
+        for child in subtree.children(self.around.fanout) {
+            self.serve(child);
+        }
+    }
+
+    fn begin_line(&mut self, subtree: Subtree) {
+        self.numbers += 1;
+        let number = self.numbers;
+        let kind = if self.older.contains(&subtree.first) { Kind::Parts } else { Kind::Subtrees };
+        let stop = self.around.stop.child_token();
+        let task = LineTask { number, around: self.around.clone(), subtree, kind, news: self.sender.clone() };
+        let queue = task.begin(stop.clone());
+        let link = Link::Broken { since: Instant::now() };
+        self.lines.insert(number, Line { subtree, queue, stop, link, absent: None, unreached: None });
+    }
+
+    /// The next that a line tells.
+    pub(super) async fn news(&mut self) -> Option<(u64, News)> {
+        self.news.recv().await
+    }
+
+    /// Takes it. What a line says that was replaced meanwhile is old.
+    pub(super) fn hear(&mut self, number: u64, news: News) -> Option<Heard> {
+        let line = self.lines.get_mut(&number)?;
+        match news {
+            News::Connected => {
+                line.link = Link::Connected { away: line.subtree.parts().collect() };
+                (line.absent, line.unreached) = (None, None);
+                if let Some(abort) = self.abort.clone() {
+                    self.tell_line(number, abort);
+                }
+                None
+            }
+            News::Broken(broken) => {
+                line.link = Link::Broken { since: Instant::now() };
+                match broken {
+                    Broken::Served => None,
+                    Broken::Refused => {
+                        self.go_round(number);
+                        None
+                    }
+                    Broken::Silent => Some(Heard::Older { part: line.subtree.first }),
+                }
+            }
+            News::Said(up) => self.said(number, up),
+        }
+    }
+
+    fn said(&mut self, number: u64, up: Up) -> Option<Heard> {
+        let line = self.lines.get_mut(&number)?;
+        let of_it = |part: &u32| line.has(*part);
+        match up {
+            Up::Serving => None,
+            Up::Said { part, said: ToHead::Begun } => {
+                // One that was told before it had anything to bring down.
+                if let Some(abort) = self.abort.clone() {
+                    self.tell_line(number, abort);
+                }
+                Some(Heard::Said { part, said: ToHead::Begun })
+            }
+            Up::Said { part, said } => of_it(&part).then_some(Heard::Said { part, said }),
+            Up::Fence { number: fence, blob } => {
+                let contributed = self.hub.contribute(line.subtree, fence, blob);
+                match contributed {
+                    Ok(Contributed::Waits) => None,
+                    Ok(Contributed::Whole(merged)) => Some(Heard::Whole(merged)),
+                    Ok(Contributed::Before) => {
+                        if let Some(done) = self.done.clone().filter(|done| done.fence() == Some(fence)) {
+                            self.tell_line(number, done);
+                        }
+                        None
+                    }
+                    Err(refused) => Some(Heard::Refused(self.around.refused(&refused))),
+                }
+            }
+            Up::Away { mut parts } => {
+                parts.retain(of_it);
+                line.link = Link::Connected { away: parts };
+                None
+            }
+            Up::Absent { number, mut parts } => {
+                parts.retain(of_it);
+                line.absent = Some((number, parts));
+                None
+            }
+            Up::Older { part } => of_it(&part).then_some(Heard::Older { part }),
+            Up::Unreached { part } => of_it(&part).then_some(Heard::Unreached { part }),
+            Up::Replaced => Some(Heard::Replaced),
+        }
+    }
+
+    /// Tells everything below. What is broken hears what it has to when it is there again; but that all is over must reach it.
+    pub(super) fn tell(&mut self, told: &Arc<Told>) {
+        match told.message {
+            ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
+            ToPart::Abort { .. } => self.abort = Some(Arc::clone(told)),
+            ToPart::NameAbsent | ToPart::Forget => {}
+        }
+        let over = matches!(told.message, ToPart::Forget);
+        let heard = self.lines.iter().filter(|(_, line)| over || matches!(line.link, Link::Connected { .. }));
+        let numbers: Vec<u64> = heard.map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.tell_line(number, Arc::clone(told));
+        }
+        if matches!(told.message, ToPart::Abort { .. }) {
+            // Nobody runs on because the agent between is away: who is reached hears it when the line is there.
+            let broken = self.lines.iter().filter(|(_, line)| matches!(line.link, Link::Broken { .. }));
+            let broken: Vec<u64> = broken.map(|(number, _)| *number).collect();
+            broken.into_iter().for_each(|number| self.go_round(number));
+        }
+    }
+
+    /// A line that takes no more is begun anew: whoever comes back hears everything.
+    fn tell_line(&mut self, number: u64, told: Arc<Told>) {
+        let Some(line) = self.lines.get(&number) else { return };
+        if line.queue.try_send(told).is_err() {
+            let subtree = line.subtree;
+            self.drop_line(number);
+            self.begin_line(subtree);
+        }
+    }
+
+    fn drop_line(&mut self, number: u64) {
+        if let Some(line) = self.lines.remove(&number) {
+            line.stop.cancel();
+        }
+    }
+
+    /// Goes round what has been away for too long. Gives the parts of which the head is to be told that they are not reached.
+    pub(super) fn look(&mut self, now: Instant) -> Vec<u32> {
+        let others = self.lines.values().filter(|line| self.around.node(line.subtree.first) != Some(&self.around.context.me));
+        let is_alone = !others.into_iter().any(|line| matches!(line.link, Link::Connected { .. }));
+        let patience = if is_alone { ALONE } else { PATIENCE };
+        let late = |line: &Line| match line.link {
+            Link::Broken { since } => !line.subtree.is_single() && now.saturating_duration_since(since) > patience,
+            Link::Connected { .. } => false,
+        };
+        let numbers: Vec<u64> = self.lines.iter().filter(|(_, line)| late(line)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.go_round(number);
+        }
+        let long = |at: Instant| now.saturating_duration_since(at) > UNREACHED;
+        let mut unreached = Vec::new();
+        for line in self.lines.values_mut() {
+            let is_away = matches!(line.link, Link::Broken { since } if long(since));
+            if is_away && line.unreached.is_none_or(long) {
+                line.unreached = Some(now);
+                unreached.push(line.subtree.first);
+            }
+        }
+        unreached
+    }
+
+    fn go_round(&mut self, number: u64) {
+        let Some(line) = self.lines.get(&number).filter(|line| !line.subtree.is_single()) else { return };
+        let subtree = line.subtree;
+        if let Some(node) = self.around.node(subtree.first) {
+            tracing::info!(launch = %self.around.spec.id, %node, "is away: those below it are served from here");
+        }
+        self.drop_line(number);
+        self.serve_below(subtree);
+    }
+
+    /// From now on a part is served alone, as the version before has it. `false`: it was already.
+    pub(super) fn found_older(&mut self, part: u32) -> bool {
+        if !self.older.insert(part) {
+            return false;
+        }
+        let over: Vec<u64> = self.lines.iter().filter(|(_, line)| line.has(part)).map(|(number, _)| *number).collect();
+        for number in over {
+            let Some(subtree) = self.lines.get(&number).map(|line| line.subtree) else { continue };
+            self.drop_line(number);
+            self.serve(subtree);
+        }
+        true
+    }
+
+    /// From now on a part that is reached from here is served from here, with those below it: whoever is above it does not reach it,
+    /// and still says so.
+    pub(super) fn take_over(&mut self, part: u32) {
+        let away = |link: &Link| matches!(link, Link::Connected { away } if away.contains(&part));
+        let above = |line: &Line| line.has(part) && line.subtree.first != part && away(&line.link);
+        let Some((number, subtree)) = self.lines.iter().find(|(_, line)| above(line)).map(|(number, line)| (*number, line.subtree)) else {
+            return;
+        };
+        let fanout = self.around.fanout;
+        if let (Some(node), Some(parent)) = (self.around.node(part), subtree.parent_of(part, fanout).and_then(|p| self.around.node(p))) {
+            let launch = self.around.spec.id;
+            tracing::warn!(%launch, %node, %parent, "the launch's head reaches a node that its parent in the tree does not reach, and serves it itself: look at the network between the two");
+        }
+        self.drop_line(number);
+        for piece in subtree.down_to(part, fanout) {
+            self.serve(piece);
+        }
+    }
+
+    /// Parts that cannot be reached now, or have not told all yet.
+    pub(super) fn away(&self) -> Vec<u32> {
+        let of = |line: &Line| match &line.link {
+            Link::Broken { .. } => line.subtree.parts().collect(),
+            Link::Connected { away } => away.clone(),
+        };
+        self.lines.values().flat_map(of).collect()
+    }
+
+    /// Whether a fence brings anything to anybody, as far as it is known here.
+    pub(super) fn carries(&self, fence: u32) -> bool {
+        self.hub.carries(fence)
+    }
+
+    /// The open fence, and who did not come to it, as exactly as those below know.
+    pub(super) fn waiting_for(&self) -> Option<(u32, Vec<u32>)> {
+        let (number, mut missing) = self.hub.waiting_for()?;
+        for line in self.lines.values() {
+            if let Some((_, absent)) = line.absent.as_ref().filter(|(fence, _)| *fence == number) {
+                missing.retain(|part| !line.subtree.contains(Subtree::single(*part)) || absent.contains(part));
+            }
+        }
+        Some((number, missing))
+    }
+
+    /// Leaves the lines to themselves until each has carried what is queued.
+    pub(super) async fn carried(mut self) {
+        self.lines.clear();
+        drop(self.sender);
+        while self.news.recv().await.is_some() {}
+    }
+}

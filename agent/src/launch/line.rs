@@ -1,0 +1,246 @@
+//! One edge of a launch's tree: the line to a subtree, made again for as long as somebody wants it.
+
+use super::told::Told;
+use crate::allocation::AllocationHandle;
+use crate::context::Shared;
+use crate::mesh::branch::{BranchOpen, Up};
+use crate::mesh::frame::{self, FrameError, Open, ToHead, ToPart, WireLaunch};
+use crate::mesh::shape::WireShape;
+use lattice_model::{DesiredShare, LaunchShape, LaunchSpec, NodeId, NodeRanks};
+use lattice_pmi::{FenceRefused, Subtree};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Messages waiting for one part.
+const QUEUE: usize = 256;
+/// Before a line is tried again, at first and at most.
+const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
+
+/// The same for all lines of a branch.
+#[derive(Clone)]
+pub(super) struct Around {
+    pub(super) context: Shared,
+    pub(super) share: Arc<DesiredShare>,
+    pub(super) spec: Arc<LaunchSpec>,
+    pub(super) fanout: u32,
+    pub(super) stop: CancellationToken,
+}
+
+impl Around {
+    pub(super) fn node(&self, part: u32) -> Option<&NodeId> {
+        self.spec.nodes.get(part as usize).map(|ranks| &ranks.node)
+    }
+
+    /// Why a fence cannot be, for people.
+    pub(super) fn refused(&self, refused: &FenceRefused) -> String {
+        refused.told(|from| named(&self.spec.nodes, from))
+    }
+}
+
+/// Parts that came to a fence together, for people: any of them may have brought what was refused.
+fn named(nodes: &[NodeRanks], from: Subtree) -> String {
+    let first = nodes.get(from.first as usize).map(|ranks| ranks.node.to_string()).unwrap_or_default();
+    if from.is_single() { format!("node {first}") } else { format!("node {first}, or one of the {} below it,", from.len() - 1) }
+}
+
+/// What a line tells its branch.
+#[derive(Debug)]
+pub(super) enum News {
+    Connected,
+    Broken(Broken),
+    Said(Up),
+}
+
+/// How a line ended that was connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The subtree was served until then.
+    Served,
+    /// Its agent said something, and did not serve it.
+    Refused,
+    /// Its agent ended the stream and said nothing: it is of a version that knows no subtrees, or, asked for a part alone, none but the
+    /// usual shape.
+    Silent,
+}
+
+/// Which frames a subtree's agent understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Subtrees,
+    /// Of the version before: one part at a time, for the head alone.
+    Parts,
+}
+
+/// Keeps the line to one subtree. It ends when its queue is closed and empty, or when it is stopped.
+pub(super) struct LineTask {
+    /// By which its branch knows it.
+    pub(super) number: u64,
+    pub(super) around: Around,
+    pub(super) subtree: Subtree,
+    pub(super) kind: Kind,
+    pub(super) news: mpsc::Sender<(u64, News)>,
+}
+
+impl LineTask {
+    pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Arc<Told>> {
+        let (told, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(async move { stop.run_until_cancelled(self.run(queue)).await });
+        told
+    }
+
+    async fn run(self, mut queue: mpsc::Receiver<Arc<Told>>) {
+        let mut pause = *PAUSE.start();
+        loop {
+            if let Some(way) = self.connect().await {
+                pause = *PAUSE.start();
+                if !self.say(News::Connected).await {
+                    return;
+                }
+                let Some(broken) = self.carry(way, &mut queue).await else { return };
+                if !self.say(News::Broken(broken)).await {
+                    return;
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(*PAUSE.end());
+        }
+    }
+
+    /// `false`: nobody listens any more.
+    async fn say(&self, news: News) -> bool {
+        self.news.send((self.number, news)).await.is_ok()
+    }
+
+    async fn connect(&self) -> Option<Way> {
+        let Around { context, share, spec, fanout, .. } = &self.around;
+        let node = self.around.node(self.subtree.first)?;
+        if *node == context.me {
+            let handle = context.workers.of_epoch(spec.allocation, spec.epoch)?;
+            let heard = handle.attach(&context.me, LaunchSpec::clone(spec)).await;
+            return Some(Way::Here { handle, heard });
+        }
+        let address = context.mesh_address(share, node)?;
+        let (mut send, recv) = match context.mesh.open(node, &address).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%node, %error, "a part of a launch cannot be reached now");
+                return None;
+            }
+        };
+        let launch = WireLaunch::from(&**spec);
+        let open = match self.kind {
+            Kind::Subtrees => {
+                let Subtree { first, end } = self.subtree;
+                Open::Branch(Box::new(BranchOpen { launch, shape: WireShape::from(&spec.shape), fanout: *fanout, first, end }))
+            }
+            Kind::Parts if spec.shape == LaunchShape::default() => Open::Part(launch),
+            Kind::Parts => Open::ShapedPart(Box::new((launch, WireShape::from(&spec.shape)))),
+        };
+        frame::write(&mut send, &open).await.ok()?;
+        Some(Way::There { send, recv })
+    }
+
+    /// Both ways, neither waiting for the other, until the line breaks. `None`: nobody wants it any more.
+    async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Arc<Told>>) -> Option<Broken> {
+        match way {
+            Way::Here { handle, mut heard } => {
+                let down = async {
+                    while let Some(told) = queue.recv().await {
+                        handle.pass_on(self.around.spec.id, told.message.clone()).await;
+                    }
+                    None
+                };
+                let up = async {
+                    while let Some(message) = heard.recv().await {
+                        if !self.say(News::Said(self.of_part(message))).await {
+                            return None;
+                        }
+                    }
+                    Some(Broken::Served)
+                };
+                tokio::select! { ended = down => ended, ended = up => ended }
+            }
+            Way::There { mut send, recv } => {
+                let down = async {
+                    while let Some(told) = queue.recv().await {
+                        let sent = match self.kind {
+                            Kind::Subtrees => told.frame.send(&mut send).await,
+                            // It is of the version before, which knows no such question.
+                            Kind::Parts if told.message == ToPart::NameAbsent => Ok(()),
+                            Kind::Parts => frame::write(&mut send, &told.message).await,
+                        };
+                        if sent.is_err() {
+                            // How it broke is what the other direction finds.
+                            std::future::pending::<()>().await;
+                        }
+                    }
+                    None
+                };
+                tokio::select! { ended = down => ended, ended = self.hear(recv) => ended }
+            }
+        }
+    }
+
+    async fn hear(&self, mut recv: quinn::RecvStream) -> Option<Broken> {
+        let mut broken = Broken::Silent;
+        let is_shaped = self.around.spec.shape != LaunchShape::default();
+        loop {
+            let up = match self.kind {
+                Kind::Subtrees => frame::read::<Up, _>(&mut recv).await,
+                Kind::Parts => frame::read::<ToHead, _>(&mut recv).await.map(|message| self.of_part(message)),
+            };
+            let up = match (up, broken) {
+                (Ok(up), _) => up,
+                (Err(FrameError::Ended), Broken::Silent) if self.kind == Kind::Subtrees || is_shaped => return Some(Broken::Silent),
+                (Err(error), Broken::Silent | Broken::Served) => {
+                    tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a line of a launch broke");
+                    return Some(Broken::Served);
+                }
+                (Err(_), Broken::Refused) => return Some(Broken::Refused),
+            };
+            broken = match (broken, &up) {
+                (Broken::Served, _) | (_, Up::Serving) => Broken::Served,
+                (Broken::Silent | Broken::Refused, _) => Broken::Refused,
+            };
+            if !self.say(News::Said(up)).await {
+                return None;
+            }
+        }
+    }
+
+    /// What one part says for itself, as a subtree of one part says it.
+    fn of_part(&self, said: ToHead) -> Up {
+        match said {
+            ToHead::Fence { number, blob } => Up::Fence { number, blob },
+            ToHead::Synced => Up::Away { parts: Vec::new() },
+            ToHead::Begun
+            | ToHead::RankEnded { .. }
+            | ToHead::Aborted { .. }
+            | ToHead::WalltimeOver
+            | ToHead::Lost { .. }
+            | ToHead::Absent { .. }
+            | ToHead::OutOfMemory { .. } => Up::Said { part: self.subtree.first, said },
+        }
+    }
+}
+
+/// The way to a subtree's first part, on this node or another.
+enum Way {
+    Here { handle: AllocationHandle, heard: mpsc::Receiver<ToHead> },
+    There { send: quinn::SendStream, recv: quinn::RecvStream },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_that_was_refused_names_nodes() {
+        let nodes: Vec<NodeRanks> = (0..4).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i, count: 1 }).collect();
+        let told = |from| FenceRefused::Changed { from, number: 3 }.told(|from| named(&nodes, from));
+        assert_eq!(told(Subtree::single(2)), "node n2 came to fence 3 twice, with different data");
+        assert_eq!(told(Subtree { first: 1, end: 4 }), "node n1, or one of the 2 below it, came to fence 3 twice, with different data");
+    }
+}

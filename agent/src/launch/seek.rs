@@ -1,0 +1,49 @@
+//! Nodes that the one above them in a launch's tree does not reach: the head looks whether it does. Where only the link between
+//! the two is cut, nobody else would find out, and the launch would wait for ever.
+
+use super::line::Around;
+use std::collections::BTreeSet;
+use tokio::task::JoinSet;
+
+/// Parts that are looked for at once. Those left out are told again.
+const AT_ONCE: usize = 64;
+
+/// The parts that a head looks for.
+#[derive(Default)]
+pub(super) struct Seek {
+    parts: BTreeSet<u32>,
+    tasks: JoinSet<(u32, bool)>,
+}
+
+impl Seek {
+    /// Begins to look for a part, unless that is done already.
+    pub(super) fn begin(&mut self, around: &Around, part: u32) {
+        if self.parts.len() < AT_ONCE && self.parts.insert(part) {
+            let around = around.clone();
+            self.tasks.spawn(async move { (part, is_reached(&around, part).await) });
+        }
+    }
+
+    /// The next part that is reached.
+    pub(super) async fn reached(&mut self) -> u32 {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok((part, is_reached))) => {
+                    self.parts.remove(&part);
+                    if is_reached {
+                        return part;
+                    }
+                }
+                Some(Err(error)) => tracing::error!(%error, "a part of a launch was not looked for to the end"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+async fn is_reached(around: &Around, part: u32) -> bool {
+    let Around { context, share, .. } = around;
+    let Some((node, address)) = around.node(part).and_then(|node| Some((node, context.mesh_address(share, node)?))) else { return false };
+    // Nothing is said on it: the peer sees a stream that ends.
+    context.mesh.open(node, &address).await.is_ok()
+}

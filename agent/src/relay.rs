@@ -1,0 +1,240 @@
+//! Sessions that an agent carries for others, and its own that others carry: where an agent reaches no member, a peer that does takes
+//! its bytes there.
+//!
+//! ```text
+//!   agent ── a stream of the mesh ──▶ peer ── TCP ──▶ the member of the peer's own session
+//!     └────────────── TLS of the agent's session, from end to end ──────────────┘
+//! ```
+//!
+//! Nobody has to trust the peer: the member sees the agent's own certificate in its own handshake, and what a peer reads, changes or
+//! repeats TLS refuses at either end. Heartbeats, their acknowledgements (so run leases are counted as ever, from when the agent
+//! sent them), reports and lists all go that way. What a peer can do is carry nothing, and then another one is asked.
+//!
+//! A peer connects to the member of its own session and to nothing else, and carries nothing while its own session is carried: there
+//! are no chains. It is told by name whom it carries, and how many at most by `relay_max`.
+
+use crate::context::Context;
+use crate::membership::Membership;
+use crate::mesh::frame::{self, CarryAnswer, FrameError, Open};
+use crate::session::SessionState;
+use lattice_gossip::Liveness;
+use lattice_model::NodeId;
+use lattice_quorum::client::{DownStream, QuorumClient};
+use lattice_quorum::identity::Caller;
+use lattice_quorum::wire::Up;
+use quinn::{RecvStream, SendStream};
+use rand::seq::IteratorRandom;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+/// How long a member is looked for straight before peers are asked.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// Peers that are asked in one try.
+const PEERS: usize = 3;
+/// How long one of them may take until it carries.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long a peer tries to reach its member.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Between two tries, doubling: where the whole quorum is away, everybody asks.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
+const OF_ONE_MAX: usize = 2;
+
+/// Whom this agent carries now.
+#[derive(Clone)]
+pub struct Carried {
+    most: usize,
+    session: watch::Receiver<SessionState>,
+    of: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+/// A place among them, until it is dropped.
+struct Place {
+    name: String,
+    of: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Carried {
+    /// So many at most; to the member of this session.
+    pub fn new(most: usize, session: watch::Receiver<SessionState>) -> Self {
+        Self { most, session, of: Arc::default() }
+    }
+
+    /// Who is carried now, for people.
+    pub fn names(&self) -> Vec<String> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    fn place(&self, name: &str) -> Result<Place, String> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
+        if self.most == 0 {
+            return Err("it carries nobody's session (relay_max: 0)".to_owned());
+        }
+        if all >= self.most || its >= OF_ONE_MAX {
+            return Err(format!("it carries {all} sessions already (relay_max: {})", self.most));
+        }
+        of.insert(name.to_owned(), its + 1);
+        Ok(Place { name: name.to_owned(), of: Arc::clone(&self.of) })
+    }
+
+    /// The member that is reached from here.
+    fn member(&self) -> Result<String, String> {
+        match &*self.session.borrow() {
+            SessionState::Connected { member, through: None } => Ok(member.clone()),
+            SessionState::Connected { through: Some(peer), .. } => Err(format!("its own session is carried by {peer}")),
+            SessionState::Lost { .. } => Err("it has no session itself".to_owned()),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = of.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                of.remove(&self.name);
+            }
+        }
+    }
+}
+
+/// Carries a peer's session, until either end closes it.
+pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+    let begun = async {
+        let place = carried.place(&peer.name)?;
+        let member = carried.member()?;
+        let connecting = timeout(CONNECT, TcpStream::connect(&member)).await;
+        let stream = connecting.map_err(|_| format!("{member} does not answer it"))?.map_err(|e| format!("{member}: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| format!("{member}: {e}"))?;
+        Ok((place, member, stream))
+    };
+    let (_place, member, mut stream) = match begun.await {
+        Ok(begun) => begun,
+        Err(why) => return frame::write(&mut send, &CarryAnswer::Refused { why }).await,
+    };
+    frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
+    tracing::info!(peer = %peer.name, %member, "the session of a peer that reaches no member is carried");
+    let mut there = tokio::io::join(&mut recv, &mut send);
+    // However it ends: both ends notice.
+    let ended = tokio::io::copy_bidirectional(&mut there, &mut stream).await;
+    tracing::info!(peer = %peer.name, error = ended.err().map(|e| e.to_string()), "it is carried no more");
+    Ok(())
+}
+
+/// The way to the quorum through peers.
+pub struct Relay {
+    membership: Membership,
+    /// Before this moment no peer is asked again.
+    again: Instant,
+    pause: Duration,
+}
+
+/// A session that a peer carries.
+pub struct Through {
+    pub peer: NodeId,
+    pub up: mpsc::Sender<Up>,
+    pub down: DownStream,
+}
+
+impl Relay {
+    pub fn new(membership: Membership) -> Self {
+        Self { membership, again: Instant::now(), pause: PAUSE }
+    }
+
+    /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
+    pub async fn open(&mut self, context: &Context, quorum: &QuorumClient, register: &Up) -> Result<Through, String> {
+        if Instant::now() < self.again {
+            return Err("they were asked a moment ago".to_owned());
+        }
+        tokio::time::sleep(HEAD_START).await;
+        let mut whys = Vec::new();
+        for (peer, address) in self.peers(context) {
+            let opened = timeout(ANSWER, through(context, quorum, register, &peer, &address)).await;
+            match opened.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+                Ok((up, down)) => {
+                    self.pause = PAUSE;
+                    return Ok(Through { peer, up, down });
+                }
+                Err(why) => whys.push(format!("{peer}: {why}")),
+            }
+        }
+        self.again = Instant::now() + self.pause.mul_f64(rand::random_range(0.5..1.0));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Err(if whys.is_empty() { "no peer is known that is alive".to_owned() } else { whys.join("; ") })
+    }
+
+    /// Some that gossip has alive and whose mesh is known, at random.
+    fn peers(&self, context: &Context) -> Vec<(NodeId, String)> {
+        let cluster = Arc::clone(&context.cluster.borrow());
+        let members = self.membership.members();
+        let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != context.me);
+        let reached = alive.filter_map(|m| Some((m.node.clone(), cluster.nodes.get(&m.node)?.addresses.mesh.clone())));
+        reached.choose_multiple(&mut rand::rng(), PEERS)
+    }
+}
+
+async fn through(
+    context: &Context,
+    quorum: &QuorumClient,
+    register: &Up,
+    peer: &NodeId,
+    address: &str,
+) -> Result<(mpsc::Sender<Up>, DownStream), String> {
+    let (mut send, mut recv) = context.mesh.open(peer, address).await.map_err(|e| e.to_string())?;
+    frame::write(&mut send, &Open::Carry).await.map_err(|e| e.to_string())?;
+    // One of the version before ends the stream.
+    match frame::read::<CarryAnswer, _>(&mut recv).await {
+        Ok(CarryAnswer::Begun { member }) => {
+            let Up::Register { .. } = register else { return Err("a session begins with a registration".to_owned()) };
+            let mut register = register.clone();
+            if let Up::Register { through, .. } = &mut register {
+                *through = Some(peer.clone());
+            }
+            quorum.session_over(tokio::io::join(recv, send), &member, &register).await.map_err(|e| e.to_string())
+        }
+        Ok(CarryAnswer::Refused { why }) => Err(why),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carried(most: usize, state: SessionState) -> Carried {
+        Carried::new(most, watch::channel(state).1)
+    }
+
+    fn connected(through: Option<&str>) -> SessionState {
+        SessionState::Connected { member: "m:1".to_owned(), through: through.map(|peer| peer.parse().unwrap()) }
+    }
+
+    #[test]
+    fn so_many_are_carried_and_places_come_back() {
+        let carried = carried(3, connected(None));
+        let of_one: Vec<Place> = (0..OF_ONE_MAX).map(|_| carried.place("n1").unwrap()).collect();
+        assert!(carried.place("n1").is_err(), "not all places for one");
+        let other = carried.place("n2").unwrap();
+        assert!(carried.place("n3").is_err_and(|why| why.contains("relay_max")));
+        drop(of_one);
+        assert_eq!(carried.names(), ["n2"]);
+        drop(other);
+        assert!(carried.names().is_empty());
+        assert!(super::tests::carried(0, connected(None)).place("n1").is_err());
+    }
+
+    #[test]
+    fn one_that_is_carried_carries_nobody() {
+        assert_eq!(carried(1, connected(None)).member(), Ok("m:1".to_owned()));
+        assert!(carried(1, connected(Some("n2"))).member().is_err_and(|why| why.contains("n2")));
+        let lost = SessionState::Lost { since: Instant::now(), why: String::new() };
+        assert!(carried(1, lost).member().is_err());
+    }
+}

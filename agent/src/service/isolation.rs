@@ -1,0 +1,95 @@
+//! What there is to say of work on nodes that are not heard.
+
+use lattice_model::{Allocation, AllocationState, Node, NodeId, NodeState, OnIsolation, RequeuePolicy, SharePhase, hostlist};
+use std::collections::BTreeMap;
+
+/// Which of its nodes are not heard, what it waits for, and which command settles it; empty, where all are.
+pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+    let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
+    let unheard = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
+    let silent = |id: &&NodeId| nodes.get(*id).is_some_and(unheard);
+    let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| &s.node);
+    let silent: Vec<&NodeId> = there.filter(silent).collect();
+    if silent.is_empty() {
+        return String::new();
+    }
+    let told = hostlist::fold(silent.iter().copied());
+    let down: Vec<&NodeId> = silent.into_iter().filter(|id| nodes.get(*id).is_some_and(|n| n.state == NodeState::Down)).collect();
+    let ends = if allocation.spec.requeue == RequeuePolicy::Never || allocation.requeue_count >= allocation.spec.requeues_max {
+        "it is ended"
+    } else {
+        "it goes back into the queue"
+    };
+    match allocation.spec.on_isolation {
+        OnIsolation::Stop => {
+            format!("{told} is not heard: its work there ends when its run lease lapses, and {ends} once that is certain")
+        }
+        OnIsolation::Continue if down.is_empty() => format!("{told} is not heard: its work there goes on"),
+        OnIsolation::Continue => format!(
+            "{told} is not heard: its work there goes on, and is begun nowhere else until the node comes back or is known to be dead; \
+             {ends} when an operator says that: `lattice node confirm-dead {} --yes --reason TEXT`",
+            hostlist::fold(down.into_iter())
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{
+        AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, Principal, Resources, Revision, Share, Timestamp, UNWELL,
+    };
+    use std::path::Path;
+
+    fn node(id: &str, state: NodeState) -> Node {
+        Node {
+            id: id.parse().unwrap(),
+            size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
+            addresses: NodeAddresses::default(),
+            schedulable: true,
+            boot: Boot(uuid::Uuid::nil()),
+            incarnation: Incarnation(1),
+            state,
+            state_reason: String::new(),
+            state_since: Timestamp(0),
+            unlimited: vec![],
+            features: vec![],
+            holds: vec![],
+            leaving: vec![],
+            through: None,
+            home: String::new(),
+            conformance: None,
+            wipes: false,
+            wipe: None,
+            hold_revision: Revision(1),
+            report_seq: 0,
+            revision: Revision(1),
+        }
+    }
+
+    #[test]
+    fn what_is_waited_for_and_what_settles_it_are_said() {
+        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
+        (spec.requeue, spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
+        let owner = Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] };
+        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        let mut a = Allocation::submitted(id, spec, owner, Timestamp(1));
+        (a.state, a.epoch) = (AllocationState::Running, Epoch(1));
+        let share = |node: &str| Share { node: node.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared };
+        a.shares = vec![share("n1"), share("n2")];
+        let nodes = |second| BTreeMap::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
+        assert_eq!(note(&a, &nodes(NodeState::Ready)), "");
+        assert_eq!(note(&a, &nodes(NodeState::Degraded)), "n2 is not heard: its work there goes on");
+        let mut unwell = nodes(NodeState::Degraded);
+        unwell.values_mut().for_each(|n| n.state_reason = format!("{UNWELL}disk: full"));
+        assert_eq!(note(&a, &unwell), "", "it is heard");
+        let down = note(&a, &nodes(NodeState::Down));
+        assert!(down.contains("lattice node confirm-dead n2 --yes") && down.contains("back into the queue"), "{down}");
+        a.requeue_count = 3;
+        assert!(note(&a, &nodes(NodeState::Down)).contains("it is ended"));
+        a.spec.on_isolation = OnIsolation::Stop;
+        assert!(note(&a, &nodes(NodeState::Down)).contains("run lease lapses"));
+        a.state = AllocationState::Completed;
+        assert_eq!(note(&a, &nodes(NodeState::Down)), "");
+    }
+}

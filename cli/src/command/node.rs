@@ -1,0 +1,43 @@
+//! `lattice node …`.
+
+mod confirm;
+mod drain;
+mod each;
+mod fact;
+mod fingerprint;
+mod history;
+mod hold;
+mod status;
+mod waits;
+
+pub use each::unanswered;
+
+use super::{confirm_dead, nodes};
+use crate::args::NodeCommand;
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Runs one of them and gives its exit code.
+pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
+    match what {
+        NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),
+        NodeCommand::List(args) => nodes::run(session, args).await.map(|()| 0),
+        NodeCommand::History(args) => history::run(session, args).await.map(|()| 0),
+        NodeCommand::Cordon(args) => hold::cordon(session, args).await,
+        NodeCommand::Uncordon(args) => hold::uncordon(session, &args).await,
+        NodeCommand::Drain(args) => drain::run(session, args).await,
+        NodeCommand::Undrain(args) => hold::undrain(session, &args).await,
+        NodeCommand::Quarantine(args) => hold::quarantine(session, &args).await,
+        NodeCommand::Release(args) => hold::release(session, &args).await,
+        NodeCommand::Disable(args) => hold::disable(session, &args).await,
+        NodeCommand::Enable(args) => hold::enable(session, &args).await,
+        NodeCommand::Fail(args) => hold::fail(session, &args).await,
+        NodeCommand::Repaired(args) => hold::repaired(session, &args).await,
+        NodeCommand::Boot(args) => hold::boot(session, &args).await,
+        NodeCommand::Wipe(args) => hold::wipe(session, &args).await,
+        NodeCommand::Unwipe(args) => hold::unwipe(session, &args).await,
+        NodeCommand::Fingerprint => fingerprint::run(session).await.map(|()| 0),
+        NodeCommand::AcceptDrift(args) => hold::accept_drift(session, &args).await,
+        NodeCommand::ConfirmDead(args) => confirm_dead::run(session, args).await.map(|()| 0),
+    }
+}

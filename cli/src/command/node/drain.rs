@@ -1,0 +1,100 @@
+//! `lattice node drain`.
+
+use super::each::each;
+use super::{hold, waits};
+use crate::args::Drain;
+use crate::command::nodes;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print};
+use crate::patience::Patience;
+use crate::session::{self, Session, answer};
+use crate::time;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::{HoldKind, NodeId, NodeState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often it is looked who is Drained.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
+    if args.urgent {
+        let refused = Failure::new(Exit::Refused, "--urgent asks for a checkpoint of what runs there, and this version makes none");
+        return Err(refused.hint("drain without it: --deadline ends what still runs then"));
+    }
+    let deadline = args.deadline.map(|text| time::ahead_or_long("--deadline", &text, session::now())).transpose()?;
+    let client = session.connect().await?;
+    let act = async |node| hold::set_one(&client, HoldKind::Drain, node, &args.with.reason, [None, deadline]).await;
+    let said = |node: &NodeId| format!("Node {node} drains; `{} {node}` lifts it when it is Drained", HoldKind::Drain.exit());
+    let done = each(session, &args.with.on.nodes, act, said).await?;
+    if !args.wait || done.nodes.is_empty() {
+        return Ok(done.exit);
+    }
+    let exit = Waiting { session, told: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
+    let lifted = exit.wait(client).await?;
+    Ok(if lifted { Exit::Refused as u8 } else { done.exit })
+}
+
+/// Nodes that are not Drained yet, and what was last said of each.
+struct Waiting<'a> {
+    session: &'a Session,
+    told: BTreeMap<NodeId, String>,
+    lifted: bool,
+}
+
+impl Waiting<'_> {
+    /// Waits for all of them, over connections that break; whether a drain was lifted meanwhile.
+    async fn wait(mut self, mut client: Client) -> Result<bool, Failure> {
+        let patience = Patience::default();
+        loop {
+            match self.look(&client).await {
+                Ok(()) if self.told.is_empty() => return Ok(self.lifted),
+                Ok(()) => {
+                    patience.progress();
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                Err(failure) if patience.bears(&failure) => client = patience.connect_again(self.session, failure).await?,
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    async fn look(&mut self, client: &Client) -> Result<(), Failure> {
+        let nodes: BTreeMap<String, v1::Node> = nodes::list(client).await?.into_iter().map(|node| (node.id.clone(), node)).collect();
+        let waiting: Vec<NodeId> = self.told.keys().cloned().collect();
+        for id in waiting {
+            let node = nodes.get(id.as_str());
+            let drains = node.is_some_and(|node| nodes::is_under(node, HoldKind::Drain));
+            if !drains {
+                self.told.remove(&id);
+                self.lifted = true;
+                Failure::new(Exit::Refused, format!("the drain of node {id} was lifted before it was Drained")).tell();
+                continue;
+            }
+            let state = node.map(|node| node.state.clone()).unwrap_or_default();
+            if state == NodeState::Drained.to_string() {
+                self.told.remove(&id);
+                if self.session.format() == Format::Table {
+                    print(&format!("Node {id} is Drained\n"))?;
+                }
+                continue;
+            }
+            let found = answer(client.nodes().waits(v1::NodeWaitsRequest { node: id.to_string() })).await?;
+            let reason = node.map(|node| node.reason.clone()).filter(|reason| !reason.is_empty());
+            let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
+            let left = waits::text(&found);
+            let left = if left.is_empty() { String::new() } else { format!(" and waits for\n{}", left.trim_end()) };
+            self.tell(&id, format!("node {id} is {state}{reason}{left}"));
+        }
+        Ok(())
+    }
+
+    /// Says it where it is news.
+    fn tell(&mut self, id: &NodeId, text: String) {
+        if let Some(told) = self.told.get_mut(id).filter(|told| **told != text) {
+            self.session.note(&text);
+            *told = text;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a node says about itself, as an agent could learn it.
+
+use crate::failure::Failure;
+use crate::session::answer;
+use crate::shown::{filled, short};
+use crate::table::block;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::resources::bytes_text;
+use tonic::{Code, Response};
+
+pub async fn ask(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Failure> {
+    let call = async {
+        match client.nodes().fact(v1::NodeFactRequest { node: node.to_owned() }).await {
+            // An agent of the version before knows of none.
+            Err(status) if status.code() == Code::Unimplemented => Ok(Response::new(v1::NodeFactResponse::default())),
+            told => told,
+        }
+    };
+    answer(call).await
+}
+
+/// A node that gossip knows, and the quorum has no record of.
+pub fn unknown(name: &str, told: &v1::NodeFactResponse) -> v1::Node {
+    v1::Node {
+        id: name.to_owned(),
+        state: "Unknown".to_owned(),
+        reason: "the quorum has no record of it: it has not registered since the quorum began, or was recovered".to_owned(),
+        schedulable: true,
+        gossip: told.gossip.as_ref().map(|member| member.liveness.clone()).unwrap_or_default(),
+        ..Default::default()
+    }
+}
+
+/// `own`: of the answering agent's node, of which the rest is shown beside this.
+pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    let mut line = |name, value| lines.push((name, value));
+    line("Not reached", told.unreached.clone());
+    if let Some(fact) = &told.fact {
+        let from = if told.unreached.is_empty() { "it says" } else { "it said last" };
+        let reason = if fact.reason.is_empty() { String::new() } else { format!(": {}", fact.reason) };
+        line("Itself", format!("{from} {}{reason}", fact.state));
+        fact.holds.iter().for_each(|hold| line("Hold", hold.clone()));
+        if !own {
+            line("Gives", format!("{} cores, {}", fact.cores, bytes_text(fact.memory_bytes)));
+        }
+        for gpus in &fact.gpus {
+            line("GPUs", format!("{} healthy, {} for work: {}", gpus.healthy, gpus.allocatable, gpus.model));
+        }
+        line("Features", fact.features.join(","));
+        line("Group", fact.topology_group.clone());
+        line("Fingerprint", fact.fingerprint.clone());
+        line("Images", format!("{} cached", fact.images_all));
+    } else if let Some(gossip) = &told.gossip {
+        let state = filled(&gossip.state).unwrap_or("nothing yet");
+        let held = if gossip.held { ", held" } else { "" };
+        line("Gossip", format!("{}; of itself it said {state}{held}", gossip.liveness));
+    }
+    if let Some(pulse) = &told.pulse {
+        let running: Vec<&str> = pulse.running.iter().map(|id| short(id)).collect();
+        let more = (pulse.running_all as usize).saturating_sub(running.len());
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        line("Runs", if running.is_empty() { "nothing".to_owned() } else { format!("{}{more}", running.join(",")) });
+        let of = |name: &str, value: Option<f64>| value.map(|value| format!("{name} {value:.1} %"));
+        let pressure = [of("cpu", pulse.pressure_cpu), of("memory", pulse.pressure_memory), of("disk", pulse.pressure_io)];
+        line("Pressure", pressure.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        line("Power", pulse.power_watts.map(|watts| format!("{watts:.0} W")).unwrap_or_default());
+    }
+    let text = block(&lines);
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+pub fn json(told: &v1::NodeFactResponse) -> serde_json::Value {
+    let fact = told.fact.as_ref().map(|fact| {
+        serde_json::json!({
+            "state": fact.state, "reason": filled(&fact.reason), "holds": fact.holds, "schedulable": fact.schedulable, "cores": fact.cores,
+            "memory_bytes": fact.memory_bytes,
+            "gpus": fact.gpus.iter().map(|g| serde_json::json!({"model": g.model, "healthy": g.healthy, "allocatable": g.allocatable})).collect::<Vec<_>>(),
+            "topology_group": filled(&fact.topology_group), "features": fact.features, "fingerprint": filled(&fact.fingerprint),
+            "images": fact.images, "images_all": fact.images_all,
+        })
+    });
+    let pulse = told.pulse.as_ref().map(|pulse| {
+        serde_json::json!({
+            "running": pulse.running, "running_all": pulse.running_all,
+            "pressure": {"cpu": pulse.pressure_cpu, "memory": pulse.pressure_memory, "io": pulse.pressure_io},
+            "power_watts": pulse.power_watts,
+        })
+    });
+    let gossip = told.gossip.as_ref().map(|m| serde_json::json!({"liveness": m.liveness, "state": filled(&m.state), "held": m.held}));
+    serde_json::json!({"said": fact, "now": pulse, "unreached": filled(&told.unreached), "gossip": gossip})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_not_reached_is_told_as_such_and_nothing_of_now_is_made_up() {
+        let fact = v1::NodeFact {
+            state: "Degraded".into(),
+            reason: "not well: disk: full".into(),
+            cores: 4,
+            memory_bytes: 1 << 30,
+            ..Default::default()
+        };
+        let gossip = v1::GossipMember { liveness: "suspect".into(), state: "Ready".into(), held: true, ..Default::default() };
+        let reached = v1::NodeFactResponse {
+            fact: Some(fact.clone()),
+            pulse: Some(v1::NodePulse { pressure_cpu: Some(1.25), ..Default::default() }),
+            gossip: Some(gossip.clone()),
+            unreached: String::new(),
+        };
+        let want = "
+Itself:    it says Degraded: not well: disk: full
+Gives:     4 cores, 1.0 GiB
+Images:    0 cached
+Runs:      nothing
+Pressure:  cpu 1.2 %
+";
+        assert_eq!(text(&reached, false), want);
+        let kept = v1::NodeFactResponse { pulse: None, unreached: "it does not answer in time".into(), ..reached };
+        let shown = text(&kept, true);
+        assert!(shown.contains("it said last Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
+        let heard_of = v1::NodeFactResponse { fact: None, ..kept };
+        assert!(text(&heard_of, false).ends_with("Gossip:       suspect; of itself it said Ready, held\n"));
+        assert_eq!(json(&heard_of)["said"], serde_json::Value::Null);
+        assert_eq!(unknown("n9", &heard_of).state, "Unknown");
+    }
+}

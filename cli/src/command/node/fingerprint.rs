@@ -1,0 +1,111 @@
+//! `lattice node fingerprint`, and how a node's conformance is shown.
+
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::{filled, time};
+use crate::table::block;
+use lattice_api::v1;
+use lattice_model::conformance::short;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Has the agent that is asked look at its own node once more.
+pub async fn run(session: &Session) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let found = answer(client.nodes().fingerprint(v1::FingerprintRequest {})).await?;
+    match session.format() {
+        Format::Table => print(&local(&found)),
+        Format::Json => print_json(&local_json(&found)),
+        Format::Name => print_names([found.fingerprint.as_str()]),
+    }
+}
+
+/// What a node's own agent found.
+pub fn local(found: &v1::LocalConformance) -> String {
+    let mut text = String::new();
+    if found.fingerprint.is_empty() {
+        text.push_str(&block(&[("Fingerprint", "not known yet".to_owned())]));
+    } else {
+        let at = time(found.at_ms).map(|at| format!(", as of {at}")).unwrap_or_default();
+        text.push_str(&block(&[("Fingerprint", format!("{}{at}", short(&found.fingerprint)))]));
+        for (name, value) in found.components.iter().collect::<BTreeMap<_, _>>() {
+            text.push_str(&format!("  {name}: {value}\n"));
+        }
+        if !found.absent.is_empty() {
+            text.push_str(&format!("  absent: {}\n", found.absent.join(", ")));
+        }
+    }
+    if !found.trouble.is_empty() {
+        text.push_str(&format!("  the last look failed, and nothing new is told: {}\n", found.trouble));
+    }
+    text
+}
+
+/// The same as JSON.
+pub fn local_json(found: &v1::LocalConformance) -> Value {
+    json!({
+        "fingerprint": filled(&found.fingerprint), "components": found.components.iter().collect::<BTreeMap<_, _>>(),
+        "absent": found.absent, "at": time(found.at_ms), "trouble": filled(&found.trouble),
+    })
+}
+
+/// What the quorum has of a node, and how far a wipe of it is; nothing where there is nothing to be said.
+pub fn standing(node: &v1::Node) -> String {
+    let mut text = String::new();
+    if let Some(told) = &node.conformance {
+        let nodes = match told.group_nodes {
+            0 | 1 => "alone".to_owned(),
+            2 => "with 1 other".to_owned(),
+            nodes => format!("with {} others", nodes - 1),
+        };
+        text.push_str(&format!("It is of conformance group {}, {nodes}", short(&told.fingerprint)));
+        match time(told.drifted_since_ms) {
+            None => text.push_str(", as expected.\n"),
+            Some(since) => text.push_str(&format!(
+                ". It has drifted since {since} ({}); {} is expected. `lattice node accept-drift {}` says that it is meant so.\n",
+                told.drift,
+                short(&told.expected),
+                node.id
+            )),
+        }
+    }
+    if !node.wipe.is_empty() {
+        text.push_str(&format!("Its wipe is {}\n", node.wipe));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_told_with_what_changed_and_what_is_absent_is_named() {
+        let found = v1::LocalConformance {
+            fingerprint: "0123456789abcdef".into(),
+            components: [("kernel".to_owned(), "6.6".to_owned()), ("bios".to_owned(), "A 1".to_owned())].into(),
+            absent: vec!["bmc".into()],
+            at_ms: 1_772_704_800_000,
+            trouble: String::new(),
+        };
+        assert_eq!(
+            local(&found),
+            "Fingerprint:  0123456789ab, as of 2026-03-05T10:00:00.000Z\n  bios: A 1\n  kernel: 6.6\n  absent: bmc\n"
+        );
+        let told = v1::Conformance {
+            fingerprint: "0123456789abcdef".into(),
+            group_nodes: 3,
+            drifted_since_ms: 1_772_704_800_000,
+            drift: "kernel: 6.1 -> 6.6".into(),
+            expected: "ffff456789abcdef".into(),
+        };
+        let node = v1::Node { id: "n1".into(), conformance: Some(told.clone()), ..Default::default() };
+        let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` says that it is meant so.\n";
+        assert_eq!(standing(&node), want);
+        let told = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..told };
+        let node = v1::Node { conformance: Some(told), ..node };
+        assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
+        assert_eq!(standing(&v1::Node::default()), "");
+    }
+}

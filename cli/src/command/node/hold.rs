@@ -1,0 +1,149 @@
+//! What keeps work off nodes, and what lifts it.
+
+use super::confirm::confirmed;
+use super::each::each;
+use crate::args::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
+use crate::failure::Failure;
+use crate::session::{self, Session, answer};
+use crate::time;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::{HoldKind, hostlist};
+
+pub async fn cordon(session: &Session, args: Cordon) -> Result<u8, Failure> {
+    let Cordon { with, until, for_long, maintenance } = args;
+    let until = match (until, for_long) {
+        (Some(until), _) => Some(time::ahead("--until", &until, session::now())?),
+        (None, Some(long)) => Some(time::long("--for", &long)?),
+        (None, None) => None,
+    };
+    set(session, if maintenance { HoldKind::Maintenance } else { HoldKind::Cordon }, &with, until).await
+}
+
+pub async fn uncordon(session: &Session, args: &Uncordon) -> Result<u8, Failure> {
+    lift(session, if args.maintenance { HoldKind::Maintenance } else { HoldKind::Cordon }, &args.on).await
+}
+
+pub async fn quarantine(session: &Session, args: &WithReason) -> Result<u8, Failure> {
+    set(session, HoldKind::Quarantine, args, None).await
+}
+
+pub async fn release(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
+    lift(session, HoldKind::Quarantine, args).await
+}
+
+pub async fn undrain(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
+    lift(session, HoldKind::Drain, args).await
+}
+
+pub async fn disable(session: &Session, args: &Disable) -> Result<u8, Failure> {
+    let nodes = super::each::named(&args.with.on.nodes)?;
+    confirmed(args.yes, &format!("{} will be Down, and what runs there ended", hostlist::fold(&nodes)))?;
+    set(session, HoldKind::Disable, &args.with, None).await
+}
+
+pub async fn enable(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
+    lift(session, HoldKind::Disable, args).await
+}
+
+pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
+    let Fail { with, off, yes } = args;
+    if *off {
+        let nodes = super::each::named(&with.on.nodes)?;
+        confirmed(*yes, &format!("{} will be Down, and what ran there begins elsewhere", hostlist::fold(&nodes)))?;
+    }
+    let client = session.connect().await?;
+    let act = async |node: String| {
+        set_one(&client, HoldKind::Failure, node.clone(), &with.reason, [None, None]).await?;
+        if *off {
+            let half = format!("node {node} is Down, but that it is off is not written down; say it again");
+            let request = v1::ConfirmDeadRequest { node, reason: with.reason.clone() };
+            answer(client.nodes().confirm_dead(request)).await.map_err(|failure| failure.about(&half))?;
+        }
+        Ok(())
+    };
+    let work = if *off { ", and its work is ended there" } else { "" };
+    let said = |node: &_| format!("Node {node} is Down{work}; `{} {node}` takes it back", HoldKind::Failure.exit());
+    each(session, &with.on.nodes, act, said).await.map(|done| done.exit)
+}
+
+pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let act = async |node| {
+        answer(client.nodes().lift_hold(v1::LiftHoldRequest { node, kind: HoldKind::Failure.to_string() })).await?;
+        Ok(())
+    };
+    let said = |node: &_| {
+        format!("Node {node} is repaired; where a check of its own still says failure, that comes back: `lattice node status {node}`")
+    };
+    each(session, &args.nodes, act, said).await.map(|done| done.exit)
+}
+
+pub async fn boot(session: &Session, args: &Boot) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let act = async |node: String| {
+        answer(client.nodes().boot(v1::BootNodeRequest { node, reason: args.reason.clone() })).await?;
+        Ok(())
+    };
+    let said = |node: &_| format!("Node {node} is Booting; it is back when it registers under another boot id");
+    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+}
+
+pub async fn wipe(session: &Session, args: &Wipe) -> Result<u8, Failure> {
+    let nodes = super::each::named(&args.with.on.nodes)?;
+    confirmed(args.yes, &format!("{} will be wiped when nothing runs there any more", hostlist::fold(&nodes)))?;
+    let client = session.connect().await?;
+    let act = async |node: String| {
+        answer(client.nodes().wipe(v1::WipeRequest { node, reason: args.with.reason.clone(), force: args.force })).await?;
+        Ok(())
+    };
+    let said = |node: &_| format!("Node {node} takes nothing until it is wiped; `lattice node status {node}` shows how far that is");
+    each(session, &args.with.on.nodes, act, said).await.map(|done| done.exit)
+}
+
+pub async fn unwipe(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
+    lift(session, HoldKind::Wipe, args).await
+}
+
+pub async fn accept_drift(session: &Session, args: &WithReason) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let act = async |node: String| {
+        answer(client.nodes().accept_drift(v1::AcceptDriftRequest { node, reason: args.reason.clone() })).await?;
+        Ok(())
+    };
+    each(session, &args.on.nodes, act, |node| {
+        format!("Node {node} is as expected; holds that its drift brought stay until they are lifted")
+    })
+    .await
+    .map(|done| done.exit)
+}
+
+/// Asks for one hold on one node.
+pub async fn set_one(
+    client: &Client,
+    kind: HoldKind,
+    node: String,
+    reason: &str,
+    [until, deadline]: [Option<v1::HoldTime>; 2],
+) -> Result<(), Failure> {
+    let request = v1::SetHoldRequest { node, kind: kind.to_string(), reason: reason.to_owned(), until, deadline };
+    answer(client.nodes().set_hold(request)).await?;
+    Ok(())
+}
+
+async fn set(session: &Session, kind: HoldKind, args: &WithReason, until: Option<v1::HoldTime>) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let act = async |node| set_one(&client, kind, node, &args.reason, [until, None]).await;
+    let ends = if until.is_some() { ", or its time" } else { "" };
+    let said = |node: &_| format!("Node {node} is under {kind}; `{} {node}`{ends} lifts it", kind.exit());
+    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+}
+
+async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let act = async |node| {
+        answer(client.nodes().lift_hold(v1::LiftHoldRequest { node, kind: kind.to_string() })).await?;
+        Ok(())
+    };
+    each(session, &args.nodes, act, |node| format!("Node {node} is under no {kind}")).await.map(|done| done.exit)
+}

@@ -1,0 +1,333 @@
+//! `lattice node status`: what an agent knows of its own node, with or without a quorum.
+
+use super::{fact, fingerprint, waits};
+use crate::args::Nodes;
+use crate::command::nodes;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::{NodeJson, conformance_json, filled, nodes_table, short, time};
+use crate::table::{Table, block};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::{HoldKind, NodeTopology};
+use std::collections::BTreeSet;
+
+pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
+    let names = args.node.as_deref().map(nodes::names).transpose()?;
+    let client = session.connect().await?;
+    let local = answer(client.nodes().local_status(v1::LocalStatusRequest {})).await?;
+    match names {
+        Some(names) if names != [local.node.clone()] => others(session, &client, &names).await,
+        Some(_) | None => own(session, &client, &local).await,
+    }
+}
+
+/// The agent's own node. Without a quorum, what the agent knows alone; where it stands is the quorum's to say.
+async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
+    let standing = if local.quorum_connected {
+        match answer(client.nodes().waits(v1::NodeWaitsRequest { node: local.node.clone() })).await {
+            Ok(standing) => Some(standing),
+            // The session stands and nobody answers, or the node is not registered yet: what is known is shown.
+            Err(failure) => {
+                session.note(&format!("how the node stands is not known: {}", failure.what()));
+                None
+            }
+        }
+    } else {
+        None
+    };
+    let told = fact::ask(client, &local.node).await?;
+    match session.format() {
+        Format::Table => {
+            print(&(text(local) + &standing.as_ref().map(stands).unwrap_or_default()))?;
+            print(&fact::text(&told, true))
+        }
+        Format::Json => {
+            let mut shown = json(local);
+            shown["fact"] = fact::json(&told);
+            if let Some(node) = standing.as_ref().and_then(|standing| standing.node.as_ref()) {
+                shown["state"] = node.state.clone().into();
+                shown["state_reason"] = filled(&node.reason).into();
+                shown["holds"] = node.holds.clone().into();
+                shown["conformance"] = conformance_json(node);
+                shown["wipe"] = filled(&node.wipe).into();
+            }
+            shown["waits"] = standing.as_ref().map(waits::json).into();
+            print_json(&shown)
+        }
+        Format::Name => print_names([local.node.as_str()]),
+    }
+}
+
+/// Other nodes, as the quorum has them, and what is left on those that drain; one of them also as it says itself.
+async fn others(session: &Session, client: &Client, names: &[String]) -> Result<(), Failure> {
+    let all = nodes::list_or_gossip(session, client, false).await?;
+    let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
+    // What it says itself as well, and what gossip says of one that the quorum does not know.
+    let told = fact::ask(client, name).await?;
+    let node = match nodes::find(all, name) {
+        Ok(node) => node,
+        Err(_) if told.gossip.is_some() => fact::unknown(name, &told),
+        Err(not_found) => return Err(not_found),
+    };
+    match session.format() {
+        Format::Json => {
+            let mut shown = serde_json::json!(NodeJson::from(&node));
+            shown["fact"] = fact::json(&told);
+            print_json(&shown)
+        }
+        Format::Table => {
+            several(session, client, &[node]).await?;
+            print(&fact::text(&told, false))
+        }
+        Format::Name => several(session, client, &[node]).await,
+    }
+}
+
+async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => {
+            print(&nodes_table(found))?;
+            for node in found.iter().filter(|node| !node.by_gossip) {
+                if nodes::is_under(node, HoldKind::Drain) {
+                    let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;
+                    print(&stands(&left))?;
+                } else if found.len() == 1 {
+                    print(&fingerprint::standing(node))?;
+                }
+            }
+            Ok(())
+        }
+        Format::Json => print_json(&found.iter().map(NodeJson::from).collect::<Vec<_>>()),
+        Format::Name => print_names(found.iter().map(|node| node.id.as_str())),
+    }
+}
+
+/// Where a node stands, and what its drain waits for.
+fn stands(standing: &v1::NodeWaitsResponse) -> String {
+    let Some(node) = &standing.node else { return String::new() };
+    let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
+    let mut text = format!("\nNode {} is {}{reason}, since {}.\n", node.id, node.state, time(node.state_since_ms).unwrap_or_default());
+    for hold in &node.holds {
+        text.push_str(&format!("It is under {hold}\n"));
+    }
+    text.push_str(&fingerprint::standing(node));
+    if nodes::is_under(node, HoldKind::Drain) && !standing.waits.is_empty() {
+        text.push_str("The drain waits for:\n");
+        text.push_str(&waits::text(standing));
+    }
+    text
+}
+
+fn text(local: &v1::LocalStatusResponse) -> String {
+    let quorum = if local.quorum_connected { "connected" } else { "NOT CONNECTED" };
+    let quorum = if local.quorum_detail.is_empty() { quorum.to_owned() } else { format!("{quorum}: {}", local.quorum_detail) };
+    let mut text = block(&[
+        ("Node", local.node.clone()),
+        ("Agent", format!("version {}, incarnation {}", local.version, local.incarnation)),
+        ("Started", time(local.started_at_ms).unwrap_or_default()),
+        ("Quorum", quorum),
+        ("Desired", format!("revision {}", local.desired_revision)),
+        ("Reports", format!("{} not yet acknowledged", local.reports_pending)),
+    ]);
+    for degraded in &local.degraded {
+        text.push_str(&block(&[("Degraded", degraded.clone())]));
+    }
+    text.push_str(&checks(local));
+    text.push_str(&local.conformance.as_ref().map(fingerprint::local).unwrap_or_default());
+    for refused in &local.refused {
+        text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.what))]));
+    }
+    text.push_str(&topology(local));
+    text.push_str(&gpus(local));
+    text.push('\n');
+    if local.allocations.is_empty() {
+        text.push_str("No allocations on this node.\n");
+        return text;
+    }
+    let mut table = Table::new(&["ID", "NAME", "OWNER", "PHASE", "EPOCH", "SHIM", "CPUS", "GPUS", "DETAIL"]);
+    for a in &local.allocations {
+        let shim = if a.shim_pid == 0 { String::new() } else { a.shim_pid.to_string() };
+        table.row(vec![
+            short(&a.id).to_owned(),
+            a.name.clone(),
+            a.owner.clone(),
+            a.phase.clone(),
+            a.epoch.to_string(),
+            shim,
+            a.cpus.clone(),
+            a.gpus.join(","),
+            a.detail.clone(),
+        ]);
+    }
+    text.push_str(&table.text(&["CPUS", "GPUS", "DETAIL"]));
+    text
+}
+
+/// The node in a few lines. An agent that does not tell, or tells more than this program knows, is shown without.
+fn topology(local: &v1::LocalStatusResponse) -> String {
+    let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
+    let packages: BTreeSet<u32> = node.cpu.cores.iter().map(|c| c.package).collect();
+    let of = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let [cores, cpus] = [of(node.cpu.cores.len(), "core"), of(node.cpu.cpus().len(), "processor")];
+    let cpus = format!("{}, {cores}, {cpus}", of(packages.len(), "package"));
+    let memory = format!("{} GiB in {}", node.memory.total_capacity_bytes >> 30, of(node.memory.domains.len(), "domain"));
+    let mut text = block(&[("Processors", cpus), ("Memory", memory)]);
+    for gpu in &node.gpu.gpus {
+        let near = gpu.numa_node.map(|n| format!(", NUMA node {n}")).unwrap_or_default();
+        let nic = node.gpu.nic_affinity.get(&gpu.index).map(|n| format!(", near {n}")).unwrap_or_default();
+        let part = if gpu.partitioned { ", an instance" } else { "" };
+        let shown = format!("{} {} {} ({} GiB{part}{near}{nic}) {}", gpu.index, gpu.vendor, gpu.model, gpu.memory_bytes >> 30, gpu.id);
+        text.push_str(&block(&[("GPU", shown)]));
+    }
+    text
+}
+
+/// How the GPUs stand: how many are what, and each with which something is the matter.
+fn gpus(local: &v1::LocalStatusResponse) -> String {
+    if local.gpus.is_empty() {
+        return String::new();
+    }
+    let count = |is: fn(&v1::GpuStanding) -> bool| local.gpus.iter().filter(|gpu| is(gpu)).count();
+    let counts = format!(
+        "{} healthy, {} allocatable, {} in all (policy version {})",
+        count(|gpu| gpu.healthy),
+        count(|gpu| gpu.allocatable),
+        local.gpus.len(),
+        local.gpu_policy
+    );
+    let mut text = block(&[("GPUs", counts)]);
+    for gpu in local.gpus.iter().filter(|gpu| !gpu.detail.is_empty()) {
+        text.push_str(&format!("  {}: {}\n", gpu.bus, gpu.detail));
+    }
+    text
+}
+
+/// What the node's checks found: how many found what, and each that is not well.
+fn checks(local: &v1::LocalStatusResponse) -> String {
+    if local.checks.is_empty() {
+        return String::new();
+    }
+    let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "well" && !c.keeps_work_off);
+    let counts = ["failure", "critical", "warning", "unsupported"]
+        .map(|finding| (local.checks.iter().filter(|c| c.finding == finding).count(), finding));
+    let others_told: String =
+        counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, finding)| format!(", {count} {finding}")).collect();
+    let mut text = block(&[("Checks", format!("{} well{others_told}", well.len()))]);
+    for check in others {
+        let since = time(check.since_ms).unwrap_or_default();
+        let detail = if check.detail.is_empty() { String::new() } else { format!(": {}", check.detail) };
+        let effect = match (check.finding.as_str(), check.keeps_work_off) {
+            ("failure", _) => " (the hardware failed: the node is Down until `lattice node repaired`)",
+            (_, true) => " (no new work here until it is well twice in a row)",
+            (_, false) => "",
+        };
+        text.push_str(&format!("  {}: {} since {since}{detail}{effect}\n", check.name, check.finding));
+    }
+    text
+}
+
+fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
+    let allocations = local.allocations.iter().map(|a| {
+        serde_json::json!({
+            "id": a.id, "name": a.name, "owner": a.owner, "phase": a.phase, "epoch": a.epoch,
+            "shim_pid": (a.shim_pid != 0).then_some(a.shim_pid), "detail": filled(&a.detail),
+            "cpus": filled(&a.cpus), "gpus": a.gpus,
+        })
+    });
+    let refused = local.refused.iter().map(|r| (r.what.clone(), r.count.into()));
+    serde_json::json!({
+        "node": local.node,
+        "version": local.version,
+        "incarnation": local.incarnation,
+        "started_at": time(local.started_at_ms),
+        "quorum_connected": local.quorum_connected,
+        "quorum_detail": filled(&local.quorum_detail),
+        "desired_revision": local.desired_revision,
+        "reports_pending": local.reports_pending,
+        "degraded": local.degraded,
+        "checks": local.checks.iter().map(|c| serde_json::json!({
+            "name": c.name, "finding": c.finding, "detail": filled(&c.detail), "keeps_work_off": c.keeps_work_off, "since": time(c.since_ms),
+        })).collect::<Vec<_>>(),
+        "gpus": local.gpus.iter().map(|g| serde_json::json!({
+            "bus": g.bus, "there": g.there, "healthy": g.healthy, "allocatable": g.allocatable, "detail": filled(&g.detail),
+        })).collect::<Vec<_>>(),
+        "gpu_policy": filled(&local.gpu_policy),
+        "found": local.conformance.as_ref().map(fingerprint::local_json),
+        "refused": refused.collect::<serde_json::Map<_, _>>(),
+        "topology": serde_json::from_str::<serde_json::Value>(&local.topology).ok(),
+        "allocations": allocations.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_without_a_quorum_is_said() {
+        let local = v1::LocalStatusResponse {
+            node: "n1".into(),
+            version: "0.1.0".into(),
+            started_at_ms: 1_772_704_800_000,
+            incarnation: 3,
+            quorum_connected: false,
+            quorum_detail: "lost 12 s ago; whether new work is queued cannot be known".into(),
+            desired_revision: 7,
+            reports_pending: 2,
+            allocations: vec![v1::LocalAllocation {
+                id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+                epoch: 4,
+                phase: "running".into(),
+                owner: "ada".into(),
+                name: "sim".into(),
+                shim_pid: 77,
+                detail: String::new(),
+                cpus: "0-3".into(),
+                gpus: vec!["GPU-1".into()],
+            }],
+            degraded: vec!["no memory limits: give the agent a delegated cgroup".into()],
+            refused: vec![v1::Refused { what: "gossip datagrams".into(), count: 4 }],
+            topology: String::new(),
+            gpus: vec![
+                v1::GpuStanding { bus: "0000:3b:00.0".into(), there: true, healthy: true, allocatable: true, detail: String::new() },
+                v1::GpuStanding {
+                    bus: "0000:5e:00.0".into(),
+                    detail: "lost: the bus does not show it any more".into(),
+                    ..Default::default()
+                },
+            ],
+            gpu_policy: "1".into(),
+            conformance: None,
+            checks: vec![
+                v1::HealthCheck { name: "disk".into(), finding: "well".into(), ..Default::default() },
+                v1::HealthCheck {
+                    name: "fabric".into(),
+                    finding: "critical".into(),
+                    detail: "link 3 is down".into(),
+                    keeps_work_off: true,
+                    since_ms: 1_772_704_800_000,
+                },
+            ],
+        };
+        let want = "\
+Node:     n1
+Agent:    version 0.1.0, incarnation 3
+Started:  2026-03-05T10:00:00.000Z
+Quorum:   NOT CONNECTED: lost 12 s ago; whether new work is queued cannot be known
+Desired:  revision 7
+Reports:  2 not yet acknowledged
+Degraded:  no memory limits: give the agent a delegated cgroup
+Checks:  1 well, 1 critical
+  fabric: critical since 2026-03-05T10:00:00.000Z: link 3 is down (no new work here until it is well twice in a row)
+Refused:  4 gossip datagrams
+GPUs:  1 healthy, 1 allocatable, 2 in all (policy version 1)
+  0000:5e:00.0: lost: the bus does not show it any more
+
+ID        NAME  OWNER  PHASE    EPOCH  SHIM  CPUS  GPUS
+1f0c9a4e  sim   ada    running  4      77    0-3   GPU-1
+";
+        assert_eq!(text(&local), want);
+    }
+}

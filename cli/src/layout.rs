@@ -1,0 +1,209 @@
+//! How the ranks of a launch are laid out on its nodes, and what becomes of the others when one ends badly.
+
+use crate::failure::Failure;
+use clap::Args;
+use lattice_api::v1;
+use lattice_api::v1::launch_shape::{Program, RankPlace};
+use lattice_model::Distribution;
+use lattice_model::hostlist::{self, HostlistError, NAMES_MAX};
+use lattice_model::layout::CPUS_PER_TASK_MAX;
+use std::io::Read;
+
+/// What separates programs of one launch, before their own `-n`.
+const BETWEEN_PROGRAMS: &str = ":";
+/// Bytes that a file of nodes may have: more than the longest list.
+const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that one.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutFlags {
+    /// How ranks are dealt out to nodes: block (neighbours together), cyclic (one to each in turn) or plane=N (N to each in turn) [default: block]
+    #[arg(short = 'm', long, value_name = "HOW", overrides_with = "distribution")]
+    pub distribution: Option<Distribution>,
+    /// Cores that each rank is to have; with --cpu-bind=cores it is bound to that many
+    #[arg(short = 'c', long, value_name = "N", overrides_with = "cpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPUS_PER_TASK_MAX)))]
+    pub cpus_per_task: Option<u32>,
+    /// Let the others go on when a rank ends with another code than 0
+    #[arg(long, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
+    pub no_kill_on_bad_exit: bool,
+    /// The default: a rank that ends with another code than 0 brings the others down
+    #[arg(long, hide = true, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
+    pub kill_on_bad_exit: bool,
+    /// Set the SLURM_* variables that programs look at (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, ...)
+    #[arg(long)]
+    pub slurm_env: bool,
+}
+
+impl LayoutFlags {
+    /// These, and where they say nothing, what `under` says.
+    pub fn over(self, under: Self) -> Self {
+        let said = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
+        Self {
+            distribution: self.distribution.or(under.distribution),
+            cpus_per_task: self.cpus_per_task.or(under.cpus_per_task),
+            no_kill_on_bad_exit: self.no_kill_on_bad_exit || (!said && under.no_kill_on_bad_exit),
+            kill_on_bad_exit: self.kill_on_bad_exit || (!said && under.kill_on_bad_exit),
+            slurm_env: self.slurm_env || under.slurm_env,
+        }
+    }
+
+    /// As a message.
+    pub fn message(&self) -> v1::LaunchShape {
+        let on_bad_exit = match (self.kill_on_bad_exit, self.no_kill_on_bad_exit) {
+            (_, true) => "keep",
+            (true, false) => "kill",
+            (false, false) => "",
+        };
+        v1::LaunchShape {
+            distribution: self.distribution.as_ref().map(ToString::to_string).unwrap_or_default(),
+            cpus_per_task: self.cpus_per_task.unwrap_or_default(),
+            slurm_env: self.slurm_env,
+            on_bad_exit: on_bad_exit.to_owned(),
+            ..Default::default()
+        }
+    }
+}
+
+/// The programs of one launch: the first one, its ranks where these were said, and those behind it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Programs {
+    pub first: Vec<String>,
+    pub behind: Vec<Program>,
+    /// Of all of them, where that is known.
+    pub ranks: Option<u32>,
+}
+
+/// Splits `a ARGS : -n 3 b ARGS` into its programs. A colon without `-n` behind it is an argument like others.
+pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, Failure> {
+    let mut all = vec![(ranks, Vec::new())];
+    let mut words = command.into_iter().peekable();
+    while let Some(word) = words.next() {
+        let count = if word == BETWEEN_PROGRAMS { words.peek().and_then(|next| ranks_option(next)) } else { None };
+        let Some(joined) = count else {
+            all.last_mut().into_iter().for_each(|(_, argv)| argv.push(word.clone()));
+            continue;
+        };
+        words.next();
+        let text = joined.or_else(|| words.next()).unwrap_or_default();
+        let ranks = text.parse::<u32>().ok().filter(|ranks| *ranks > 0);
+        let ranks = ranks.ok_or_else(|| Failure::usage(format!(": -n {text}: a number of ranks is needed, as in `: -n 3 PROGRAM`")))?;
+        all.push((Some(ranks), Vec::new()));
+    }
+    if all.iter().any(|(_, argv)| argv.is_empty()) {
+        return Err(Failure::usage("a program is needed before and after each `: -n RANKS`"));
+    }
+    let (_, first) = all.remove(0);
+    let behind: Vec<Program> = all.into_iter().filter_map(|(ranks, argv)| Some(Program { ranks: ranks?, argv })).collect();
+    if behind.is_empty() {
+        return Ok(Programs { first, behind, ranks });
+    }
+    let own = ranks.ok_or_else(|| Failure::usage("of several programs each needs its number of ranks: `launch -n 2 A : -n 3 B`"))?;
+    let all = behind.iter().try_fold(own, |all, p| all.checked_add(p.ranks)).ok_or_else(|| Failure::usage("too many ranks"))?;
+    Ok(Programs { first, behind, ranks: Some(all) })
+}
+
+/// Whether a word says a number of ranks; the number, where it is joined to it.
+fn ranks_option(word: &str) -> Option<Option<String>> {
+    match word.split_once('=') {
+        Some(("--ntasks" | "-n", number)) => Some(Some(number.to_owned())),
+        _ if word == "-n" || word == "-np" || word == "--ntasks" => Some(None),
+        _ => {
+            let number = word.strip_prefix("-n").filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+            number.map(|number| Some(number.to_owned()))
+        }
+    }
+}
+
+/// The nodes of ranks in their order: a list, or a file of such (a name with a `/`).
+pub fn places(given: &str) -> Result<Vec<RankPlace>, Failure> {
+    let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
+    let nodes = hostlist::in_order(&text).map_err(|error| match error {
+        HostlistError::TooMany => Failure::usage(format!("--nodelist: it places more than {NAMES_MAX} ranks, one for each name"))
+            .hint("leave it out and have them dealt out: -n RANKS -m block, cyclic or plane=N"),
+        HostlistError::Form(_) | HostlistError::Name(_) => Failure::usage(format!("--nodelist: {error}")),
+    })?;
+    let mut places: Vec<RankPlace> = Vec::new();
+    for node in nodes {
+        match places.last_mut() {
+            Some(last) if last.node == node.as_str() => last.ranks += 1,
+            Some(_) | None => places.push(RankPlace { node: node.to_string(), ranks: 1 }),
+        }
+    }
+    Ok(places)
+}
+
+/// Lines of nodes as one list; what begins with `#` is a comment.
+fn read_list(path: &str) -> Result<String, Failure> {
+    let cannot = |error: std::io::Error| Failure::usage(format!("--nodelist: cannot read {path}: {error}"));
+    let mut text = String::new();
+    std::fs::File::open(path).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_string(&mut text)).map_err(cannot)?;
+    if text.len() as u64 > LIST_BYTES_MAX {
+        return Err(Failure::usage(format!("--nodelist: {path} has more than {LIST_BYTES_MAX} bytes")));
+    }
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    Ok(lines.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: LayoutFlags,
+    }
+
+    fn flags(line: &str) -> LayoutFlags {
+        Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags
+    }
+
+    #[test]
+    fn the_server_knows_every_word_that_is_taken() {
+        for line in ["-m cyclic -c 2", "--distribution plane=4 --no-kill-on-bad-exit", "--kill-on-bad-exit --slurm-env", ""] {
+            lattice_api::spec::shape_request(Some(&flags(line).message())).unwrap();
+        }
+        for line in ["-m arbitrary", "-m plane=0", "-c 0"] {
+            assert!(Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).is_err(), "{line}");
+        }
+        assert_eq!(flags("--no-kill-on-bad-exit --kill-on-bad-exit").message().on_bad_exit, "kill");
+        assert_eq!(flags("--kill-on-bad-exit").over(flags("--no-kill-on-bad-exit")).message().on_bad_exit, "kill");
+        assert_eq!(flags("-c 2").over(flags("--no-kill-on-bad-exit -c 3 -m cyclic")).message().on_bad_exit, "keep");
+    }
+
+    fn split(command: &str, ranks: Option<u32>) -> Result<Programs, Failure> {
+        programs(command.split_whitespace().map(str::to_owned).collect(), ranks)
+    }
+
+    #[test]
+    fn programs_are_told_apart_by_a_colon_and_their_ranks() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let program = |ranks, text: &str| Program { ranks, argv: words(text) };
+        let of = |first: &str, behind: Vec<Program>, ranks| Programs { first: words(first), behind, ranks };
+        assert_eq!(split("a x : -n 3 b y : -n1 c", Some(2)).unwrap(), of("a x", vec![program(3, "b y"), program(1, "c")], Some(6)));
+        assert_eq!(split("a : --ntasks=1 b : -np 1 c", Some(1)).unwrap().ranks, Some(3));
+        assert_eq!(split("sh -c : x", None).unwrap(), of("sh -c : x", vec![], None), "a colon of the program's own");
+        for (bad, ranks) in
+            [("a : -n 3 b", None), ("a : -n 0 b", Some(1)), ("a : -n x b", Some(1)), ("a : -n 3", Some(1)), ("a : -n", Some(1))]
+        {
+            assert_eq!(split(bad, ranks).unwrap_err().exit(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_nodes_is_read_in_its_order_from_a_word_or_a_file() {
+        let drawn = |given: &str| {
+            let places = places(given).unwrap();
+            places.iter().map(|p| format!("{}*{}", p.node, p.ranks)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(drawn("n2,n[1-2],n2,n1"), "n2*1 n1*1 n2*2 n1*1");
+        let path = std::env::temp_dir().join(format!("lattice-nodes-{}", std::process::id()));
+        std::fs::write(&path, "# ranks\nn2\n\n n1,n1 \n").unwrap();
+        assert_eq!(drawn(path.to_str().unwrap()), "n2*1 n1*2");
+        std::fs::remove_file(&path).unwrap();
+        assert!(places(path.to_str().unwrap()).is_err() && places("n[1-").is_err());
+        let too_many = places("n[1-50000],".repeat(3).trim_end_matches(',')).unwrap_err();
+        assert!(too_many.text().contains("more than 100000 ranks") && too_many.text().contains("-n RANKS -m"), "{}", too_many.text());
+    }
+}

@@ -1,0 +1,86 @@
+//! What was read before, so that the same name, life or fact read again is the same thing and not another copy.
+//!
+//! A node reads of every other in thousands of datagrams. Here each life and each fact stands once, whoever refers to
+//! it; and a life that is known costs no parsing and no digest.
+
+use crate::fact::KnownFact;
+use crate::peer::{Life, Peer, node_key};
+use crate::table::Table;
+use crate::wire::Malformed;
+use lattice_model::NodeId;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Of so many names at most the latest life and fact are kept. When there are more, all are read anew: nothing else
+/// depends on what is in here.
+const NAMES_MAX: usize = 131_072;
+
+/// A cloneable handle on what was read. Every core has one of its own, unless several of one process are given the same,
+/// as a simulation does.
+#[derive(Clone, Debug, Default)]
+pub struct Known(Arc<Mutex<Table<Box<str>, Named>>>);
+
+/// What was read last of one name.
+#[derive(Debug)]
+struct Named {
+    key: u64,
+    peer: Option<Peer>,
+    fact: Option<Arc<KnownFact>>,
+}
+
+impl Known {
+    /// The peer with this name and life.
+    pub(crate) fn peer(&self, name: &str, addr: SocketAddr, incarnation: u64, renewal: u32) -> Result<Peer, Malformed> {
+        let mut names = self.names();
+        let key = match names.get_mut(name) {
+            Some(Named { peer: Some(known), .. }) if (known.incarnation, known.renewal, known.addr) == (incarnation, renewal, addr) => {
+                return Ok(known.clone());
+            }
+            Some(named) => named.key,
+            None => node_key(name),
+        };
+        let peer = Peer::of_life(key, Life { renewal, incarnation, addr, node: node_of(name)? });
+        let named = entry(&mut names, name, key);
+        // Word of an earlier life comes by for a while after the later one: it does not push that out.
+        if named.peer.as_ref().is_none_or(|known| peer.outranks(known)) {
+            named.peer = Some(peer.clone());
+        }
+        Ok(peer)
+    }
+
+    /// What `read` makes of a fact's item, unless the very item was read before.
+    pub(crate) fn fact(
+        &self,
+        name: &str,
+        item: &[u8],
+        read: impl FnOnce(u64, NodeId) -> Result<KnownFact, Malformed>,
+    ) -> Result<Arc<KnownFact>, Malformed> {
+        let mut names = self.names();
+        let key = match names.get(name) {
+            Some(Named { fact: Some(known), .. }) if *known.item == *item => return Ok(Arc::clone(known)),
+            Some(named) => named.key,
+            None => node_key(name),
+        };
+        let fact = Arc::new(read(key, node_of(name)?)?);
+        let named = entry(&mut names, name, key);
+        if named.fact.as_ref().is_none_or(|known| fact.version > known.version) {
+            named.fact = Some(Arc::clone(&fact));
+        }
+        Ok(fact)
+    }
+
+    fn names(&self) -> MutexGuard<'_, Table<Box<str>, Named>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn entry<'a>(names: &'a mut Table<Box<str>, Named>, name: &str, key: u64) -> &'a mut Named {
+    if names.len() >= NAMES_MAX && names.get(name).is_none() {
+        names.clear();
+    }
+    names.or_insert(name.into(), Named { key, peer: None, fact: None })
+}
+
+fn node_of(name: &str) -> Result<NodeId, Malformed> {
+    name.parse().map_err(|_| Malformed("a name that no node may have"))
+}

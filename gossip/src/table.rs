@@ -1,0 +1,54 @@
+//! What is looked up for every word of every datagram.
+
+#![expect(clippy::disallowed_types, reason = "nobody can go through a table, so that its order tells nothing")]
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A map that is never gone through: found in one or two places of memory, where a tree has one for each of its levels.
+#[derive(Debug)]
+pub(crate) struct Table<K, V>(HashMap<K, V>);
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash, V> Table<K, V> {
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key)
+    }
+
+    pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get_mut(key)
+    }
+
+    /// The value, made now if there was none.
+    pub fn or_insert(&mut self, key: K, value: V) -> &mut V {
+        self.0.entry(key).or_insert(value)
+    }
+
+    pub fn insert(&mut self, key: K, value: V) {
+        self.0.insert(key, value);
+    }
+
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.0.remove(key)
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,149 @@
+//! `bench mpi`: how long an MPI program takes that only begins and ends, and how fast launches follow each other.
+//!
+//! Nodes have a network each, and one memory, since they are one machine. Where two are compared, both have the same transports:
+//! on one node what MPICH takes by itself; across nodes, and on one beside that, UCX through shared memory for every pair of
+//! ranks. (MPICH 4.0.2 hangs at its end where UCX has TCP alone, under Hydra as well.)
+
+use super::figures::{Figure, Report, Target};
+use super::slurm::Slurm;
+use super::subject::{self, Subject};
+use super::{Options, hold, slurm};
+use crate::binaries::Binaries;
+use crate::cluster::Cluster;
+use crate::down::{self, Guard};
+use crate::interrupt;
+use crate::lattice::Lattice;
+use crate::machine::{self, Machine};
+use crate::process;
+use crate::up::{self, Options as UpOptions};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Of how many nodes the wide allocation is.
+const NODES: u32 = 4;
+/// Ranks where all nodes take part.
+const WIDE: &str = "32";
+/// Init, Barrier and Finalize on one node, in parts of what Hydra takes.
+const HYDRA_RATIO: f64 = 0.9;
+/// On all nodes, in parts of what one node takes.
+const NODES_RATIO: f64 = 1.1;
+/// Launches that follow each other in one round.
+const IN_A_ROW: u32 = 50;
+/// What they take, in parts of what as many of srun take: eight times its rate.
+const SRUN_RATIO: f64 = 1.0 / 8.0;
+/// What an MPI program is started with whose ranks are to treat each other alike on every node.
+const ALIKE: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
+
+/// Starts what is needed, measures, and takes it away again.
+pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
+    options.validate()?;
+    let machine = Machine::look();
+    ensure!(machine.root, "bench mpi makes network namespaces: run it as root");
+    let (hydra, mpicc) = (machine.hydra.clone(), machine.mpicc.clone());
+    let hydra = hydra.context("mpiexec.hydra is not installed, and it is what is compared with")?;
+    let mpicc = mpicc.context("no MPICH (mpicc.mpich) is installed, whose programs are started")?;
+    let binaries = Binaries::beside_lab()?;
+    if !options.no_build {
+        binaries.build()?;
+    }
+    let own = std::env::temp_dir().join(format!("lattice-bench-mpi-{}", std::process::id()));
+    let dir = dir.unwrap_or(&own);
+    interrupt::watch();
+    let before = machine::cpu_pressure();
+    let up_options = UpOptions { build: false, grace_seconds: 2, netns: true, ..UpOptions::new(NODES + 1, 1, dir) };
+    let guard = Guard::new(dir);
+    eprintln!("bench: starting a member and {} agents", NODES + 1);
+    let cluster = up::up(&up_options.with_audit_as_documented())?;
+    let mut notes = vec![format!("across {NODES} nodes, and on one beside that: {}. Open MPI is not compared yet", ALIKE[1..].join(" "))];
+    let measured = program(&cluster, &mpicc).and_then(|program| {
+        let slurm = slurm::start(&cluster, &machine, options, &mut notes)?;
+        measure(&cluster, &hydra, &program, slurm.as_ref(), options, &mut notes)
+    });
+    down::require_gone(&guard.down(Duration::from_secs(10))?)?;
+    let cpu_pressure = [before, machine::cpu_pressure()];
+    Ok(Report { bench: "mpi", profile: binaries.profile(), cpu_pressure, machine, figures: measured?, notes })
+}
+
+fn program(cluster: &Cluster, mpicc: &Path) -> Result<PathBuf> {
+    let (source, program) = (cluster.dir.join("init.c"), cluster.dir.join("init"));
+    std::fs::write(&source, include_str!("init.c")).with_context(|| format!("cannot write {}", source.display()))?;
+    let done = process::run(Command::new(mpicc).args(["-O2", "-o"]).arg(&program).arg(&source), Duration::from_secs(60))?;
+    ensure!(done.code() == 0, "{} cannot compile {}: {}", mpicc.display(), source.display(), done.err().trim());
+    Ok(program)
+}
+
+fn measure(
+    cluster: &Cluster,
+    hydra: &Path,
+    program: &Path,
+    slurm: Option<&Slurm>,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Figure>> {
+    let lattice = Lattice::to(cluster, "n1")?;
+    let (one, all) = (hold(&lattice, 1)?, hold(&lattice, NODES)?);
+    let program = program.to_string_lossy().into_owned();
+    let launch =
+        |alloc: &str, n: &str, command: &[&str]| lattice.command(&[&["launch", "--alloc", alloc, "-n", n, "--"], command].concat());
+    let ours = |alloc: &'_ str, n: &'static str, command: &[&str]| {
+        let (alloc, command) = (alloc.to_owned(), owned(command));
+        move || subject::timed(&mut launch(&alloc, n, &command.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let theirs = |n: &'static str, command: &[&str]| {
+        let command = owned(command);
+        move || subject::timed(Command::new(hydra).args(["-n", n]).args(&command))
+    };
+    let mpi = [program.as_str()];
+    let alike = [&ALIKE[..], &mpi].concat();
+    let nothing = ["/bin/true"];
+    let row = |each: &dyn Fn() -> Result<Duration>| (0..IN_A_ROW).map(|_| each()).sum::<Result<Duration>>();
+    let mut subjects = vec![
+        Subject::new("ours 2", ours(&one, "2", &mpi)),
+        Subject::new("hydra 2", theirs("2", &mpi)),
+        Subject::new("ours 8", ours(&one, "8", &mpi)),
+        Subject::new("hydra 8", theirs("8", &mpi)),
+        Subject::new("ours 32", ours(&one, "32", &mpi)),
+        Subject::new("hydra 32", theirs("32", &mpi)),
+        Subject::new("one node, ucx", ours(&one, WIDE, &alike)),
+        Subject::new("nodes, ucx", ours(&all, WIDE, &alike)),
+        Subject::new("nodes, true", ours(&all, WIDE, &nothing)),
+        Subject::new("hydra, true", theirs(WIDE, &nothing)),
+        Subject::new("row", {
+            let each = ours(&one, "1", &nothing);
+            move || row(&each)
+        }),
+    ];
+    if let Some(slurm) = slurm {
+        let each = || subject::timed(slurm.command("srun").args(["--jobid", slurm.held(), "--overlap", "-n", "1", "/bin/true"]));
+        subjects.push(Subject::new("srun row", move || row(&each)));
+    }
+    subject::rounds(&mut subjects, options.rounds)?;
+    notes.extend(subject::failures(&subjects));
+    figures(&subjects, slurm.is_some(), notes)
+}
+
+fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Figure>> {
+    let of = |name: &str| subject::samples(subjects, name);
+    let need = |name: &str| of(name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
+    let to = |peer: &str, at_most: f64| Some(Target::RatioTo { peer: peer.to_owned(), at_most });
+    let hydra = "mpiexec.hydra on one host";
+    let mut figures = Vec::new();
+    for (n, ours, theirs) in [("2", "ours 2", "hydra 2"), ("8", "ours 8", "hydra 8"), ("32", "ours 32", "hydra 32")] {
+        let name = format!("Init, Barrier, Finalize of {n} ranks on one node");
+        figures.push(Figure::new(&name, "ms", need(ours)?, vec![(hydra, of(theirs))], to(hydra, HYDRA_RATIO)));
+    }
+    let (name, peer) = (format!("the same of {WIDE} ranks on {NODES} nodes, through UCX"), "one node, through UCX");
+    figures.push(Figure::new(&name, "ms", need("nodes, ucx")?, vec![(peer, of("one node, ucx"))], to(peer, NODES_RATIO)));
+    let name = format!("{WIDE} × /bin/true on {NODES} nodes");
+    figures.push(Figure::new(&name, "ms", need("nodes, true")?, vec![(hydra, of("hydra, true"))], to(hydra, 1.0)));
+    let (name, peer) = (format!("{IN_A_ROW} launches one after another in an allocation"), "as many of srun");
+    let target = if slurm { to(peer, SRUN_RATIO) } else { None };
+    figures.push(Figure::new(&name, "ms", need("row")?, vec![(peer, of("srun row"))], target));
+    Ok(figures)
+}
+
+fn owned(command: &[&str]) -> Vec<String> {
+    command.iter().map(|word| (*word).to_owned()).collect()
+}

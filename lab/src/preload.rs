@@ -1,0 +1,76 @@
+//! A small library (`preload.c`) that is loaded into a daemon and makes its clock wrong or its disk slow, as a file says that
+//! both share.
+
+use crate::hub;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What of `struct host` is where in the shared file, and its size.
+const CLOCK_AT: u64 = 0;
+const SYNC_AT: u64 = 8;
+const BYTES: u64 = 16;
+
+/// Compiles the library into `dir`, which keeps it.
+pub fn build(dir: &Path) -> Result<()> {
+    let source = dir.join("preload.c");
+    std::fs::write(&source, include_str!("preload/preload.c")).with_context(|| format!("cannot write {}", source.display()))?;
+    hub::command(Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).args([&library(dir), &source]))
+}
+
+fn library(dir: &Path) -> PathBuf {
+    dir.join("preload.so")
+}
+
+/// What one daemon is told.
+#[derive(Debug)]
+pub struct Shared {
+    file: File,
+    path: PathBuf,
+}
+
+impl Shared {
+    /// A new one: nothing is wrong.
+    pub fn make(path: &Path) -> Result<Self> {
+        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        file.set_len(BYTES)?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// One that was made before; `None`: it was not.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
+        match File::options().write(true).open(path) {
+            Ok(file) => Ok(Some(Self { file, path: path.to_owned() })),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("cannot open {}", path.display())),
+        }
+    }
+
+    /// What a daemon's program and arguments are appended to, with the library that was built in `dir`.
+    pub fn launcher(&self, dir: &Path) -> Vec<String> {
+        vec![
+            "/usr/bin/env".to_owned(),
+            format!("LD_PRELOAD={}", library(dir).display()),
+            format!("LATTICE_LAB_HOST={}", self.path.display()),
+        ]
+    }
+
+    /// The time of day is wrong by so many seconds from now on.
+    pub fn shift_clock(&self, seconds: i64) -> Result<()> {
+        self.tell(CLOCK_AT, seconds)
+    }
+
+    /// Each sync takes so much longer from now on.
+    pub fn slow_disk(&self, by: Duration) -> Result<()> {
+        self.tell(SYNC_AT, i64::try_from(by.as_millis())?)
+    }
+
+    fn tell(&self, at: u64, value: i64) -> Result<()> {
+        self.file.write_all_at(&value.to_ne_bytes(), at).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

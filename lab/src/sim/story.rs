@@ -1,0 +1,273 @@
+//! What is done to the world, and what is seen of it.
+
+use super::measures::Measures;
+use super::world::{World, fact, name, number};
+use super::{Scene, memory};
+use anyhow::{Result, bail};
+use lattice_gossip::{Event, Liveness, News};
+
+/// How long the agents take to be started, each after the other.
+const START_MS_PER_NODE: u64 = 6;
+/// After so long of joining there is no point in waiting on.
+const JOIN_MS_MAX: u64 = 1_800_000;
+/// A dead one is started again after so long.
+const DEAD_FOR_MS: u64 = 60_000;
+/// An agent that is starved stands still for so long at a time, and runs for so long in between.
+const STILL_MS: std::ops::Range<u64> = 1_000..5_001;
+const RUNS_MS: std::ops::Range<u64> = 15_000..45_001;
+/// Who stood still so lately is not called healthy.
+const RECOVERED_MS: u64 = 30_000;
+/// How often the world is looked at.
+const LOOK_MS: u64 = 100;
+/// Whatever is spread is waited for so long.
+const SPREAD_MS_MAX: u64 = 55_000;
+
+/// Something of one node that all others should come to know.
+struct Spreading {
+    node: usize,
+    what: What,
+    since_ms: u64,
+    knows: Vec<bool>,
+    count: usize,
+}
+
+#[derive(PartialEq)]
+enum What {
+    Death,
+    Change(u64),
+}
+
+struct Story<'a> {
+    scene: &'a Scene,
+    world: World,
+    measures: Measures,
+    spreading: Vec<Spreading>,
+    starved: Vec<(usize, u64)>,
+    dead: Vec<(usize, u64)>,
+    /// When each was last taken for dead while it lived.
+    mistaken_ms: Vec<Option<u64>>,
+    changes: u64,
+}
+
+/// Tells the whole story. `say` gets a line now and then: this takes minutes.
+pub fn tell(scene: &Scene, mut say: impl FnMut(&str)) -> Result<Measures> {
+    let mut story = Story {
+        scene,
+        world: World::new(scene),
+        measures: Measures::default(),
+        spreading: Vec::new(),
+        starved: Vec::new(),
+        dead: Vec::new(),
+        mistaken_ms: vec![None; scene.nodes],
+        changes: 0,
+    };
+    story.join(&mut say)?;
+    story.live(&mut say);
+    Ok(story.end())
+}
+
+impl Story<'_> {
+    fn join(&mut self, say: &mut impl FnMut(&str)) -> Result<()> {
+        let empty = memory::allocated_bytes();
+        let from_ms = self.world.now_ms;
+        for n in 0..self.scene.nodes {
+            self.world.run(from_ms + n as u64 * START_MS_PER_NODE);
+            self.world.start(n);
+            if n > 0 && n % 1_000 == 0 {
+                say(&format!("{n} agents started"));
+            }
+        }
+        loop {
+            self.world.run(self.world.now_ms + 1_000);
+            let least = self.world.living().map(|(_, core)| core.alive()).min().unwrap_or(0);
+            if least == self.scene.nodes {
+                break;
+            }
+            if self.world.now_ms - from_ms > JOIN_MS_MAX {
+                bail!("after {} virtual minutes somebody knows only {least} of {}", JOIN_MS_MAX / 60_000, self.scene.nodes);
+            }
+        }
+        self.measures.joined_ms = self.world.now_ms - from_ms;
+        // What still goes around is part of joining.
+        self.world.run(self.world.now_ms + 30_000);
+        self.measures.joining_peak_bytes = self.world.peak_bytes;
+        self.measures.joining_bytes = self.world.sent_bytes / self.scene.nodes as u64;
+        self.measures.simulated_bytes = (memory::allocated_bytes().saturating_sub(empty)) / self.scene.nodes as u64;
+        say(&format!("all know all after {:.1} s", self.measures.joined_ms as f64 / 1e3));
+        self.world.news.clear();
+        Ok(())
+    }
+
+    fn live(&mut self, say: &mut impl FnMut(&str)) {
+        let from_ms = self.world.now_ms;
+        let (until_ms, counted) = (from_ms + self.scene.minutes * 60_000, self.totals());
+        let (sent, datagrams) = (self.world.sent_bytes, self.world.datagrams);
+        self.world.peak_bytes = 0;
+        // The seeds stay: what happens without them is a test of its own.
+        let spread = self.scene.nodes / self.scene.starved.max(1);
+        self.starved = (0..self.scene.starved).map(|i| (i * spread + spread / 2, from_ms + 1_000 * i as u64)).collect();
+        let (mut death_ms, mut change_ms) = (from_ms + 10_000, from_ms + 25_000);
+        let mut told_ms = from_ms;
+        while self.world.now_ms < until_ms {
+            let now_ms = self.world.now_ms;
+            let time_left = now_ms + SPREAD_MS_MAX < until_ms;
+            if now_ms >= death_ms && time_left {
+                death_ms += self.scene.death_every_ms;
+                self.kill_one();
+            }
+            if now_ms >= change_ms && time_left {
+                change_ms += self.scene.change_every_ms;
+                self.change_one();
+            }
+            self.starve();
+            self.raise();
+            self.world.run((now_ms + LOOK_MS).min(until_ms));
+            self.look();
+            if self.world.now_ms - told_ms >= 300_000 {
+                told_ms = self.world.now_ms;
+                let minutes = (told_ms - from_ms) / 60_000;
+                let (datagrams, healthy) = (self.world.datagrams - datagrams, self.measures.false_deaths_healthy);
+                say(&format!("{minutes} of {} minutes: {datagrams} datagrams, {healthy} healthy ones taken for dead", self.scene.minutes));
+            }
+        }
+        let seconds = (self.scene.minutes * 60) as f64;
+        self.measures.bytes_per_second = (self.world.sent_bytes - sent) as f64 / seconds / self.scene.nodes as f64;
+        self.measures.datagrams_per_second = (self.world.datagrams - datagrams) as f64 / seconds / self.scene.nodes as f64;
+        self.measures.datagrams = self.world.datagrams;
+        self.measures.peak_bytes = self.world.peak_bytes;
+        let (suspicions, refutations) = self.totals();
+        self.measures.suspicions += suspicions.saturating_sub(counted.0);
+        self.measures.refutations += refutations.saturating_sub(counted.1);
+    }
+
+    fn end(mut self) -> Measures {
+        let host = self.world.living().map(|(n, _)| n).last().unwrap_or(0);
+        // The second time: whatever is made once and kept is there.
+        self.world.memory_of_one(host);
+        self.measures.memory_bytes = self.world.memory_of_one(host);
+        self.measures.unseen += self.spreading.len();
+        self.measures.trace = self.world.trace;
+        self.measures
+    }
+
+    /// Suspicions and refutations that the living have counted.
+    fn totals(&self) -> (u64, u64) {
+        self.world.living().fold((0, 0), |(s, r), (_, core)| (s + core.counters().suspicions, r + core.counters().refutations))
+    }
+
+    /// One that is neither starved nor of the first few.
+    fn anyone(&mut self) -> usize {
+        loop {
+            let n = self.world.random(self.scene.nodes as u64) as usize;
+            let busy = self.starved.iter().any(|(s, _)| *s == n) || self.spreading.iter().any(|s| s.node == n);
+            if !busy && self.world.nodes[n].core.is_some() {
+                return n;
+            }
+        }
+    }
+
+    fn kill_one(&mut self) {
+        let node = self.anyone();
+        if let Some(core) = &self.world.nodes[node].core {
+            self.measures.suspicions += core.counters().suspicions;
+            self.measures.refutations += core.counters().refutations;
+        }
+        self.world.kill(node);
+        self.dead.push((node, self.world.now_ms + DEAD_FOR_MS));
+        self.spread(node, What::Death);
+    }
+
+    fn change_one(&mut self) {
+        let node = self.anyone();
+        self.changes += 1;
+        self.spread(node, What::Change(self.changes));
+        self.world.tell(node, Event::SetFact(fact(self.changes)));
+    }
+
+    fn spread(&mut self, node: usize, what: What) {
+        let knows = vec![false; self.scene.nodes];
+        self.spreading.push(Spreading { node, what, since_ms: self.world.now_ms, knows, count: 0 });
+    }
+
+    fn starve(&mut self) {
+        let now_ms = self.world.now_ms;
+        for at in 0..self.starved.len() {
+            let (node, due_ms) = self.starved[at];
+            if now_ms >= due_ms {
+                let still_ms = STILL_MS.start + self.world.random(STILL_MS.end - STILL_MS.start);
+                let runs_ms = RUNS_MS.start + self.world.random(RUNS_MS.end - RUNS_MS.start);
+                self.world.stand_still(node, still_ms);
+                self.starved[at].1 = now_ms + still_ms + runs_ms;
+            }
+        }
+    }
+
+    fn raise(&mut self) {
+        let now_ms = self.world.now_ms;
+        let (due, later) = std::mem::take(&mut self.dead).into_iter().partition(|(_, at_ms)| now_ms >= *at_ms);
+        self.dead = later;
+        let due: Vec<(usize, u64)> = due;
+        due.into_iter().for_each(|(node, _)| self.world.start(node));
+    }
+
+    fn look(&mut self) {
+        for (at_ms, seer, news) in std::mem::take(&mut self.world.news) {
+            match news {
+                News::Down(node) => self.seen_down(at_ms, seer as usize, number(&node)),
+                News::Fact(node) => self.seen_change(at_ms, seer as usize, number(&node)),
+                News::Alive { .. } | News::Suspect(_) | News::Confirmed(_) | News::Restarted(_) | News::Forgotten(_) | News::Rejoined => {}
+            }
+        }
+        let now_ms = self.world.now_ms;
+        let before = self.spreading.len();
+        self.spreading.retain(|spreading| now_ms - spreading.since_ms < SPREAD_MS_MAX);
+        self.measures.unseen += before - self.spreading.len();
+    }
+
+    fn seen_down(&mut self, at_ms: u64, seer: usize, node: usize) {
+        if self.world.nodes[node].core.is_none() {
+            self.know(at_ms, seer, node, &What::Death);
+            return;
+        }
+        // Word of its earlier life is no mistake.
+        let life = self.world.nodes[node].life;
+        let of_this_life = self.world.nodes[seer].core.as_ref().and_then(|core| core.member(&name(node)));
+        if of_this_life.is_none_or(|member| member.incarnation != life || member.liveness != Liveness::Down) {
+            return;
+        }
+        if self.mistaken_ms[node].is_none_or(|last_ms| at_ms - last_ms > RECOVERED_MS) {
+            match self.world.nodes[node].was_still_ms {
+                Some(still_ms) if at_ms < still_ms + RECOVERED_MS => self.measures.false_deaths_starved += 1,
+                Some(_) | None => self.measures.false_deaths_healthy += 1,
+            }
+        }
+        self.mistaken_ms[node] = Some(at_ms);
+    }
+
+    fn seen_change(&mut self, at_ms: u64, seer: usize, node: usize) {
+        let digest = self.world.nodes[seer].core.as_ref().and_then(|core| core.member(&name(node))).and_then(|m| m.fact).map(|f| f.digest);
+        if let Some(digest) = digest {
+            self.know(at_ms, seer, node, &What::Change(digest));
+        }
+    }
+
+    /// `seer` knows now.
+    fn know(&mut self, at_ms: u64, seer: usize, node: usize, what: &What) {
+        let living = self.scene.nodes - self.dead.len();
+        let Some(at) = self.spreading.iter().position(|spreading| spreading.node == node && spreading.what == *what) else { return };
+        let spreading = &mut self.spreading[at];
+        if !std::mem::replace(&mut spreading.knows[seer], true) {
+            spreading.count += 1;
+        }
+        // 99 % of those who can come to know it, the node itself left out.
+        let all = if *what == What::Death { living } else { living - 1 };
+        if spreading.count * 100 >= all * 99 {
+            let took_ms = at_ms - spreading.since_ms;
+            match what {
+                What::Death => self.measures.deaths_ms.push(took_ms),
+                What::Change(_) => self.measures.changes_ms.push(took_ms),
+            }
+            self.spreading.remove(at);
+        }
+    }
+}

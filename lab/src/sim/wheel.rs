@@ -1,0 +1,74 @@
+//! What happens next: a wheel of milliseconds, so that a million things that wait cost nothing while they wait.
+
+use std::collections::BTreeMap;
+
+/// What lies further ahead waits outside of the wheel; a power of two.
+const SLOTS: u64 = 1 << 16;
+
+/// Things by when they happen; those of one moment in the order in which they were put.
+pub struct Wheel<T> {
+    now_ms: u64,
+    slots: Vec<Vec<T>>,
+    in_slots: usize,
+    far: BTreeMap<u64, Vec<T>>,
+}
+
+impl<T> Wheel<T> {
+    /// Nothing happens yet.
+    pub fn new(now_ms: u64) -> Self {
+        Self { now_ms, slots: std::iter::repeat_with(Vec::new).take(SLOTS as usize).collect(), in_slots: 0, far: BTreeMap::new() }
+    }
+
+    /// `what` happens at `at_ms`, or at the next moment when that has begun or is over.
+    pub fn put(&mut self, at_ms: u64, what: T) {
+        let at_ms = at_ms.max(self.now_ms + 1);
+        if at_ms - self.now_ms < SLOTS {
+            self.slots[(at_ms % SLOTS) as usize].push(what);
+            self.in_slots += 1;
+        } else {
+            self.far.entry(at_ms).or_default().push(what);
+        }
+    }
+
+    /// Goes to the next moment up to `until_ms` at which something happens: when, and what. `None`: nothing does by then.
+    pub fn next(&mut self, until_ms: u64) -> Option<(u64, Vec<T>)> {
+        while self.now_ms < until_ms {
+            self.now_ms += 1;
+            // What was far comes first: it was put before anything that found its slot within reach.
+            let mut due = match self.far.first_entry() {
+                Some(first) if *first.key() == self.now_ms => first.remove(),
+                Some(_) | None => Vec::new(),
+            };
+            let slot = &mut self.slots[(self.now_ms % SLOTS) as usize];
+            self.in_slots -= slot.len();
+            due.append(slot);
+            if !due.is_empty() {
+                return Some((self.now_ms, due));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_happens_once_in_order_however_far_it_lay() {
+        let mut wheel = Wheel::new(1_000);
+        for (n, at) in [1_005, 1_001, 1_005, 900, 1_000 + SLOTS, 1_000 + 3 * SLOTS, 1_000].into_iter().enumerate() {
+            wheel.put(at, n);
+        }
+        let mut seen = Vec::new();
+        while let Some((at, due)) = wheel.next(1_004 + SLOTS) {
+            seen.push((at, due));
+            if at == 1_005 {
+                wheel.put(1_000 + SLOTS, 9);
+            }
+        }
+        assert_eq!(seen, [(1_001, vec![1, 3, 6]), (1_005, vec![0, 2]), (1_000 + SLOTS, vec![4, 9])]);
+        assert_eq!(wheel.next(1_000 + 3 * SLOTS), Some((1_000 + 3 * SLOTS, vec![5])));
+        assert_eq!((wheel.next(2_000_000), wheel.in_slots), (None, 0));
+    }
+}

@@ -1,0 +1,289 @@
+//! Cores, what lies between them, and the machines that they stand on.
+
+use super::Scene;
+use super::wheel::Wheel;
+use lattice_gossip::{Config, Core, Event, Fact, Identity, Key, Keyring, Known, News, Output, Token};
+use lattice_model::{NodeId, NodeState};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// A datagram takes so long, and up to as much again: a machine room, and a process that has to be scheduled.
+const LATENCY_MS: u64 = 1;
+/// So many datagrams wait in the socket of an agent that stands still: what a kernel gives without being asked.
+const SOCKET_DATAGRAMS: usize = 256;
+/// A newcomer is told of so many others.
+const SEEDS: usize = 3;
+
+/// One machine.
+pub struct Node {
+    pub core: Option<Core>,
+    pub life: u64,
+    /// Until when its process does not run.
+    pub still_until_ms: u64,
+    /// The last time at which it had not run.
+    pub was_still_ms: Option<u64>,
+    timers: VecDeque<Token>,
+    socket: VecDeque<(u32, Vec<u8>)>,
+    second: u64,
+    second_bytes: u64,
+}
+
+enum Happening {
+    Datagram { to: u32, from: u32, bytes: Vec<u8> },
+    Timer { node: u32, life: u64, token: Token },
+    Runs { node: u32 },
+}
+
+/// All of it.
+pub struct World {
+    pub now_ms: u64,
+    pub nodes: Vec<Node>,
+    /// What cores told since somebody looked: when, who, what.
+    pub news: Vec<(u64, u32, News)>,
+    /// The most bytes that one agent sent in one second since somebody looked.
+    pub peak_bytes: u64,
+    pub sent_bytes: u64,
+    pub datagrams: u64,
+    /// Over everything that was sent, when and to whom: two runs with the same one were the same run.
+    pub trace: u64,
+    config: Config,
+    known: Known,
+    keys: Keyring,
+    wheel: Wheel<Happening>,
+    random: u64,
+    loss_per_million: u64,
+    visitors: u64,
+    out: Vec<Output>,
+}
+
+/// The name of a node by its number.
+pub fn name(n: usize) -> NodeId {
+    format!("nid{n:06}").parse().expect("letters and digits are a name")
+}
+
+/// The number of a node by its name.
+pub fn number(node: &NodeId) -> usize {
+    node.as_str().trim_start_matches("nid").parse().expect("all names here are from `name`")
+}
+
+fn addr(n: usize) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(0x0a00_0001 + n as u32), 9402))
+}
+
+/// What a node says of itself when it has changed `digest` times.
+pub fn fact(digest: u64) -> Fact {
+    Fact { state: NodeState::Ready, held: false, schedulable: true, digest }
+}
+
+/// The key of every cluster that is simulated.
+fn keys() -> Keyring {
+    Keyring::configured(Key::from_bytes([7; 32]))
+}
+
+impl World {
+    pub fn new(scene: &Scene) -> Self {
+        let node = || Node {
+            core: None,
+            life: 0,
+            still_until_ms: 0,
+            was_still_ms: None,
+            timers: VecDeque::new(),
+            socket: VecDeque::new(),
+            second: 0,
+            second_bytes: 0,
+        };
+        let now_ms = 1_000_000;
+        Self {
+            now_ms,
+            nodes: std::iter::repeat_with(node).take(scene.nodes).collect(),
+            news: Vec::new(),
+            peak_bytes: 0,
+            sent_bytes: 0,
+            datagrams: 0,
+            trace: 0,
+            config: Config::default(),
+            known: Known::default(),
+            keys: keys(),
+            wheel: Wheel::new(now_ms),
+            random: scene.seed,
+            loss_per_million: scene.loss_per_million,
+            visitors: 0,
+            out: Vec::new(),
+        }
+    }
+
+    /// SplitMix64.
+    pub fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    /// Starts a node's next life, which is told of a few others.
+    pub fn start(&mut self, n: usize) {
+        let seed = self.random(u64::MAX);
+        let life = self.nodes[n].life + 1;
+        let me = Identity { node: name(n), addr: addr(n), incarnation: life };
+        let core = Core::with_known(me, self.config.clone(), &self.keys, "sim", seed, self.known.clone());
+        let node = &mut self.nodes[n];
+        (node.life, node.core, node.still_until_ms) = (life, Some(core), 0);
+        self.tell(n, Event::SetFact(fact(0)));
+        for seed_node in 0..SEEDS.min(self.nodes.len()) {
+            self.tell(n, Event::Join(addr(seed_node)));
+        }
+    }
+
+    /// Ends a node's life without a word.
+    pub fn kill(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.core = None;
+        node.timers.clear();
+        node.socket.clear();
+    }
+
+    /// A node's process does not run for so long.
+    pub fn stand_still(&mut self, n: usize, for_ms: u64) {
+        let until_ms = self.now_ms + for_ms;
+        self.nodes[n].still_until_ms = until_ms;
+        self.nodes[n].was_still_ms = Some(until_ms);
+        self.wheel.put(until_ms, Happening::Runs { node: n as u32 });
+    }
+
+    pub fn living(&self) -> impl Iterator<Item = (usize, &Core)> {
+        self.nodes.iter().enumerate().filter_map(|(n, node)| node.core.as_ref().map(|core| (n, core)))
+    }
+
+    /// Lets everything happen that does until `until_ms`.
+    pub fn run(&mut self, until_ms: u64) {
+        while let Some((at_ms, due)) = self.wheel.next(until_ms) {
+            self.now_ms = at_ms;
+            for happening in due {
+                self.happen(happening);
+            }
+        }
+        self.now_ms = until_ms;
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let now_ms = self.now_ms;
+        match happening {
+            Happening::Datagram { to, from, bytes } => {
+                let node = &mut self.nodes[to as usize];
+                if node.core.is_none() {
+                    return;
+                }
+                if now_ms < node.still_until_ms {
+                    if node.socket.len() < SOCKET_DATAGRAMS {
+                        node.socket.push_back((from, bytes));
+                    }
+                    return;
+                }
+                self.tell(to as usize, Event::Datagram { from: addr(from as usize), bytes: &bytes });
+            }
+            Happening::Timer { node: n, life, token } => {
+                let node = &mut self.nodes[n as usize];
+                if node.life != life || node.core.is_none() {
+                    return;
+                }
+                if now_ms < node.still_until_ms {
+                    node.timers.push_back(token);
+                    return;
+                }
+                self.tell(n as usize, Event::Timer(token));
+            }
+            Happening::Runs { node } => self.catch_up(node as usize),
+        }
+    }
+
+    /// A process that runs again finds timers and datagrams at once, and takes them as they come.
+    fn catch_up(&mut self, n: usize) {
+        loop {
+            let node = &mut self.nodes[n];
+            let (timers, datagrams) = (node.timers.len(), node.socket.len());
+            if timers + datagrams == 0 {
+                return;
+            }
+            if datagrams == 0 || (timers > 0 && self.random(2) == 0) {
+                if let Some(token) = self.nodes[n].timers.pop_front() {
+                    self.tell(n, Event::Timer(token));
+                }
+            } else if let Some((from, bytes)) = self.nodes[n].socket.pop_front() {
+                self.tell(n, Event::Datagram { from: addr(from as usize), bytes: &bytes });
+            }
+        }
+    }
+
+    pub fn tell(&mut self, n: usize, event: Event<'_>) {
+        let mut out = std::mem::take(&mut self.out);
+        let Some(core) = self.nodes[n].core.as_mut() else { return };
+        core.handle(self.now_ms, event, &mut out);
+        for output in out.drain(..) {
+            match output {
+                Output::Datagram { to, bytes } => self.send(n, to, bytes),
+                Output::Timer { after_ms, token } => {
+                    let life = self.nodes[n].life;
+                    self.wheel.put(self.now_ms + after_ms, Happening::Timer { node: n as u32, life, token });
+                }
+                Output::News(news) => self.news.push((self.now_ms, n as u32, news)),
+            }
+        }
+        self.out = out;
+    }
+
+    fn send(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>) {
+        let SocketAddr::V4(to) = to else { return };
+        let to = u32::from(*to.ip()).wrapping_sub(0x0a00_0001);
+        self.datagrams += 1;
+        self.sent_bytes += bytes.len() as u64;
+        let tail = bytes.iter().rev().take(8).fold(u64::from(to), |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+        self.trace = self.trace.rotate_left(5).wrapping_add(tail ^ self.now_ms);
+        let (second, sender) = (self.now_ms / 1_000, &mut self.nodes[from]);
+        if sender.second != second {
+            (sender.second, sender.second_bytes) = (second, 0);
+        }
+        sender.second_bytes += bytes.len() as u64;
+        self.peak_bytes = self.peak_bytes.max(sender.second_bytes);
+        let lost = self.loss_per_million > 0 && self.random(1_000_000) < self.loss_per_million;
+        let after_ms = LATENCY_MS + self.random(LATENCY_MS + 1);
+        if !lost && (to as usize) < self.nodes.len() {
+            self.wheel.put(self.now_ms + after_ms, Happening::Datagram { to, from: from as u32, bytes });
+        }
+    }
+
+    /// What one agent keeps that shares nothing with the others: a newcomer that `host` tells everything it knows.
+    pub fn memory_of_one(&mut self, host: usize) -> u64 {
+        let visitor = addr(self.nodes.len());
+        self.visitors += 1;
+        let me = Identity { node: name(self.nodes.len()), addr: visitor, incarnation: self.visitors };
+        let seed = self.random(u64::MAX);
+        let Some(mut told) = self.nodes[host].core.take() else { return 0 };
+        let before = super::memory::allocated_bytes();
+        let mut core = Core::new(me, self.config.clone(), &self.keys, "sim", seed);
+        let mut waiting: VecDeque<(bool, Vec<u8>)> = VecDeque::new();
+        let mut out = Vec::new();
+        let (now_ms, host_addr) = (self.now_ms, addr(host));
+        core.handle(now_ms, Event::SetFact(fact(0)), &mut out);
+        core.handle(now_ms, Event::Join(host_addr), &mut out);
+        let mut to_host = true;
+        loop {
+            for output in out.drain(..) {
+                if let Output::Datagram { to, bytes } = output
+                    && to == if to_host { host_addr } else { visitor }
+                {
+                    waiting.push_back((to_host, bytes));
+                }
+            }
+            let Some((for_host, bytes)) = waiting.pop_front() else { break };
+            let (from, receiver) = if for_host { (visitor, &mut told) } else { (host_addr, &mut core) };
+            receiver.handle(now_ms, Event::Datagram { from, bytes: &bytes }, &mut out);
+            to_host = !for_host;
+        }
+        drop((waiting, out));
+        let kept = super::memory::allocated_bytes().saturating_sub(before);
+        let complete = core.alive() + 1 >= self.living().count();
+        self.nodes[host].core = Some(told);
+        if complete { kept } else { 0 }
+    }
+}

@@ -1,0 +1,147 @@
+//! What nodes are made of: drift, what it does and who ends it; and nodes that are wiped.
+
+use crate::harness::{Group, World};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+static CONFORMANCE: Group = Group {
+    theme: "conformance",
+    name: "conformance",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        let hook = hook();
+        for left in ["fails", "orders"] {
+            let _ = fs::remove_file(beside(left));
+        }
+        fs::write(&hook, HOOK).unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+        o.agent_lines = format!(
+            "conformance:\n  period_seconds: 1\n  components: [{{name: bmc firmware, file: \"{{run}}/bmc\"}}]\nwipe_hook: {:?}\n",
+            hook.to_string_lossy()
+        );
+        "drift_remediation_seconds: 5\n".clone_into(&mut o.member_lines);
+    },
+};
+
+/// Fails while a file lies beside it; writes down what it was asked to do.
+const HOOK: &str = "#!/bin/sh
+if [ -e \"$0.fails\" ]; then echo looking; echo secure erase timed out; exit 5; fi
+echo \"$LATTICE_HOOK $LATTICE_NODE $LATTICE_WIPE_ORDER\" >> \"$0.orders\"
+";
+
+fn hook() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("wipe-hook")
+}
+
+fn beside(name: &str) -> PathBuf {
+    hook().with_extension(name)
+}
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
+        CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
+    ]
+}
+
+fn node(w: &World, name: &str) -> Value {
+    w.lattice.json(&["nodes", name]).unwrap()
+}
+
+fn holds(w: &World, name: &str) -> String {
+    node(w, name)["holds"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; ")
+}
+
+/// The site's component of a node is this from now on.
+fn becomes(w: &World, name: &str, firmware: &str) {
+    let run = w.cluster().run_dir.join(name);
+    fs::write(run.join("bmc.next"), format!("{firmware}\n")).unwrap();
+    fs::rename(run.join("bmc.next"), run.join("bmc")).unwrap();
+}
+
+fn drifted(w: &World, name: &str) -> bool {
+    !node(w, name)["conformance"]["drifted_since"].is_null()
+}
+
+fn nodes_of(job: &Value) -> Vec<&str> {
+    job["nodes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
+}
+
+fn drift(w: &World) {
+    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    let status = || w.at("n2").ok(&["node", "status"]).unwrap();
+    w.wait("n2 to know it", || status().contains("with 2 others, as expected"));
+    assert!(status().contains("kernel: "), "{}", status());
+    assert!(!w.ok(&["node", "list"]).contains("CONFORMANCE"), "where all are alike it says nothing");
+    becomes(w, "n2", "2.81");
+    w.wait("n2 to have drifted", || drifted(w, "n2"));
+    assert_eq!(text(&node(w, "n2")["conformance"], "drift"), "bmc firmware: absent -> 2.81");
+    // The largest group comes first, and one that is asked for is not mixed.
+    let two = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert_eq!(nodes_of(&two), ["n1", "n3"]);
+    let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &three]);
+    assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
+    w.wait("n2 to be quarantined", || holds(w, "n2").contains("quarantine by quorum"));
+    assert!(holds(w, "n2").contains("bmc firmware: absent -> 2.81"), "{}", holds(w, "n2"));
+    let status = w.ok(&["node", "status", "n2"]);
+    assert!(status.contains("has drifted since") && status.contains("accept-drift n2"), "{status}");
+    let listed = w.ok(&["node", "list"]);
+    assert!(listed.contains("CONFORMANCE") && listed.contains(" drifted"), "{listed}");
+    // What is meant is accepted, and the others follow.
+    w.ok(&["node", "accept-drift", "n2", "--reason", "the new firmware"]);
+    w.ok(&["node", "release", "n2"]);
+    for name in ["n1", "n3"] {
+        becomes(w, name, "2.81");
+        // Sooner than by its clock.
+        let found = w.at(name).ok(&["node", "fingerprint"]).unwrap();
+        assert!(found.contains("bmc firmware: 2.81") && found.contains("absent: "), "{found}");
+        w.wait("it to be known", || drifted(w, name));
+        w.ok(&["node", "accept-drift", name, "--reason", "the new firmware"]);
+        // A slow machine may have come to the end of the time for it.
+        w.ok(&["node", "release", name]);
+    }
+    w.completed(&three);
+    let history = w.ok(&["node", "history", "n2"]);
+    for said in ["ConformanceChanged", "ConformanceAccepted", "the new firmware"] {
+        assert!(history.contains(said), "{said}: {history}");
+    }
+}
+
+fn wipe(w: &World) {
+    fs::write(beside("fails"), "").unwrap();
+    let end = w.dir.join("wipe.end");
+    let job = w.submit(&["--", "/bin/sh", "-c", &format!("until [ -e {} ]; do sleep 0.05; done", end.display())]);
+    w.running(&job);
+    let name = nodes_of(&w.status(&job))[0].to_owned();
+    let order = |more: &[&str]| w.run(&[&["node", "wipe", &name, "--reason", "patient data"], more].concat());
+    assert_eq!(order(&[]).code(), 2, "nobody is there to be asked");
+    // The quorum may know of the hook with the next heartbeat only.
+    w.wait("the wipe to be taken", || order(&["--yes"]).code() == 0);
+    assert_eq!(text(&w.status(&job), "state"), "Running", "what runs goes on");
+    assert!(text(&node(w, &name), "wipe").contains("not confirmed"), "{}", node(w, &name));
+    let lifted = w.run(&["node", "release", &name]);
+    assert_eq!(lifted.code(), 0, "{}", lifted.err());
+    fs::write(&end, "").unwrap();
+    w.completed(&job);
+    w.wait("the wipe to fail", || holds(w, &name).contains("wipe failed: secure erase timed out"));
+    let again = order(&["--yes"]);
+    assert!(again.code() == 4 && again.err().contains("secure erase timed out") && again.err().contains("--force"), "{}", again.err());
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    assert!(w.ok(&["explain", &waits]).contains("wipe by root"), "{}", w.ok(&["explain", &waits]));
+    fs::remove_file(beside("fails")).unwrap();
+    assert_eq!(order(&["--yes", "--force"]).code(), 0);
+    // In service again, and nothing stands against it any more.
+    w.completed(&waits);
+    assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));
+    let orders = fs::read_to_string(beside("orders")).unwrap();
+    assert!(orders.lines().count() == 1 && orders.starts_with(&format!("wipe {name} ")), "{orders}");
+    let history = w.ok(&["node", "history", &name]);
+    assert!(history.contains("WipeFailed") && history.contains("NodeWiped"), "{history}");
+    fs::remove_file(beside("orders")).unwrap();
+}

@@ -1,0 +1,194 @@
+//! Agents whose network is cut: from the quorum alone, from everybody, in one direction. Each has a network of its own.
+
+use crate::harness::{Group, Need, World};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::networks::{Direction, From};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Peers carry sessions here. A node is carried well before it would be Degraded, and before its leases would lapse.
+static CARRIED: Group = Group {
+    theme: "cuts",
+    name: "carried",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 15_000, 2_000);
+        o.member_lines = format!("run_lease_ms: {}\n", LEASE.as_millis());
+    },
+};
+
+/// Nobody carries anything here.
+static ALONE: Group = Group {
+    theme: "cuts",
+    name: "alone",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 2_000, 2_000);
+        o.member_lines = "node_cut_off_ms: 15000\nrun_lease_ms: 3000\n".to_owned();
+        o.agent_lines = "relay_max: 0\n".to_owned();
+    },
+};
+
+/// So many that three silent ones are too many at once.
+static MANY: Group = Group {
+    theme: "cuts",
+    name: "many",
+    nodes: 10,
+    quorum: 1,
+    tweak: |o| {
+        (o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (300, 2_000, 10_000);
+        o.member_lines = "run_lease_ms: 30000\n".to_owned();
+    },
+};
+
+/// How long work that stops runs on without an acknowledged heartbeat.
+const LEASE: Duration = Duration::from_secs(15);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        CARRIED.test("a_peer_carries_the_session_of_a_node_that_is_cut_from_the_quorum", &[Need::Hosts], carried),
+        ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
+        ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
+        MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[], crashes),
+        MANY.test("where_three_of_ten_fall_silent_at_once_none_is_down", &[], three_of_ten),
+    ]
+}
+
+fn shown(w: &World, node: &str) -> Value {
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    nodes.as_array().unwrap().iter().find(|n| text(n, "id") == node).unwrap().clone()
+}
+
+fn state(w: &World, node: &str) -> String {
+    text(&shown(w, node), "state")
+}
+
+/// How the gossip of `n1` has a node.
+fn gossiped(w: &World, node: &str) -> String {
+    let members = w.lattice.json(&["gossip", "members"]).unwrap();
+    let members = members.as_array().cloned().or_else(|| members["members"].as_array().cloned()).unwrap();
+    members.iter().find(|m| text(m, "node") == node).map(|m| text(m, "liveness")).unwrap_or_default()
+}
+
+/// A job on that node which writes until it is told to stop.
+fn begin(w: &World, node: &str, more: &[&str]) -> (String, String) {
+    let go = w.dir.join(format!("go-{node}"));
+    let _ = fs::remove_file(&go);
+    let script = format!("echo up $LATTICE_REQUEUE_COUNT; until [ -e {} ]; do sleep 0.05; done; echo over", go.display());
+    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|other| *other != node).collect();
+    others.iter().for_each(|other| drop(w.ok(&["node", "cordon", other, "--reason", "not for this one"])));
+    let job = w.submit(&[more, &["--", "/bin/sh", "-c", &script]].concat());
+    w.wait_log(&job, "up");
+    others.iter().for_each(|other| drop(w.ok(&["node", "uncordon", other])));
+    (job, go.display().to_string())
+}
+
+fn carried(w: &World) {
+    let (job, go) = begin(w, "n3", &["--on-isolation", "stop", "--requeue=never"]);
+    faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::Both).unwrap();
+    let cut = Instant::now();
+    let mut through = String::new();
+    w.wait("its lease to be over, had nobody carried its heartbeats", || {
+        let n3 = shown(w, "n3");
+        assert_eq!(text(&n3, "state"), "Ready", "{n3}");
+        through = text(&n3, "heard_through");
+        cut.elapsed() > LEASE + Duration::from_secs(2)
+    });
+    assert!(["n1", "n2"].contains(&through.as_str()), "{}", shown(w, "n3"));
+    let told = w.at("n3").ok(&["node", "status"]).unwrap();
+    assert!(told.contains(&format!("carried by {through}")), "{told}");
+    assert_eq!(text(&w.status(&job), "state"), "Running");
+    // When its carrier is gone for it, another one takes it; its end is reported that way as well.
+    faults::cut_node(&w.dir, "n3", &From::Peer(through.clone()), Direction::Both).unwrap();
+    let other = if through == "n1" { "n2" } else { "n1" };
+    w.wait("the other one to carry it", || text(&shown(w, "n3"), "heard_through") == other);
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+    assert_eq!(faults::heal_node(&w.dir, "n3").unwrap().len(), 4);
+    w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+}
+
+fn heard_by_others(w: &World) {
+    let (job, go) = begin(w, "n3", &["--on-isolation", "stop", "--requeue"]);
+    faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::In).unwrap();
+    faults::cut_node(&w.dir, "n2", &From::All, Direction::Both).unwrap();
+    w.wait("n3 to be known as cut off", || {
+        let n3 = shown(w, "n3");
+        assert_ne!(text(&n3, "state"), "Down", "{n3}");
+        text(&n3, "reason") == "its way to the quorum is lost: n1 hears it"
+    });
+    w.wait("n2 to be Down, whom nobody hears", || state(w, "n2") == "Down");
+    w.wait("what stops to be begun elsewhere", || text(&w.status(&job), "requeue_count") == "1");
+    assert_eq!((state(w, "n3").as_str(), gossiped(w, "n3").as_str()), ("Degraded", "alive"));
+    w.wait_log(&job, "up 1");
+    w.wait("n3 to be Down after all", || state(w, "n3") == "Down");
+    for node in ["n2", "n3"] {
+        faults::heal_node(&w.dir, node).unwrap();
+        w.wait("it to be Ready", || state(w, node) == "Ready");
+    }
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+}
+
+fn one_way(w: &World) {
+    let (job, go) = begin(w, "n3", &[]);
+    faults::cut_node(&w.dir, "n3", &From::All, Direction::Out).unwrap();
+    w.wait("n3 to be silent for the quorum", || state(w, "n3") == "Degraded");
+    // Back within its grace, or not long behind it.
+    faults::heal_node(&w.dir, "n3").unwrap();
+    w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
+    faults::cut_node(&w.dir, "n3", &From::All, Direction::Out).unwrap();
+    w.wait("n3 to be Down", || state(w, "n3") == "Down");
+    w.wait("gossip to miss n3", || gossiped(w, "n3") != "alive");
+    let elsewhere = w.submit(&["--nodes", "2", "--", "/bin/true"]);
+    w.completed(&elsewhere);
+    assert_eq!(text(&w.status(&job), "state"), "Running");
+    faults::heal_node(&w.dir, "n3").unwrap();
+    w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
+    w.wait("gossip to have n3 back", || gossiped(w, "n3") == "alive");
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+}
+
+fn crashes(w: &World) {
+    let begun = w.dir.join("go-crash");
+    let script = format!("echo up; until [ -e {} ]; do sleep 0.05; done", begun.display());
+    // That one is asked.
+    w.ok(&["node", "cordon", "n1", "--reason", "not for this one"]);
+    let job = w.submit(&["--on-isolation", "stop", "--", "/bin/sh", "-c", &script]);
+    w.wait_log(&job, "up");
+    w.ok(&["node", "uncordon", "n1"]);
+    let node = w.status(&job)["nodes"][0].as_str().unwrap().to_owned();
+    let records = || w.ok(&["audit", "query", "--node", &node, "-o", "json"]).matches("\"seq\"").count();
+    let before = records();
+    for _ in 0..5 {
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::start_node(&w.dir, &node).unwrap();
+    }
+    w.wait("it to be Ready", || state(w, &node) == "Ready");
+    assert_eq!((text(&w.status(&job), "state").as_str(), text(&w.status(&job), "requeue_count").as_str()), ("Running", "0"));
+    // A registration each, and a change of state at most once on the way out and in.
+    let made = records() - before;
+    assert!((1..=15).contains(&made), "{made} records of five crashes");
+    fs::write(&begun, "").unwrap();
+    w.completed(&job);
+}
+
+fn three_of_ten(w: &World) {
+    let silent = ["n8", "n9", "n10"];
+    silent.iter().for_each(|node| assert!(faults::stop_node(&w.dir, node).unwrap() > 0));
+    w.wait("them to be Degraded", || silent.iter().all(|node| state(w, node) == "Degraded"));
+    // Well beyond the time at which one alone would be Down.
+    let since = Instant::now();
+    w.wait("that time to be over", || {
+        assert!(w.lattice.nodes().unwrap().iter().all(|(_, state)| state != "Down"));
+        since.elapsed() > Duration::from_secs(12)
+    });
+    silent.iter().for_each(|node| assert!(faults::cont_node(&w.dir, node).unwrap() > 0));
+    w.wait("them to be Ready", || silent.iter().all(|node| state(w, node) == "Ready"));
+}

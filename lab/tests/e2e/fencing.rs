@@ -1,0 +1,208 @@
+//! Nodes that are not heard: what becomes of their work, who settles it, and that nothing runs twice. Their agents are stopped or
+//! killed; shims and work live on.
+
+use crate::harness::{Group, JOB, World, fresh_dir};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::until;
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long work that stops runs on without a word from the leader; a second more, and it may run elsewhere.
+const LEASE: Duration = Duration::from_millis(3000);
+
+static FENCING: Group = Group {
+    theme: "fencing",
+    name: "fencing",
+    nodes: 3,
+    quorum: 3,
+    tweak: |options| {
+        // The daemons begin after this; the file is the tests' own, which the hook asks what to say.
+        let hook = hook();
+        fs::write(&hook, HOOK).unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+        (options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms) = (200, 1000, 1000);
+        options.member_lines = format!("run_lease_ms: {}\nfencing_hook: {:?}\n", LEASE.as_millis(), hook.to_string_lossy());
+    },
+};
+
+/// Says that a node is dead where a file of its name lies beside it; writes down how it was called.
+const HOOK: &str = "#!/bin/sh
+echo \"$* env $LATTICE_NODE $LATTICE_ALLOCATIONS\" >> \"$0.called\"
+[ -e \"$0.$1\" ] && exit 0
+echo \"$1 may live\" >&2
+exit 3
+";
+
+fn hook() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fencing-hook")
+}
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
+        FENCING.test("what_continues_goes_on_until_an_operator_confirms_the_death", &[], continues),
+        FENCING.test("the_sites_hook_confirms_a_death", &[], by_hook),
+    ]
+}
+
+/// Work that says each moment that it runs: a line with its attempt, its process and the time in nanoseconds.
+struct Beats(PathBuf);
+
+impl Beats {
+    fn submit(w: &World, more: &[&str]) -> (String, Self) {
+        let file = fresh_dir("beats");
+        let script = format!("while :; do echo $LATTICE_REQUEUE_COUNT $$ $(date +%s%N) >> {}; sleep 0.05; done", file.display());
+        // n1 is whom the tests ask: it is kept busy, and alive. What the last test left there is taken away first.
+        w.wait("n1 to be free", || state(w, "n1") == "Ready" && shown(w, "n1")["committed"]["cores"] == 0);
+        let busy = w.submit(&["--name", "busy", "--", "/bin/sleep", "600"]);
+        w.running(&busy);
+        assert_eq!(node_of(w, &busy), "n1");
+        let id = w.submit(&[more, &["--requeue", "--", "/bin/sh", "-c", &script]].concat());
+        let beats = Self(file);
+        w.wait("it to run", || !beats.of(0).is_empty());
+        (id, beats)
+    }
+
+    /// Process and time of an attempt's lines.
+    fn of(&self, attempt: u64) -> Vec<(i32, u128)> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let line = |line: &str| {
+            let mut words = line.split(' ');
+            let (count, pid, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Some((count, pid, at)).filter(|(count, _, _): &(u64, i32, u128)| *count == attempt)
+        };
+        text.lines().filter_map(line).map(|(_, pid, at)| (pid, at)).collect()
+    }
+
+    /// The later attempt began when the earlier one was over: nothing of it was written after that.
+    fn never_twice(&self) {
+        let (last, first) = (self.of(0).last().copied().unwrap(), self.of(1).first().copied().unwrap());
+        assert!(last.1 < first.1, "the first attempt still ran at {}, the second began at {}", last.1, first.1);
+    }
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn node_of(w: &World, id: &str) -> String {
+    w.status(id)["nodes"][0].as_str().unwrap().to_owned()
+}
+
+fn agent(w: &World, node: &str) -> Pid {
+    Pid::from_raw(w.cluster().node(node).unwrap().daemon.process.as_ref().unwrap().pid)
+}
+
+fn shown(w: &World, node: &str) -> Value {
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    nodes.as_array().unwrap().iter().find(|n| text(n, "id") == node).unwrap().clone()
+}
+
+fn state(w: &World, node: &str) -> String {
+    text(&shown(w, node), "state")
+}
+
+fn lives(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+fn requeued(w: &World, id: &str) -> bool {
+    text(&w.status(id), "requeue_count") == "1"
+}
+
+fn stops(w: &World) {
+    let (id, beats) = Beats::submit(w, &["--on-isolation", "stop"]);
+    let (node, before) = (node_of(w, &id), w.status(&id));
+    assert_ne!(node, "n1");
+    assert_eq!(text(&before, "on_isolation"), "stop");
+    // It is renewed all the time, by nothing but heartbeats: it outlives one lease's length.
+    let begun = beats.of(0)[0].1;
+    w.wait("it to outlive a lease", || beats.of(0).last().unwrap().1 - begun > LEASE.as_nanos() * 5 / 4);
+    let cut = agent(w, &node);
+    kill(cut, Signal::SIGSTOP).unwrap();
+    w.wait("its node to be Down", || state(w, &node) == "Down");
+    let told = w.ok(&["explain", &id]);
+    assert!(told.contains("run lease lapses") || requeued(w, &id), "{told}");
+    w.wait("it to run elsewhere", || !beats.of(1).is_empty());
+    beats.never_twice();
+    let now = w.status(&id);
+    assert_eq!((text(&now, "requeue_count").as_str(), &now["submitted_at"]), ("1", &before["submitted_at"]), "{now}");
+    let elsewhere = node_of(w, &id);
+    assert!(elsewhere != node && elsewhere != "n1", "{now}");
+    let audit = w.ok(&["audit", "query", "--alloc", &id, "--type", "allocation-requeued"]);
+    assert!(audit.contains("run lease lapsed"), "{audit}");
+    kill(cut, Signal::SIGCONT).unwrap();
+    w.wait("its node to be free again", || state(w, &node) == "Ready" && shown(w, &node)["committed"]["cores"] == 0);
+    assert!(!lives(beats.of(0)[0].0));
+    beats.never_twice();
+    w.ok(&["cancel", &id]);
+}
+
+fn continues(w: &World) {
+    let (id, beats) = Beats::submit(w, &[]);
+    let node = node_of(w, &id);
+    let heard = w.run(&["node", "confirm-dead", &node, "--yes", "--reason", "x"]);
+    assert!(heard.code() == 4 && heard.err().contains("it is heard") && heard.err().contains("node disable"), "{}", heard.err());
+    faults::kill_node(&w.dir, &node).unwrap();
+    w.wait("its node to be Down", || state(w, &node) == "Down");
+    // Longer than any lease lasts: it is not begun elsewhere, and goes on.
+    let down = beats.of(0).last().unwrap().1;
+    w.wait("it to go on", || beats.of(0).last().unwrap().1 - down > LEASE.as_nanos() * 3 / 2);
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    for told in [w.ok(&["explain", &id]), w.ok(&["status", &id])] {
+        assert!(told.contains(&format!("lattice node confirm-dead {node} --yes")), "{told}");
+    }
+    let unsure = w.run(&["node", "confirm-dead", &node, "--reason", "x"]);
+    assert!(unsure.code() == 2 && unsure.err().contains("--yes"), "{}", unsure.err());
+    let user = w.run_as(crate::harness::NOBODY, &["node", "confirm-dead", &node, "--yes", "--reason", "x"]);
+    assert_eq!(user.code(), 4, "{}", user.err());
+    w.ok(&["node", "confirm-dead", &node, "--yes", "--reason", "its rack has no power"]);
+    w.wait("it to run elsewhere", || !beats.of(1).is_empty());
+    assert!(requeued(w, &id));
+    let audit = w.ok(&["audit", "query", "--node", &node, "--type", "node-confirmed-dead"]);
+    assert!(audit.contains("its rack has no power"), "{audit}");
+    // Here it was not true: what the operator vouched for still runs, and is ended before the node takes anything.
+    let old = beats.of(0)[0].0;
+    assert!(lives(old));
+    w.ok(&["cancel", &id]);
+    let busy: Vec<Value> = w.lattice.allocations().unwrap();
+    for allocation in busy.iter().filter(|a| text(a, "name") == "busy") {
+        w.ok(&["cancel", &text(allocation, "id")]);
+    }
+    faults::start_node(&w.dir, &node).unwrap();
+    let everywhere = format!("kill -0 {old} 2>/dev/null && exit 9; exit 0");
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", &everywhere]));
+    assert!(!lives(old));
+    w.assert_nothing_left();
+}
+
+fn by_hook(w: &World) {
+    let (id, beats) = Beats::submit(w, &["--on-isolation=continue"]);
+    let node = node_of(w, &id);
+    let said = |ending: &str| PathBuf::from(format!("{}.{ending}", hook().display()));
+    let called = || fs::read_to_string(said("called")).unwrap_or_default();
+    fs::write(said(&node), "").unwrap();
+    let earlier = called().len();
+    faults::kill_node(&w.dir, &node).unwrap();
+    // What the hook vouches for is true here.
+    kill(Pid::from_raw(beats.of(0)[0].0), Signal::SIGKILL).unwrap();
+    w.wait("it to run elsewhere", || !beats.of(1).is_empty());
+    fs::remove_file(said(&node)).unwrap();
+    let line = format!("{node} {id} env {node} {id}\n");
+    assert_eq!(called()[earlier..].matches(&line).count(), 1, "once for a node that went Down: {}", called());
+    let audit = w.ok(&["audit", "query", "--node", &node, "--type", "node-confirmed-dead"]);
+    assert!(audit.contains("fencing_hook"), "{audit}");
+    beats.never_twice();
+    w.ok(&["cancel", &id]);
+    faults::start_node(&w.dir, &node).unwrap();
+    assert!(until(JOB, || state(w, &node) == "Ready" && shown(w, &node)["committed"]["cores"] == 0), "{}", shown(w, &node));
+}

@@ -1,0 +1,145 @@
+//! GPUs that go, come and break while the agent runs. They are simulated: what an agent sees of them is what the lab writes, where a
+//! vendor's driver would be asked.
+
+use crate::harness::{Group, JOB, World, lab};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Heartbeats, looks and registrations together: one heartbeat of a real cluster.
+const ONE_HEARTBEAT: Duration = Duration::from_secs(10);
+
+static GPUS: Group = Group {
+    theme: "gpus",
+    name: "breaking_gpus",
+    nodes: 1,
+    quorum: 1,
+    tweak: |o| {
+        o.simulated_gpus = 2;
+        o.agent_lines = "health: {period_seconds: 1}\n".to_owned();
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        GPUS.test("whoever_had_a_gpu_that_is_gone_fails_and_is_told_which_and_others_go_on", &[], hot_remove),
+        GPUS.test("an_error_that_asks_for_a_drain_keeps_new_work_off_and_says_which_gpu", &[], drain),
+        GPUS.test("an_error_of_a_program_is_a_warning_and_a_gpu_to_be_reset_is_not_offered", &[], warned),
+    ]
+}
+
+/// `lattice-lab node gpu n1 …`.
+fn gpu(w: &World, index: &str, what: &[&str]) {
+    let dir = w.dir.to_string_lossy();
+    let done = lab(&[&["node", "gpu", "n1", "--dir", &dir, "--gpu", index], what].concat(), JOB);
+    assert_eq!(done.code(), 0, "{}", done.err());
+}
+
+fn node(w: &World) -> Value {
+    let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
+    nodes[0].clone()
+}
+
+/// Waits until the quorum has so many GPUs of the node; how long that took.
+fn offered(w: &World, gpus: u64) -> Duration {
+    let began = Instant::now();
+    w.wait(&format!("{gpus} GPUs to be offered"), || node(w)["gpus"] == gpus);
+    began.elapsed()
+}
+
+fn until(w: &World, file: &str) -> String {
+    format!("echo up; until [ -e {}/{file} ]; do sleep 0.05; done", w.dir.display())
+}
+
+fn with_gpu(w: &World, file: &str) -> String {
+    let id = w.submit(&["--cores", "1", "--gpus", "1", "--requeue=never", "--", "/bin/sh", "-c", &until(w, file)]);
+    w.wait_log(&id, "up");
+    id
+}
+
+/// Which of the node's GPUs each allocation has.
+fn has(w: &World, id: &str) -> String {
+    let status: Value = serde_json::from_str(&w.ok(&["node", "status", "-o", "json"])).unwrap();
+    let local = status["allocations"].as_array().unwrap().iter().find(|a| text(a, "id") == id).unwrap().clone();
+    local["gpus"][0].as_str().unwrap().to_owned()
+}
+
+fn hot_remove(w: &World) {
+    let (one, other) = (with_gpu(w, "go-1"), with_gpu(w, "go-1"));
+    let lost = has(w, &one);
+    gpu(w, lost.trim_start_matches("SIM-"), &["remove"]);
+    let took = offered(w, 1);
+    assert!(took < ONE_HEARTBEAT, "{took:?}");
+    let ended = w.ended(&one);
+    let reason = ended.to_string();
+    assert!(text(&ended, "state") == "Failed" && reason.contains(&format!("its GPU {lost} is lost")), "{reason}");
+    assert_eq!(text(&w.status(&other), "state"), "Running");
+    let status = w.ok(&["node", "status"]);
+    assert!(
+        status.contains("1 healthy, 1 allocatable, 2 in all (policy version 1)") && status.contains(&format!("{lost}: lost")),
+        "{status}"
+    );
+    assert!(w.ok(&["node", "history", "n1"]).contains(", 1 GPUs"));
+    // An agent that begins now has never seen it, nor do those know of it who begin under that agent.
+    faults::restart_node(&w.dir, "n1").unwrap();
+    w.wait("n1 to be Ready", || text(&node(w), "state") == "Ready" && node(w)["gpus"] == 1);
+    let device = w.dir.join("n1").join(lost.replace("SIM-", "gpu"));
+    let late = format!("{}; cat {} 2>&1; true", until(w, "go-late"), device.display());
+    let late = w.submit(&["--cores", "1", "--", "/bin/sh", "-c", &late]);
+    w.wait_log(&late, "up");
+    // The one that is left is another's.
+    let waits = w.submit(&["--cores", "1", "--gpus", "1", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &waits]);
+    assert!(why.contains("1 GPUs are wanted, 0 free"), "{why}");
+    gpu(w, lost.trim_start_matches("SIM-"), &["add"]);
+    let took = offered(w, 2);
+    assert!(took < ONE_HEARTBEAT, "{took:?}");
+    std::fs::write(w.dir.join("go-late"), "").unwrap();
+    w.completed(&late);
+    assert!(w.log(&late).contains("Operation not permitted"), "{}", w.log(&late));
+    w.completed(&waits);
+    assert_eq!(text(&w.status(&other), "state"), "Running");
+    std::fs::write(w.dir.join("go-1"), "").unwrap();
+    w.completed(&other);
+}
+
+fn drain(w: &World) {
+    let runs = with_gpu(w, "go-2");
+    gpu(w, "1", &["xid", "79"]);
+    w.wait("n1 to be Degraded", || text(&node(w), "state") == "Degraded");
+    let reason = text(&node(w), "reason");
+    assert!(reason.contains("gpu SIM-1: XID 79 (the GPU has fallen off the bus): drain the node"), "{reason}");
+    let status = w.ok(&["node", "status"]);
+    assert!(status.contains("no new work here") && status.contains("1 healthy, 1 allocatable, 2 in all"), "{status}");
+    let waits = w.submit(&["--cores", "1", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &waits]);
+    assert!(why.contains("SIM-1") && why.contains("XID 79"), "{why}");
+    assert_eq!([&waits, &runs].map(|id| text(&w.status(id), "state")), ["Pending", "Running"]);
+    std::fs::write(w.dir.join("go-2"), "").unwrap();
+    w.completed(&runs);
+    // Repaired: the bus found it anew, between two looks.
+    gpu(w, "1", &["remove"]);
+    gpu(w, "1", &["add"]);
+    w.completed(&waits);
+    offered(w, 2);
+}
+
+fn warned(w: &World) {
+    let status = || w.ok(&["node", "status"]);
+    gpu(w, "0", &["xid", "31"]);
+    w.wait("the warning", || status().contains("SIM-0: XID 31 (memory page fault): the program that was hit has to be started again"));
+    assert!(status().contains("2 healthy, 2 allocatable, 2 in all") && status().contains("gpu SIM-0: warning"), "{}", status());
+    gpu(w, "0", &["hot", "90"]);
+    w.wait("the heat", || status().contains("90 °C, at which it slows itself down"));
+    assert!(status().contains("1 healthy, 2 allocatable, 2 in all"), "{}", status());
+    gpu(w, "1", &["ecc", "3"]);
+    w.wait("the memory errors", || status().contains("SIM-1: 3 memory errors that could not be corrected: look after it"));
+    assert!(status().contains("0 healthy, 2 allocatable, 2 in all"), "{}", status());
+    gpu(w, "1", &["xid", "95"]);
+    offered(w, 1);
+    assert!(status().contains("SIM-1: XID 95 (memory error, not contained): reset the GPU"), "{}", status());
+    assert_eq!(text(&node(w), "state"), "Ready");
+    w.completed(&w.submit(&["--cores", "1", "--gpus", "1", "--", "/bin/true"]));
+}

@@ -1,0 +1,139 @@
+//! What a node's checks find: the site's own program, on every node.
+
+use crate::harness::{Group, World};
+use lattice_lab::lattice::{Lattice, text};
+use libtest_mimic::Trial;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+static HEALTH: Group = Group {
+    theme: "health",
+    name: "health",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        let _ = fs::remove_dir_all(folder());
+        fs::create_dir_all(folder()).unwrap();
+        let [program, supply] = ["", ".supply"].map(|which| {
+            let program = folder().join(format!("check{which}"));
+            let finds = format!("{}/$LATTICE_NODE{which}", folder().display());
+            fs::write(&program, format!("#!/bin/sh\n[ -e {finds} ] || exit 0\n. {finds}\n")).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            program
+        });
+        o.agent_lines = format!(
+            "topology_group: row-2\nhealth:\n  period_seconds: 1\n  nics: [lo]\n  mounts: [/proc]\n  checks:\n  - {{name: fabric, program: {program:?}, timeout_seconds: 1}}\n  \
+             - {{name: supply, program: {supply:?}, timeout_seconds: 1, failure: true}}\n"
+        );
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_none", &[], unwell),
+        HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
+        HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], told),
+    ]
+}
+
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("lattice-health-{}", std::process::id()))
+}
+
+/// What the site's program finds on a node from now on.
+fn finds(node: &str, script: &str) {
+    fs::write(folder().join("next"), script).unwrap();
+    fs::rename(folder().join("next"), folder().join(node)).unwrap();
+}
+
+fn is_well(node: &str) {
+    fs::remove_file(folder().join(node)).unwrap();
+}
+
+/// State and reason as the quorum has them.
+fn stands(w: &World, node: &str) -> (String, String) {
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    let nodes = nodes.as_array().or_else(|| nodes["nodes"].as_array()).unwrap();
+    let node = nodes.iter().find(|n| text(n, "id") == node).unwrap();
+    (text(node, "state"), text(node, "reason"))
+}
+
+fn status(w: &World, node: &str) -> String {
+    Lattice::to(&w.cluster(), node).unwrap().ok(&["node", "status"]).unwrap()
+}
+
+fn unwell(w: &World) {
+    let go = w.dir.join("go");
+    let job = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", &format!("echo up; until [ -e {} ]; do sleep 0.05; done", go.display())]);
+    w.wait_log(&job, "up");
+    finds("n2", "echo looking; echo link 3 is down; exit 2");
+    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
+    assert_eq!(stands(w, "n2").1, "not well: fabric: link 3 is down");
+    assert_eq!(text(&w.status(&job), "state"), "Running");
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &waits]);
+    assert!(why.contains("link 3 is down"), "{why}");
+    let own = status(w, "n2");
+    assert!(own.contains("fabric") && own.contains("link 3 is down") && own.contains("no new work"), "{own}");
+    is_well("n2");
+    w.completed(&waits);
+    assert_eq!(stands(w, "n2").0, "Ready");
+}
+
+fn failed(w: &World) {
+    let waits = |name: &str| w.wait(&format!("{name} to be Down"), || stands(w, name).0 == "Down");
+    finds("n3.supply", "sleep 60");
+    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
+    assert!(!stands(w, "n3").1.contains("hardware"), "a program that hangs says nothing of the hardware: {:?}", stands(w, "n3"));
+    finds("n3.supply", "echo no voltage; exit 2");
+    waits("n3");
+    assert!(stands(w, "n3").1.contains("its hardware failed, says node:n3: supply: no voltage"), "{:?}", stands(w, "n3"));
+    assert!(w.ok(&["node", "history", "n3"]).contains("failure: supply: no voltage"));
+    w.wait("n3 to say so", || status(w, "n3").contains("lattice node repaired"));
+    // Somebody outside says it of n2, where a job runs that nobody said may be begun again: it may, where its node is lost.
+    w.ok(&["node", "cordon", "n1", "--reason", "a job for n2"]);
+    let job = w.submit(&["--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; [ $LATTICE_REQUEUE_COUNT = 1 ] || sleep 600"]);
+    w.wait_log(&job, "attempt 0");
+    w.ok(&["node", "uncordon", "n1"]);
+    let before = w.status(&job);
+    assert_eq!(before["nodes"], serde_json::json!(["n2"]));
+    w.ok(&["node", "fail", "n2", "--reason", "PSU 1"]);
+    assert!(stands(w, "n2").0 == "Down" && stands(w, "n2").1.contains("its hardware failed, says root: PSU 1"));
+    assert_eq!(text(&w.status(&job), "state"), "Running", "nobody vouched that it does not run");
+    let said = w.ok(&["node", "fail", "n2", "--reason", "PSU 1", "--off", "--yes"]);
+    assert!(said.contains("lattice node repaired n2"), "{said}");
+    let ended = w.completed(&job);
+    assert_eq!((text(&ended, "requeue_count").as_str(), &ended["nodes"]), ("1", &serde_json::json!(["n1"])), "{ended}");
+    assert_eq!(ended["submitted_at"], before["submitted_at"]);
+    w.ok(&["node", "repaired", "n2"]);
+    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
+    // The check finds nothing any more, and the node is Down until somebody looked.
+    is_well("n3.supply");
+    w.wait("the check to be well", || !status(w, "n3").contains("supply: failure"));
+    assert_eq!(stands(w, "n3").0, "Down");
+    assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["said"]["topology_group"], "row-2");
+    // Until the leader has heard so the failure comes back.
+    w.wait("n3 to be Ready", || {
+        w.run(&["node", "repaired", "n3"]);
+        stands(w, "n3").0 == "Ready"
+    });
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+fn told(w: &World) {
+    finds("n1", "echo the fan is loud; exit 1");
+    w.wait("the warning", || status(w, "n1").contains("the fan is loud"));
+    assert_eq!(stands(w, "n1").0, "Ready");
+    finds("n3", "sleep 60");
+    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
+    assert!(stands(w, "n3").1.contains("was not over in time"), "{:?}", stands(w, "n3"));
+    is_well("n1");
+    is_well("n3");
+    w.wait("n3 to be Ready", || stands(w, "n3").0 == "Ready");
+    // The last test of its cluster.
+    fs::remove_dir_all(folder()).unwrap();
+}

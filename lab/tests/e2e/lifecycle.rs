@@ -1,0 +1,239 @@
+//! What operators do with nodes: drains, holds that end, nodes that are disabled and booted.
+
+use crate::harness::{Group, JOB, NOBODY, World};
+use crate::recovery::rebooted_agent;
+use lattice_lab::lattice::text;
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+static LIFECYCLE: Group =
+    Group { theme: "lifecycle", name: "lifecycle", nodes: 3, quorum: 1, tweak: |o| "node_boot_ms: 3000\n".clone_into(&mut o.member_lines) };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        LIFECYCLE.test("a_drain_waits_for_the_job_and_outlives_its_agent_until_it_is_lifted", &[], drain),
+        LIFECYCLE.test("a_cordon_ends_by_itself_and_what_was_refused_is_named", &[], cordon),
+        LIFECYCLE.test("a_disabled_nodes_job_goes_elsewhere_and_past_a_deadline_it_does_again", &[], disable),
+        LIFECYCLE.test("a_booted_node_is_back_under_another_boot_id_or_failed", &[], boot),
+    ]
+}
+
+fn node(w: &World, name: &str) -> Value {
+    w.lattice.json(&["nodes", name]).unwrap()
+}
+
+fn wait_for(w: &World, name: &str, state: &str) {
+    w.wait(&format!("{name} to be {state}"), || text(&node(w, name), "state") == state);
+}
+
+fn listed(w: &World, more: &[&str]) -> Vec<String> {
+    w.ok(&[&["node", "list", "-o", "name"], more].concat()).lines().map(str::to_owned).collect()
+}
+
+fn refused(w: &World, args: &[&str], code: i32, says: &[&str]) {
+    let done = w.run(args);
+    assert_eq!(done.code(), code, "`lattice {}`: {}{}", args.join(" "), done.out(), done.err());
+    for piece in says {
+        assert!(done.err().contains(piece), "`lattice {}` should say {piece:?}: {}", args.join(" "), done.err());
+    }
+}
+
+/// A job that notes its process and runs until a file is there.
+struct Job {
+    id: String,
+    pids: PathBuf,
+    end: PathBuf,
+}
+
+impl Job {
+    /// On n3: the others are cordoned until it runs.
+    fn on_n3(w: &World, name: &str, more: &[&str]) -> Self {
+        let (pids, end) = (w.dir.join(format!("{name}.pids")), w.dir.join(format!("{name}.end")));
+        let text = format!("echo $$ >> {}; while [ ! -e {} ]; do sleep 0.1; done", pids.display(), end.display());
+        w.ok(&["node", "cordon", "n[1-2]", "--reason", "a job for n3"]);
+        let id = w.submit(&[more, &["--", "/bin/sh", "-c", &text]].concat());
+        let job = Self { id, pids, end };
+        w.running(&job.id);
+        w.ok(&["node", "uncordon", "n[1-2]"]);
+        assert_eq!(job.nodes(w), ["n3"]);
+        job.wait_for_starts(w, 1);
+        job
+    }
+
+    fn nodes(&self, w: &World) -> Vec<String> {
+        let now = w.status(&self.id);
+        now["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect()
+    }
+
+    fn started(&self) -> Vec<i32> {
+        fs::read_to_string(&self.pids).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn wait_for_starts(&self, w: &World, many: usize) {
+        w.wait(&format!("start {many} of the job"), || self.started().len() == many);
+    }
+
+    fn end(&self, w: &World) {
+        File::create(&self.end).unwrap();
+        w.completed(&self.id);
+    }
+}
+
+/// `lattice` in the background, with what it says on stderr in a file.
+fn begin(w: &World, args: &[&str]) -> (Child, PathBuf) {
+    let said = w.dir.join("said");
+    let mut command = w.lattice.command(args);
+    (command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&said).unwrap()).spawn().unwrap(), said)
+}
+
+fn history(w: &World, name: &str) -> Vec<(String, String)> {
+    let records = w.lattice.json(&["node", "history", name]).unwrap();
+    records.as_array().unwrap().iter().map(|r| (text(r, "action"), text(r, "detail"))).collect()
+}
+
+/// That these stand in the node's history in this order, whatever is between them.
+fn in_order(w: &World, name: &str, wanted: &[(&str, &str)]) {
+    let all = history(w, name);
+    let mut left = all.iter();
+    for (action, detail) in wanted {
+        assert!(left.any(|(a, d)| a == action && d.starts_with(detail)), "{action} {detail:?} is not there, or not in order: {all:#?}");
+    }
+}
+
+fn drain(w: &World) {
+    let job = Job::on_n3(w, "drained", &[]);
+    assert!(w.ok(&["node", "drain", "n3", "--reason", "disk"]).contains("lattice node undrain n3"));
+    assert_eq!(text(&node(w, "n3"), "state"), "Draining");
+    for place in ["n1", "n3"] {
+        let waits = w.at(place).ok(&["node", "status", "n3"]).unwrap();
+        assert!(waits.contains(&job.id[..8]) && waits.contains("root") && waits.contains("runs"), "{waits}");
+    }
+    refused(w, &["node", "undrain", "n3"], 4, &["Draining", "hint: "]);
+    refused(w, &["node", "drain", "n3", "--reason", "x", "--urgent"], 4, &["--urgent"]);
+    for verb in ["drain", "quarantine", "cordon"] {
+        let done = w.run_as(NOBODY, &["node", verb, "n3", "--reason", "x"]);
+        assert!(done.code() == 4 && done.err().contains("operator"), "{}", done.err());
+    }
+    // New work goes around it.
+    let around = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert!(!around["nodes"].to_string().contains("n3"), "{around}");
+    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "disk", "--wait"]);
+    w.wait("it to say what for", || fs::read_to_string(&said).unwrap().contains(&job.id[..8]));
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    job.end(w);
+    w.wait("the drain to be over", || waiting.try_wait().unwrap().is_some());
+    let over = waiting.wait_with_output().unwrap();
+    assert!(over.status.success() && String::from_utf8_lossy(&over.stdout).contains("Node n3 is Drained"), "{over:?}");
+    assert_eq!(listed(w, &["--state", "drained"]), ["n3"]);
+    assert_eq!(listed(w, &["n[2-3]", "--hold", "drain"]), ["n3"]);
+    // Nobody undoes it by coming back.
+    let registrations = |w: &World| history(w, "n3").iter().filter(|(action, _)| action == "NodeRegistered").count();
+    let before = registrations(w);
+    faults::kill_node(&w.dir, "n3").unwrap();
+    faults::start_node(&w.dir, "n3").unwrap();
+    w.wait("its registration", || registrations(w) > before);
+    assert_eq!(text(&node(w, "n3"), "state"), "Drained");
+    w.ok(&["node", "undrain", "n3"]);
+    assert_eq!(text(&node(w, "n3"), "state"), "Ready");
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    let wanted = [
+        ("HoldSet", "drain: disk"),
+        ("NodeStateChanged", "Ready -> Draining"),
+        ("NodeStateChanged", "Draining -> Drained"),
+        ("NodeRegistered", ""),
+        ("HoldLifted", "drain"),
+        ("NodeStateChanged", "Drained -> Ready"),
+    ];
+    in_order(w, "n3", &wanted);
+    assert_eq!(w.run_as(NOBODY, &["node", "history", "n3"]).code(), 4);
+    refused(w, &["node", "history", "n9"], 3, &["n9"]);
+}
+
+fn cordon(w: &World) {
+    let set = w.ok(&["node", "cordon", "n[2-3]", "--reason", "fan", "--for", "3s"]);
+    assert_eq!(set.lines().count(), 2, "a line for each: {set}");
+    assert_eq!(listed(w, &["--hold", "cordon"]), ["n2", "n3"]);
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    w.wait("the reason", || w.ok(&["explain", &waits]).contains("under cordon by root"));
+    w.completed(&waits);
+    assert_eq!(listed(w, &["--hold", "cordon"]), Vec::<String>::new());
+    in_order(w, "n2", &[("HoldSet", "cordon: fan, until "), ("HoldLifted", "cordon: it was until ")]);
+    refused(w, &["node", "cordon", "n[3-5]", "--reason", "x", "--maintenance"], 3, &["node n4", "node n5", "not done for 2 of 3: n[4-5]"]);
+    assert_eq!(listed(w, &["--hold", "maintenance"]), ["n3"]);
+    w.ok(&["node", "uncordon", "n3", "--maintenance"]);
+    refused(w, &["node", "cordon", "n3", "--reason", "x", "--until", "2020-01-01"], 2, &["is past"]);
+}
+
+fn disable(w: &World) {
+    let job = Job::on_n3(w, "disabled", &["--requeue"]);
+    let first = job.started()[0];
+    refused(w, &["node", "disable", "n3", "--reason", "smoke"], 2, &["n3 will be Down", "--yes"]);
+    assert_eq!(text(&node(w, "n3"), "state"), "Ready");
+    w.ok(&["node", "disable", "n3", "--reason", "smoke", "--yes"]);
+    let down = node(w, "n3");
+    assert!(text(&down, "state") == "Down" && text(&down, "reason").contains("disabled by root: smoke"), "{down}");
+    job.wait_for_starts(w, 2);
+    w.running(&job.id);
+    let (now, nodes) = (w.status(&job.id), job.nodes(w));
+    assert!(text(&now, "requeue_count") == "1" && nodes != ["n3"], "{now}");
+    w.wait("its processes to be gone there", || process::stat(first).is_none_or(|(state, _)| state == 'Z'));
+    // Its agent lives all the while, and that changes nothing; enabled, it is heard at once.
+    w.at("n3").ok(&["node", "status"]).unwrap();
+    assert_eq!(text(&node(w, "n3"), "state"), "Down");
+    w.ok(&["node", "enable", "n3"]);
+    wait_for(w, "n3", "Ready");
+    in_order(
+        w,
+        "n3",
+        &[
+            ("HoldSet", "disable: smoke"),
+            ("NodeStateChanged", "Ready -> Down: disabled by root"),
+            ("HoldLifted", "disable"),
+            ("NodeStateChanged", "Down -> Ready"),
+        ],
+    );
+    // Where it runs now is drained, and not for long.
+    let there = &nodes[0];
+    let drained = w.run_for(&["node", "drain", there, "--reason", "disk", "--deadline", "1s", "--wait"], JOB);
+    assert_eq!(drained.code(), 0, "{}", drained.err());
+    job.wait_for_starts(w, 3);
+    w.running(&job.id);
+    assert!(job.nodes(w) != [there.clone()] && text(&w.status(&job.id), "requeue_count") == "2");
+    assert!(w.ok(&["audit", "query", "--alloc", &job.id]).contains("drain_deadline"));
+    w.ok(&["node", "undrain", there]);
+    job.end(w);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+fn boot(w: &World) {
+    refused(w, &["node", "boot", "n3"], 4, &["Ready", "drain it first"]);
+    w.ok(&["node", "drain", "n3", "--reason", "kernel", "--wait"]);
+    w.ok(&["node", "boot", "n3", "--reason", "kernel"]);
+    assert_eq!(text(&node(w, "n3"), "state"), "Booting");
+    wait_for(w, "n3", "Failed");
+    // It comes late, and is there all the same.
+    let agent = w.cluster().node("n3").unwrap().daemon.program.clone();
+    faults::kill_node(&w.dir, "n3").unwrap();
+    faults::agent_program(&w.dir, "n3", &rebooted_agent(w)).unwrap();
+    faults::start_node(&w.dir, "n3").unwrap();
+    wait_for(w, "n3", "Drained");
+    w.ok(&["node", "boot", "n3"]);
+    faults::kill_node(&w.dir, "n3").unwrap();
+    faults::agent_program(&w.dir, "n3", &agent).unwrap();
+    faults::start_node(&w.dir, "n3").unwrap();
+    wait_for(w, "n3", "Drained");
+    w.ok(&["node", "undrain", "n3"]);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    let wanted = [
+        ("NodeStateChanged", "Drained -> Booting: booted by root: kernel"),
+        ("NodeStateChanged", "Booting -> Failed: "),
+        ("NodeStateChanged", "Failed -> Drained: it registered"),
+        ("NodeStateChanged", "Drained -> Booting"),
+        ("NodeStateChanged", "Drained -> Ready"),
+    ];
+    in_order(w, "n3", &wanted);
+}

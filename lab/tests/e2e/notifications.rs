@@ -1,0 +1,199 @@
+//! Others are told what happens to nodes: a server with HTTP and the site's program, through a leader's end.
+
+use crate::harness::{Group, JOB, World};
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use ring::hmac;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+const SECRET: &str = "0123456789abcdef";
+/// For ever.
+const ALWAYS: u32 = u32::MAX;
+
+static NOTIFICATIONS: Group = Group {
+    theme: "notifications",
+    name: "notifications",
+    nodes: 2,
+    quorum: 3,
+    tweak: |options| {
+        let (secret, hook) = (file("notify-secret"), file("notify-hook"));
+        let _ = fs::remove_file(told());
+        fs::write(&secret, SECRET).unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&hook, "#!/bin/sh\necho \"$1 $2 $LATTICE_EVENT_ID\" >> \"$0.told\"\n").unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+        options.member_lines = format!(
+            "notify_url: \"http://{}/nodes\"\nnotify_secret_file: {:?}\nnotify_hook: {:?}\nnotify_seconds: 5\n",
+            server().address,
+            secret.to_string_lossy(),
+            hook.to_string_lossy()
+        );
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![NOTIFICATIONS.test("what_happens_to_a_node_is_told_in_its_order_signed_and_not_lost_with_the_leader", &[], tells)]
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn told() -> PathBuf {
+    file("notify-hook.told")
+}
+
+/// One request as it came.
+#[derive(Clone)]
+struct Call {
+    id: String,
+    event: Value,
+    taken: bool,
+}
+
+/// A server that refuses as many calls as it is told to.
+struct Server {
+    address: SocketAddr,
+    refuses: AtomicU32,
+    calls: Mutex<Vec<Call>>,
+}
+
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || server().serve(stream));
+            }
+        });
+        Server { address, refuses: AtomicU32::new(0), calls: Mutex::default() }
+    })
+}
+
+impl Server {
+    /// All requests of one connection.
+    fn serve(&self, stream: TcpStream) {
+        let mut answers = stream.try_clone().unwrap();
+        let mut reader = BufReader::new(stream);
+        while let Some((headers, body)) = request(&mut reader) {
+            let header = |name: &str| headers.get(name).cloned().unwrap_or_default();
+            let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
+            let signed = [format!("{}.", header("lattice-timestamp")).as_bytes(), &body].concat();
+            let hex = header("lattice-signature").strip_prefix("sha256=").unwrap_or_default().to_owned();
+            let tag: Vec<u8> = (0..hex.len() / 2).filter_map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()).collect();
+            let is_signed = hmac::verify(&key, &signed, &tag).is_ok() && header("content-type") == "application/json";
+            let event: Value = serde_json::from_slice(&body).unwrap();
+            let left = self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| match n {
+                0 => None,
+                ALWAYS => Some(ALWAYS),
+                // What nodes say of themselves comes when it comes.
+                n => (event["event"] == "HoldSet").then(|| n - 1),
+            });
+            let taken = is_signed && left.is_err();
+            let call = Call { id: header("lattice-event-id"), event, taken };
+            self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            let status = if taken { "204 No Content" } else { "503 Service Unavailable" };
+            if write!(answers, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What was taken of a node: number and event, each at its first time.
+    fn taken(&self, node: &str) -> Vec<(u64, String)> {
+        let mut taken: Vec<(u64, String)> = Vec::new();
+        for call in self.calls().into_iter().filter(|call| call.taken && call.event["node"] == node) {
+            let seq = call.event["seq"].as_u64().unwrap();
+            if taken.iter().all(|(known, _)| *known != seq) {
+                taken.push((seq, call.event["event"].as_str().unwrap().to_owned()));
+            }
+        }
+        taken
+    }
+}
+
+fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.to_owned())),
+            None => break,
+        }
+    }
+    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
+    reader.read_exact(&mut body).ok()?;
+    Some((headers, body))
+}
+
+fn tells(w: &World) {
+    let server = server();
+    let begun = || {
+        let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
+        status["notified"].as_array().is_some_and(|ways| ways.iter().all(|way| way["upto"].as_u64().unwrap_or_default() > 0))
+    };
+    w.wait("the beginning of what is told", begun);
+    w.ok(&["node", "cordon", "n1", "--reason", "first"]);
+    w.ok(&["node", "uncordon", "n1"]);
+    w.wait("that to be told", || server.taken("n1").iter().any(|(_, event)| event == "HoldLifted"));
+    server.refuses.store(2, Ordering::SeqCst);
+    w.ok(&["node", "cordon", "n2", "--reason", "fan"]);
+    w.ok(&["node", "uncordon", "n2"]);
+    w.wait("both to be told", || server.taken("n2").iter().any(|(_, event)| event == "HoldLifted"));
+    let calls = server.calls();
+    let set: Vec<&Call> = calls.iter().filter(|call| call.event["event"] == "HoldSet" && call.event["node"] == "n2").collect();
+    assert_eq!(set.iter().map(|call| call.taken).collect::<Vec<_>>(), [false, false, true], "refused twice, then taken");
+    assert!(set.iter().all(|call| call.id == set[0].id && call.event["actor"] == "root"), "{:?}", set[0].event);
+
+    // The leader ends while it is not heard: whoever leads next goes on where it was.
+    let refused = || server.calls().iter().filter(|call| !call.taken).count();
+    let before = refused();
+    server.refuses.store(ALWAYS, Ordering::SeqCst);
+    w.ok(&["node", "drain", "n2", "--reason", "disk"]);
+    let shown = |piece: &str| w.run(&["quorum", "status"]).out().contains(piece) || w.run(&["quorum", "members"]).out().contains(piece);
+    let at_leader = || {
+        let status = w.lattice.json(&["quorum", "status"]).unwrap();
+        status["notified"].as_array().unwrap().iter().any(|n| n["way"] == "notify_url" && !n["trouble"].as_str().unwrap().is_empty())
+    };
+    w.wait("something to be sent in vain", || refused() > before);
+    w.wait("the trouble to be shown", || at_leader() || shown("503"));
+    let gone = w.leader();
+    faults::kill_member(&w.dir, gone).unwrap();
+    w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|leader| leader != gone));
+    server.refuses.store(0, Ordering::SeqCst);
+    w.wait("the state to be told", || server.calls().iter().any(|call| call.taken && call.event["state"] == "Drained"));
+    w.ok(&["node", "undrain", "n2"]);
+    let about = |action: &str| server.taken("n2").iter().filter(|(_, event)| event == action).count();
+    w.wait("the rest to be told", || about("HoldLifted") == 2 && about("NodeStateChanged") >= 2);
+    let taken = server.taken("n2");
+    assert!(taken.is_sorted_by_key(|(seq, _)| *seq), "in the order in which it happened: {taken:?}");
+    let known = w.lattice.json(&["audit", "query", "--node", "n2"]).unwrap();
+    for record in
+        known.as_array().unwrap().iter().filter(|r| ["HoldSet", "HoldLifted", "NodeStateChanged"].contains(&r["action"].as_str().unwrap()))
+    {
+        assert!(taken.iter().any(|(seq, _)| record["seq"] == *seq), "{record} was not told: {taken:?}");
+    }
+    // The program was told the same.
+    let program = || fs::read_to_string(told()).unwrap_or_default();
+    let done = process::until(JOB, || taken.iter().all(|(seq, event)| program().contains(&format!("n2 {event} lab/1/{seq}\n"))));
+    assert!(done, "{taken:?}: {}", program());
+    faults::start_member(&w.dir, gone).unwrap();
+    fs::remove_file(told()).unwrap();
+}

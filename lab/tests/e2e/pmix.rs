@@ -1,0 +1,204 @@
+//! Open MPI: ranks that find each other by PMIx, across agents.
+
+use crate::harness::{Folder, Group, JOB, Need, World, binaries, machine, ms};
+use crate::layout;
+use lattice_lab::lattice::text;
+use lattice_lab::{faults, process};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Debian's `nobody`.
+const STRANGER: u32 = 65_534;
+
+static PMIX: Group = Group::large("pmix");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        PMIX.test("an_open_mpi_program_is_one_world_across_nodes", &[Need::OpenMpi, Need::Mpich], world),
+        PMIX.test("a_rank_that_aborts_or_dies_brings_it_down_and_a_server_too", &[Need::OpenMpi], brought_down),
+        PMIX.test("agents_are_killed_while_ranks_wait_in_a_fence", &[Need::OpenMpi], killed_agents),
+        PMIX.test("what_cannot_be_is_refused", &[], refused),
+    ]
+}
+
+fn compiler() -> &'static Path {
+    machine().open_mpicc.as_ref().expect("it is needed")
+}
+
+/// The program, and how a rank of it is run: two nodes of the cluster are one host here, whose shared memory they must not
+/// both take for theirs, and there is no other interface than the loopback.
+fn rank(w: &World, what: &str) -> [String; 3] {
+    let (file, program) = (w.dir.join("world.c"), w.dir.join("world"));
+    if !program.exists() {
+        std::fs::write(&file, include_str!("pmix/world.c")).unwrap();
+        let done = process::run(Command::new(compiler()).args(["-O1", "-o"]).arg(&program).arg(&file), JOB).unwrap();
+        assert_eq!(done.code(), 0, "{}", done.err());
+    }
+    let variables = "OMPI_MCA_btl_vader_backing_directory=$PMIX_SERVER_TMPDIR OMPI_MCA_btl_tcp_if_include=lo";
+    ["/bin/sh".to_owned(), "-c".to_owned(), format!("{variables} exec {} {what}", program.display())]
+}
+
+fn with<'a>(options: &[&'a str], rank: &'a [String; 3]) -> Vec<&'a str> {
+    options.iter().copied().chain(["--"]).chain(rank.iter().map(String::as_str)).collect()
+}
+
+/// Every rank's line of a world.
+fn lines(ranks: u32, beside: u32) -> Vec<String> {
+    let sum = ranks * (ranks + 1) / 2;
+    let line = |rank| format!("rank {rank} of {ranks}, {beside} on its node, sum {sum}, after rank {}", (rank + ranks - 1) % ranks);
+    (0..ranks).map(line).collect()
+}
+
+fn sorted(log: &str) -> Vec<String> {
+    let mut lines: Vec<String> = log.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn world(w: &World) {
+    let rank = rank(w, "world");
+    let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank));
+    w.completed(&id);
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), lines(4, 2));
+    // A program takes what it finds, whichever MPI it was made with.
+    let done = w.run(&with(&["launch", "-N", "1", "-n", "3", "--pmi=auto"], &rank));
+    assert_eq!((done.code(), sorted(&done.out())), (0, lines(3, 3)), "{}", done.err());
+    let ring = w.ring().program().to_string_lossy().into_owned();
+    let done = w.run(&["launch", "-N", "2", "-n", "4", "--pmi=auto", "--", &ring, "3", "1"]);
+    assert_eq!((done.code(), done.out().lines().count()), (0, 12), "{}", done.err());
+    // Ranks that are dealt out, and two programs in one world.
+    let folder = Folder::new("pmix-places");
+    let program = layout::compiled(&folder.0, compiler()).to_string_lossy().into_owned();
+    let (id, nodes) = layout::held(w);
+    let places = ["launch", "--alloc", &id, "--pmi=pmix", "--env", "OMPI_MCA_btl=tcp,self", "--env", "OMPI_MCA_btl_tcp_if_include=lo"];
+    let two = ["-n", "2", "-m", "cyclic", "--", &program, "a", ":", "-n", "3", &program, "b"];
+    let programs = |rank| if rank < 2 { (0, " a") } else { (1, " b") };
+    assert_eq!(layout::lines(&w.run(&[&places[..], &two].concat())), layout::expected(&nodes, "01201", programs));
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    // What its launches are served an allocation says once, in its script too; ordinary programs mind nothing of it.
+    let script = w.script(
+        "pmix.sh",
+        &format!(
+            "#!/bin/sh\n#LATTICE --pmi=pmix\n{0}/lattice launch -n 2 -- /bin/sh -c 'echo ${{PMIX_RANK}} ${{PMI_FD:-none}}' && \
+             {0}/lattice launch --pmi=none -n 1 -- /bin/sh -c 'echo ${{PMIX_RANK:-none}} ${{PMI_FD:-none}}'\n",
+            w.dir.join("bin").display()
+        ),
+    );
+    let id = w.submit(&["--nodes", "2", &script]);
+    w.completed(&id);
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), ["0 none", "1 none", "none none"]);
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+}
+
+/// What ranks and servers of PMIx leave while they live is gone.
+fn assert_no_directories(id: &str) {
+    let names = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let left: Vec<String> = names.filter(|name| name.starts_with(&format!("lattice-pmix-{}-", &id[..8]))).collect();
+    assert_eq!(left, Vec::<String>::new());
+}
+
+/// One rank misbehaves; the others wait for ever. The end comes within 2 s of the deed.
+fn ended_by(w: &World, deed: &str) -> Value {
+    let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank(w, deed)));
+    let ended = w.ended(&id);
+    let log = w.log(&id);
+    let at = log.lines().find_map(|l| l.strip_prefix("rank 3 misbehaves at ")?.strip_suffix(" ms")?.parse::<u64>().ok());
+    let took = ms(&ended, "ended_at").saturating_sub(at.unwrap_or_else(|| panic!("{ended}\n{log}")));
+    assert!(took <= 2_000, "brought down {took} ms after the deed, which is more than 2 s");
+    assert_eq!(text(&ended, "state"), "Failed", "{ended}");
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+    ended
+}
+
+fn brought_down(w: &World) {
+    let ended = ended_by(w, "abort");
+    assert_eq!(text(&ended, "exit_code"), "7");
+    assert!(text(&ended, "reason").contains("rank 3 aborted the launch with code 7"), "{ended}");
+    let ended = ended_by(w, "die");
+    assert_eq!(text(&ended, "exit_code"), "137");
+    assert!(text(&ended, "reason").contains("rank 3 ended with code 137"), "{ended}");
+    killed_server(w);
+}
+
+/// A world whose last rank comes when `go` is there, as soon as all others are in it. Gives the id and the port of that rank's server.
+fn waiting(w: &World, go: &Path) -> (String, String) {
+    let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank(w, &format!("late {}", go.display()))));
+    w.wait_log(&id, "the others wait");
+    let is_served = || matches!(servers().as_slice(), [one, other] if has_a_rank(*one) && has_a_rank(*other));
+    w.wait("a rank at each of two servers", is_served);
+    let log = w.log(&id);
+    let server = log.lines().find(|line| line.contains("served at")).unwrap();
+    (id, server.rsplit(':').next().unwrap().to_owned())
+}
+
+/// The processes that serve PMIx in this cluster.
+fn servers() -> Vec<i32> {
+    let program = binaries().dir.join("lattice-pmix");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter(|p| std::fs::read_link(p.path().join("exe")).is_ok_and(|exe| exe == program));
+    pids.filter_map(|p| p.file_name().to_string_lossy().parse().ok()).collect()
+}
+
+/// Whether somebody is connected to it, by the kernel's table of connections: 01 is one that stands, and the tenth word is its inode.
+fn has_a_rank(server: i32) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let stand = table.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>()).filter(|words| words.get(3) == Some(&"01"));
+    let inodes: Vec<String> = stand.filter_map(|words| words.get(9).map(|inode| format!("socket:[{inode}]"))).collect();
+    let open = std::fs::read_dir(format!("/proc/{server}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|to| inodes.iter().any(|inode| to.as_os_str() == inode.as_str()))
+}
+
+fn killed_server(w: &World) {
+    let (id, port) = waiting(w, &w.dir.join("pmix-never"));
+    // Another user of the machine is cut off, and nothing comes of it. (1: the end of what is to be read; more: it had to wait.)
+    let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && read -t 20 -r line <&3");
+    let stranger = Command::new("bash").args(["-c", &connect]).uid(STRANGER).status().unwrap();
+    assert_eq!(stranger.code(), Some(1), "{stranger}");
+    kill(Pid::from_raw(servers()[0]), Signal::SIGKILL).unwrap();
+    let ended = w.ended(&id);
+    assert_eq!(text(&ended, "state"), "Failed", "{ended}");
+    assert!(text(&ended, "reason").contains("the PMIx server of this node is gone"), "{ended}");
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+}
+
+fn killed_agents(w: &World) {
+    let go = w.dir.join("pmix-go");
+    let (id, _) = waiting(w, &go);
+    let nodes = w.status(&id)["nodes"].clone();
+    let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    // The head's and the other's; then both are away when the last rank comes.
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
+    std::fs::write(&go, "").unwrap();
+    for node in &nodes {
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.completed(&id);
+    let log = w.ok(&["logs", "--stdout", &id]);
+    let worlds: Vec<String> = sorted(&log).into_iter().filter(|l| l.starts_with("rank ")).collect();
+    assert_eq!(worlds, lines(4, 2), "{log}");
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+}
+
+fn refused(w: &World) {
+    let done = w.run(&["launch", "--env", "LATTICE_PMI=pmi3", "--", "/bin/true"]);
+    assert_ne!(done.code(), 0);
+    assert!(done.err().contains("LATTICE_PMI=pmi3: there is pmi (pmi1, pmi2), pmix, auto and none"), "{}", done.err());
+    let done = w.run(&["launch", "--pmi=pmi3", "--", "/bin/true"]);
+    assert_eq!(done.code(), 2, "{}", done.err());
+}

@@ -1,0 +1,518 @@
+//! How a node's GPUs are, by what looks at them find, and what that asks for: a table with a version.
+//!
+//! ```text
+//!   none, warn, restart_application ── said, the GPU stays what it is
+//!   reset, replace ─────────────────── not offered until it is well
+//!   drain ──────────────────────────── the same, and no new work on the whole node
+//! ```
+//!
+//! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with the Xid Catalog", column
+//! "Immediate Action"), the rest is after "GPU Memory Error Management" and the NVML reference. An action that the catalogue leaves
+//! to a workflow is the severest that the workflow ends with, but for 45, which comes with another one.
+//!
+//! What an error asks for stands until the GPU is seen to be new: it was gone from the bus and came back, the bus found it anew, the
+//! driver had lost it and has it again, or asks for no recovery any more. A restart of the machine is all of that. Errors that the
+//! kernel's log has from before the first look do not stand where the driver's first word is that it asks for none: that was done
+//! while nobody looked.
+
+use crate::health::{Finding, Window};
+use lattice_model::Timestamp;
+use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading, GpuReads, GpuRecovery, gpu_key};
+use lattice_model::topology::GpuDevice;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::RangeInclusive;
+use thiserror::Error;
+
+/// The table's version: another one where it answers otherwise to anything.
+pub const POLICY_VERSION: u32 = 1;
+/// Errors for which a site may have its own answers.
+const OWN_MAX: usize = 256;
+/// Numbers of errors that are remembered of one GPU; of more, the oldest is forgotten that asks for nothing that lasts.
+const XIDS_MAX: usize = 32;
+/// For so long an error is told that asks for nothing that lasts.
+const TOLD_MS: u64 = 3_600_000;
+/// The error that says that a GPU has fallen off the bus.
+const FALLEN_OFF: u32 = 79;
+
+/// What something asks for, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Nothing, and nobody need know.
+    None,
+    /// Somebody should know.
+    Warn,
+    /// What runs on the GPU was hit; the GPU was not.
+    RestartApplication,
+    /// The GPU is to be reset.
+    Reset,
+    /// The GPU is to be replaced.
+    Replace,
+    /// The whole node is to be emptied, then restarted or looked into.
+    Drain,
+}
+
+impl Response {
+    /// Whether the GPU is not offered meanwhile.
+    pub fn withholds(self) -> bool {
+        match self {
+            Self::None | Self::Warn | Self::RestartApplication => false,
+            Self::Reset | Self::Replace | Self::Drain => true,
+        }
+    }
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "nothing to do",
+            Self::Warn => "look after it",
+            Self::RestartApplication => "the program that was hit has to be started again, the GPU is well",
+            Self::Reset => "reset the GPU, which is not offered until then",
+            Self::Replace => "replace the GPU, which is not offered any more",
+            Self::Drain => "drain the node, then restart or repair the machine",
+        })
+    }
+}
+
+/// Errors by number, what each asks for, and what it is. Of what is not here see [`Policy::unknown_xid`].
+const XIDS: &[(RangeInclusive<u32>, Response, &str)] = &[
+    (8..=8, Response::RestartApplication, "the GPU stopped processing"),
+    (11..=11, Response::RestartApplication, "invalid push buffer"),
+    (13..=13, Response::RestartApplication, "graphics engine exception"),
+    (14..=14, Response::None, "unused"),
+    (25..=25, Response::RestartApplication, "illegal notification"),
+    (31..=31, Response::RestartApplication, "memory page fault"),
+    (32..=32, Response::RestartApplication, "corrupted push buffer"),
+    (37..=38, Response::None, "driver firmware"),
+    (39..=41, Response::RestartApplication, "copy engine"),
+    (43..=44, Response::None, "a channel was reset"),
+    (45..=45, Response::Warn, "channels were removed after another error"),
+    (46..=46, Response::Reset, "the GPU does not answer"),
+    (48..=48, Response::Reset, "double-bit memory error"),
+    (54..=54, Response::Drain, "auxiliary power is not connected"),
+    (60..=60, Response::RestartApplication, "security engine"),
+    (62..=62, Response::Reset, "power management firmware halted"),
+    (63..=63, Response::None, "a row of memory is to be replaced"),
+    (64..=64, Response::Reset, "a row of memory could not be replaced"),
+    (66..=67, Response::None, "context switch firmware"),
+    (68..=72, Response::RestartApplication, "an engine failed"),
+    (74..=74, Response::Reset, "NVLink error"),
+    (75..=77, Response::RestartApplication, "copy engine"),
+    (78..=78, Response::Warn, "a virtual GPU could not start: software or firmware is to be updated"),
+    (79..=79, Response::Drain, "the GPU has fallen off the bus"),
+    (80..=80, Response::RestartApplication, "push buffer checksum"),
+    (82..=86, Response::RestartApplication, "an engine failed"),
+    (88..=89, Response::RestartApplication, "video decoder"),
+    (92..=93, Response::None, "many single-bit errors"),
+    (94..=94, Response::RestartApplication, "memory error, contained"),
+    (95..=95, Response::Reset, "memory error, not contained"),
+    (96..=105, Response::RestartApplication, "a video engine failed"),
+    (106..=108, Response::None, "informational"),
+    (109..=110, Response::Reset, "context switch timeout, or security fault"),
+    (119..=120, Response::Reset, "the GPU's system processor does not answer"),
+    (121..=121, Response::None, "chip-to-chip link error, corrected"),
+    (126..=135, Response::RestartApplication, "copy engine"),
+    (136..=136, Response::Reset, "link training failed"),
+    (137..=137, Response::None, "NVLink privilege error"),
+    (139..=139, Response::RestartApplication, "optical flow engine"),
+    (140..=140, Response::Reset, "memory error that could not be recovered"),
+    (141..=141, Response::None, "fast path error"),
+    (142..=142, Response::Warn, "video encoder"),
+    (143..=143, Response::Reset, "the GPU could not be initialised"),
+    (144..=146, Response::Reset, "NVLink error"),
+    (147..=148, Response::None, "NVLink event"),
+    (149..=150, Response::Reset, "NVLink error"),
+    (151..=151, Response::Drain, "key rotation failed"),
+    (152..=153, Response::None, "deep learning accelerator"),
+    (154..=154, Response::Warn, "what the driver asks for has changed"),
+    (155..=156, Response::Reset, "NVLink software error, or a retired resource"),
+    (157..=157, Response::None, "a resource could not be retired"),
+    (158..=159, Response::Reset, "fatal timeout"),
+    (160..=161, Response::None, "a memory channel was retired"),
+];
+
+/// The table, and what a site lays over it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// The version over which the site's own answers were laid: this program's, or they are refused. Named where there are any.
+    pub version: Option<u32>,
+    /// The site's own answers to errors by number (XID).
+    pub xids: BTreeMap<u32, Response>,
+    /// To an error that the table does not have.
+    pub unknown_xid: Response,
+    /// To a GPU that the bus shows and no driver speaks for. One that its driver says it has lost is an error 79.
+    pub silent: Response,
+    /// To memory errors that could not be corrected. Those after which a GPU is to be reset come with an error that asks for that.
+    pub ecc_uncorrected: Response,
+    /// To a row of memory that is replaced at the next reset.
+    pub remap_pending: Response,
+    /// To one that cannot be replaced.
+    pub remap_failed: Response,
+    /// To a link that was up and is down.
+    pub nvlink_down: Response,
+    /// To more than `nvlink_errors_max` errors of a GPU's links within `nvlink_window_seconds`.
+    pub nvlink_errors: Response,
+    /// At least 1.
+    pub nvlink_errors_max: u64,
+    /// 1 to 604,800.
+    pub nvlink_window_seconds: u64,
+    /// To a temperature at which it slows itself down.
+    pub hot: Response,
+    /// To one at which it switches itself off.
+    pub too_hot: Response,
+    /// To clocks that the hardware holds down.
+    pub throttled: Response,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            version: None,
+            xids: BTreeMap::new(),
+            unknown_xid: Response::Warn,
+            // Work that wants no GPU may go on and be begun.
+            silent: Response::Reset,
+            // A contained one (94) raises the same counter.
+            ecc_uncorrected: Response::Warn,
+            // NVIDIA: work may go on and be begun.
+            remap_pending: Response::Warn,
+            remap_failed: Response::Replace,
+            nvlink_down: Response::Reset,
+            nvlink_errors: Response::Warn,
+            nvlink_errors_max: 1000,
+            nvlink_window_seconds: 3600,
+            hot: Response::Warn,
+            too_hot: Response::Drain,
+            throttled: Response::Warn,
+        }
+    }
+}
+
+/// A table that makes no sense.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    #[error(
+        "version: these answers are for {}, this program's table is version {POLICY_VERSION}: compare them with it (docs/operator.md) and set it",
+        given.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
+    )]
+    Version { given: Option<u32> },
+    #[error("xids: at most {OWN_MAX} can have answers of their own")]
+    TooMany,
+    #[error("{field}: {value} is not within 1 and {max}")]
+    OutOfRange { field: &'static str, value: u64, max: u64 },
+}
+
+impl Policy {
+    /// Checks version and ranges.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if (self.has_own() || self.version.is_some()) && self.version != Some(POLICY_VERSION) {
+            return Err(PolicyError::Version { given: self.version });
+        }
+        if self.xids.len() > OWN_MAX {
+            return Err(PolicyError::TooMany);
+        }
+        let ranges =
+            [("nvlink_errors_max", self.nvlink_errors_max, u64::MAX), ("nvlink_window_seconds", self.nvlink_window_seconds, 604_800)];
+        for (field, value, max) in ranges {
+            if !(1..=max).contains(&value) {
+                return Err(PolicyError::OutOfRange { field, value, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// What an error asks for, and what it is.
+    pub fn xid(&self, number: u32) -> (Response, &'static str) {
+        let known = XIDS.iter().find(|(numbers, ..)| numbers.contains(&number));
+        let (response, what) = known.map_or((self.unknown_xid, "not in the table"), |(_, response, what)| (*response, what));
+        (self.xids.get(&number).copied().unwrap_or(response), what)
+    }
+
+    /// What a driver's own word asks for.
+    fn recovery(recovery: GpuRecovery) -> Option<(Response, &'static str)> {
+        match recovery {
+            GpuRecovery::None => None,
+            GpuRecovery::Reset => Some((Response::Reset, "its driver asks for a reset")),
+            GpuRecovery::Reboot => Some((Response::Drain, "its driver asks for a restart of the machine")),
+            GpuRecovery::DrainP2p => Some((Response::Drain, "its driver asks that all traffic between GPUs ends")),
+            GpuRecovery::DrainAndReset => Some((Response::Reset, "its driver asks for a reset when nothing runs on it")),
+        }
+    }
+
+    /// The version for people, and whether a site changed something.
+    pub fn shown(&self) -> String {
+        let own = if self.has_own() { ", with the site's own answers" } else { "" };
+        format!("{POLICY_VERSION}{own}")
+    }
+
+    fn has_own(&self) -> bool {
+        *self != Self { version: self.version, ..Self::default() }
+    }
+}
+
+/// Whether a GPU is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum There {
+    Yes,
+    /// The bus does not show it.
+    OffBus,
+    /// The bus shows it, and the driver has lost it.
+    Lost(String),
+    /// The bus shows it, and no driver speaks for it.
+    Silent(String),
+}
+
+#[derive(Clone, Debug)]
+struct Gpu {
+    there: There,
+    /// Errors by number: when each came last.
+    xids: BTreeMap<u32, Timestamp>,
+    /// Those of them from before the first look, until its driver says its first word.
+    replayed: BTreeSet<u32>,
+    reading: GpuReading,
+    /// The most links that were up at once.
+    links: u32,
+    /// Errors of them within the window.
+    link_errors: (Window, u64),
+}
+
+impl Gpu {
+    fn new(policy: &Policy) -> Self {
+        let window = Window::new(policy.nvlink_window_seconds.saturating_mul(1000));
+        Self {
+            there: There::Yes,
+            xids: BTreeMap::new(),
+            replayed: BTreeSet::new(),
+            reading: GpuReading::default(),
+            links: 0,
+            link_errors: (window, 0),
+        }
+    }
+
+    fn told(&mut self, now: Timestamp, reading: &GpuReading) {
+        let wanted = |reading: &GpuReading| reading.recovery.and_then(Policy::recovery).is_some();
+        // Its driver asked for a recovery, and is content now: that was done.
+        if wanted(&self.reading) && !wanted(reading) {
+            self.xids.clear();
+        }
+        let replayed = std::mem::take(&mut self.replayed);
+        if reading.recovery == Some(GpuRecovery::None) {
+            self.xids.retain(|number, _| !replayed.contains(number));
+        }
+        self.links = self.links.max(reading.nvlinks_up.unwrap_or(0));
+        if let Some(errors) = reading.nvlink_errors {
+            self.link_errors.1 = self.link_errors.0.counted(now, errors);
+        }
+        self.reading = reading.clone();
+    }
+}
+
+/// How one GPU stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuStanding {
+    /// Why it is not there at all: whoever had it has lost it.
+    pub lost: Option<String>,
+    /// What is the matter with it, the severest first.
+    pub troubles: Vec<(Response, String)>,
+}
+
+impl GpuStanding {
+    /// Whether work may have it.
+    pub fn is_allocatable(&self) -> bool {
+        self.lost.is_none() && self.troubles.iter().all(|(response, _)| !response.withholds())
+    }
+
+    /// Whether nothing is the matter with it. That a program was hit is nothing of the GPU's.
+    pub fn is_healthy(&self) -> bool {
+        self.lost.is_none() && self.troubles.iter().all(|(response, _)| *response == Response::RestartApplication)
+    }
+
+    /// What is the matter, for people; empty where nothing is.
+    pub fn why(&self) -> String {
+        let troubles = self.troubles.iter().map(|(response, what)| format!("{what}: {response}"));
+        self.lost.iter().map(|why| format!("lost: {why}")).chain(troubles).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// All GPUs that were ever seen in this life of the agent.
+#[derive(Clone, Debug)]
+pub struct Gpus {
+    policy: Policy,
+    /// Whether there was a look already: what the first one hears happened before.
+    looked: bool,
+    gpus: BTreeMap<String, Gpu>,
+    unsupported: Vec<String>,
+}
+
+impl Gpus {
+    /// None was seen yet.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, looked: false, gpus: BTreeMap::new(), unsupported: Vec::new() }
+    }
+
+    /// By what they are judged.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Takes a look at the bus and the kernel's log, and what was read with it.
+    pub fn looked(&mut self, now: Timestamp, look: &GpuLook) {
+        let is_first = !std::mem::replace(&mut self.looked, true);
+        for key in &look.on_bus {
+            let fresh = Gpu::new(&self.policy);
+            let gpu = self.gpus.entry(key.clone()).or_insert_with(|| fresh.clone());
+            if gpu.there == There::OffBus {
+                *gpu = fresh;
+            }
+        }
+        for (key, gpu) in &mut self.gpus {
+            if !look.on_bus.contains(key) {
+                gpu.there = There::OffBus;
+            }
+        }
+        for (key, event) in &look.said {
+            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
+            match event {
+                GpuEvent::Found => gpu.xids.clear(),
+                GpuEvent::Xid { number, ago_ms } => {
+                    gpu.xids.insert(*number, Timestamp(now.0.saturating_sub(*ago_ms)));
+                    if is_first {
+                        gpu.replayed.insert(*number);
+                    } else {
+                        gpu.replayed.remove(number);
+                    }
+                    let least = |(number, at): &(&u32, &Timestamp)| (self.policy.xid(**number).0.withholds(), **at);
+                    if gpu.xids.len() > XIDS_MAX
+                        && let Some(number) = gpu.xids.iter().min_by_key(least).map(|(number, _)| *number)
+                    {
+                        gpu.xids.remove(&number);
+                        gpu.replayed.remove(&number);
+                    }
+                }
+            }
+        }
+        self.take(now, &look.read.gpus);
+    }
+
+    /// Takes what the drivers said.
+    pub fn read(&mut self, now: Timestamp, reads: &GpuReads) {
+        self.unsupported.clone_from(&reads.unsupported);
+        self.take(now, &reads.gpus);
+    }
+
+    fn take(&mut self, now: Timestamp, reads: &BTreeMap<String, GpuRead>) {
+        for (key, read) in reads {
+            // What was asked before it went says nothing of it.
+            let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
+            match read {
+                GpuRead::Told(reading) => {
+                    if matches!(gpu.there, There::Lost(_)) {
+                        *gpu = Gpu::new(&self.policy);
+                    }
+                    gpu.there = There::Yes;
+                    gpu.told(now, reading);
+                }
+                GpuRead::Lost(why) => gpu.there = There::Lost(why.clone()),
+                GpuRead::Silent(why) => gpu.there = There::Silent(why.clone()),
+            }
+        }
+    }
+
+    /// How each of them stands.
+    pub fn standings(&self, now: Timestamp) -> BTreeMap<String, GpuStanding> {
+        self.gpus.iter().map(|(key, gpu)| (key.clone(), self.standing(now, gpu))).collect()
+    }
+
+    fn standing(&self, now: Timestamp, gpu: &Gpu) -> GpuStanding {
+        let lost = match &gpu.there {
+            There::OffBus => return GpuStanding { lost: Some("the bus does not show it any more".to_owned()), troubles: Vec::new() },
+            There::Lost(why) => Some(why.clone()),
+            There::Yes | There::Silent(_) => None,
+        };
+        let mut troubles: Vec<(Response, String)> = Vec::new();
+        match &gpu.there {
+            There::Lost(why) => troubles.push((self.policy.xid(FALLEN_OFF).0, format!("the bus shows it, its driver has lost it: {why}"))),
+            There::Silent(why) => troubles.push((self.policy.silent, format!("the bus shows it, its driver does not: {why}"))),
+            There::Yes | There::OffBus => {}
+        }
+        for (number, at) in &gpu.xids {
+            let (response, what) = self.policy.xid(*number);
+            if response.withholds() || now.0.saturating_sub(at.0) <= TOLD_MS {
+                troubles.push((response, format!("XID {number} ({what})")));
+            }
+        }
+        let (policy, reading) = (&self.policy, &gpu.reading);
+        let mut found = |is: bool, response, what: String| {
+            if is {
+                troubles.push((response, what));
+            }
+        };
+        let errors = reading.ecc_uncorrected.unwrap_or(0);
+        found(errors > 0, policy.ecc_uncorrected, format!("{errors} memory errors that could not be corrected"));
+        found(reading.remap_pending == Some(true), policy.remap_pending, "a row of memory is replaced at its next reset".to_owned());
+        found(reading.remap_failed == Some(true), policy.remap_failed, "a row of memory cannot be replaced".to_owned());
+        let down = gpu.links.saturating_sub(reading.nvlinks_up.unwrap_or(gpu.links));
+        found(down > 0, policy.nvlink_down, format!("{down} of {} NVLinks are down", gpu.links));
+        let lately = gpu.link_errors.1;
+        found(lately > policy.nvlink_errors_max, policy.nvlink_errors, format!("{lately} NVLink errors lately"));
+        if let Some(degrees) = reading.temperature_c {
+            let reached = |limit: Option<u32>| limit.is_some_and(|limit| limit > 0 && degrees >= limit);
+            if reached(reading.shutdown_c) {
+                found(true, policy.too_hot, format!("{degrees} °C, at which it switches itself off"));
+            } else {
+                found(reached(reading.slowdown_c), policy.hot, format!("{degrees} °C, at which it slows itself down"));
+            }
+        }
+        found(!reading.throttled.is_empty(), policy.throttled, format!("its clocks are held down: {}", reading.throttled.join(", ")));
+        if let Some((response, what)) = reading.recovery.and_then(Policy::recovery) {
+            found(true, response, what.to_owned());
+        }
+        troubles.retain(|(response, _)| *response != Response::None);
+        // Stable: of equals the first that was looked at.
+        troubles.sort_by_key(|(response, _)| std::cmp::Reverse(*response));
+        GpuStanding { lost, troubles }
+    }
+
+    /// What the node's checks say of them. `devices`: what their drivers made of them, which is what work is given; `expected`: how many
+    /// of these there are to be at least.
+    pub fn findings(&self, now: Timestamp, expected: u64, devices: &[GpuDevice]) -> Vec<(String, Finding)> {
+        let standings = self.standings(now);
+        let is_lost = |key: &str| standings.get(key).is_some_and(|s| s.lost.is_some());
+        let there = devices.iter().filter(|device| !is_lost(gpu_key(device))).count();
+        let all = if there as u64 >= expected {
+            match (standings.is_empty(), self.unsupported.as_slice()) {
+                (true, []) => Finding::Unsupported("there is none on this machine".to_owned()),
+                (false, []) => Finding::Well,
+                (_, what) => Finding::Unsupported(what.join("; ")),
+            }
+        } else {
+            let (missing, on_bus): (Vec<&str>, Vec<&str>) = standings.keys().map(String::as_str).partition(|key| is_lost(key));
+            let unknown = on_bus.into_iter().filter(|key| devices.iter().all(|device| gpu_key(device) != *key)).collect();
+            let each = [(missing, "is missing"), (unknown, "is on the bus, no driver offers it")];
+            let named = each.iter().filter(|(keys, _)| !keys.is_empty()).map(|(keys, what)| format!("{} {what}", keys.join(", ")));
+            let all: Vec<String> = std::iter::once(format!("{there} of {expected} GPUs")).chain(named).collect();
+            Finding::Critical(all.join(": "))
+        };
+        let each = standings.into_iter().map(|(key, standing)| {
+            let drains = standing.troubles.iter().any(|(response, _)| *response == Response::Drain);
+            let why = standing.why();
+            let finding = if drains {
+                Finding::Critical(why)
+            } else if why.is_empty() {
+                Finding::Well
+            } else {
+                Finding::Warning(why)
+            };
+            (format!("gpu {key}"), finding)
+        });
+        std::iter::once(("gpus".to_owned(), all)).chain(each).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "device_health_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! How a node is, by what its checks find: what keeps new work off it, and since when.
+//!
+//! ```text
+//!   well ──critical──▶ unwell ──not critical, twice in a row──▶ well
+//! ```
+//!
+//! One bad look is enough, since the next job would pay for it; one good look is not, since what comes and goes is not well.
+
+use lattice_model::Timestamp;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Looks in a row without anything critical until a check counts as well again.
+const WELL_AGAIN: u32 = 2;
+/// Bytes of what is said of one check, and of all that keeps work off.
+const WHY_BYTES_MAX: usize = 200;
+const UNWELL_BYTES_MAX: usize = 500;
+
+/// What one look at one thing found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// As it should be.
+    Well,
+    /// There is nothing here to be looked at, and why.
+    Unsupported(String),
+    /// Worth knowing; work goes on and comes.
+    Warning(String),
+    /// No new work until it is over.
+    Critical(String),
+    /// The hardware failed: as critical, and the node is Down until somebody says that it is repaired.
+    Failure(String),
+}
+
+/// One check, as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What it last found.
+    pub finding: Finding,
+    /// Why it keeps work off, where it does; kept until it is well again.
+    pub critical: Option<String>,
+    /// Since when it stands so.
+    pub since: Timestamp,
+    /// Looks in a row that found nothing critical.
+    wells: u32,
+}
+
+/// All checks of a node, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    checks: BTreeMap<String, Check>,
+}
+
+impl Health {
+    /// Takes what was found at `now`.
+    pub fn found(&mut self, now: Timestamp, name: &str, finding: Finding) {
+        let finding = match finding {
+            Finding::Well => Finding::Well,
+            Finding::Unsupported(why) => Finding::Unsupported(bounded(why, WHY_BYTES_MAX)),
+            Finding::Warning(why) => Finding::Warning(bounded(why, WHY_BYTES_MAX)),
+            Finding::Critical(why) => Finding::Critical(bounded(why, WHY_BYTES_MAX)),
+            Finding::Failure(why) => Finding::Failure(bounded(why, WHY_BYTES_MAX)),
+        };
+        let known = self.checks.remove(name);
+        let before = known.as_ref().and_then(|c| c.critical.clone());
+        let (critical, wells) = match (&finding, before) {
+            (Finding::Critical(why) | Finding::Failure(why), _) => (Some(why.clone()), 0),
+            (_, None) => (None, 0),
+            (_, Some(why)) => {
+                let wells = known.as_ref().map_or(0, |c| c.wells) + 1;
+                ((wells < WELL_AGAIN).then_some(why), wells)
+            }
+        };
+        let stands = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
+        let since =
+            known.filter(|c| stands(&c.finding, c.critical.is_some()) == stands(&finding, critical.is_some())).map_or(now, |c| c.since);
+        self.checks.insert(name.to_owned(), Check { finding, critical, since, wells });
+    }
+
+    /// All checks, by name.
+    pub fn checks(&self) -> impl Iterator<Item = (&str, &Check)> {
+        self.checks.iter().map(|(name, check)| (name.as_str(), check))
+    }
+
+    /// Why the hardware counts as failed, as it was last looked at; `None`: it does not.
+    pub fn failed(&self) -> Option<String> {
+        let failure = |(name, check): (&str, &Check)| match &check.finding {
+            Finding::Failure(why) => Some(format!("{name}: {why}")),
+            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) | Finding::Critical(_) => None,
+        };
+        let failures: Vec<String> = self.checks().filter_map(failure).collect();
+        (!failures.is_empty()).then(|| bounded(failures.join("; "), UNWELL_BYTES_MAX))
+    }
+
+    /// What keeps new work off the node; `None`: nothing.
+    pub fn unwell(&self) -> Option<String> {
+        let critical: Vec<String> = self.checks().filter_map(|(name, c)| Some(format!("{name}: {}", c.critical.as_ref()?))).collect();
+        (!critical.is_empty()).then(|| bounded(critical.join("; "), UNWELL_BYTES_MAX))
+    }
+}
+
+/// How many of something came lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    length_ms: u64,
+    counter: Option<u64>,
+    events: VecDeque<(Timestamp, u64)>,
+}
+
+impl Window {
+    /// Counts over so many milliseconds.
+    pub fn new(length_ms: u64) -> Self {
+        Self { length_ms, counter: None, events: VecDeque::new() }
+    }
+
+    /// A counter that only rises, or begins anew, stands at `value` now: how much it rose within the window. What it had at the first look
+    /// happened before.
+    pub fn counted(&mut self, now: Timestamp, value: u64) -> u64 {
+        let rose = match self.counter.replace(value) {
+            Some(before) if value >= before => value - before,
+            Some(_) => value,
+            None => 0,
+        };
+        if rose > 0 {
+            self.events.push_back((now, rose));
+        }
+        self.events.retain(|(at, _)| now.0.saturating_sub(at.0) <= self.length_ms);
+        self.events.iter().fold(0, |all, (_, rose)| all.saturating_add(*rose))
+    }
+}
+
+fn bounded(mut text: String, most: usize) -> String {
+    text.retain(|c| !c.is_control());
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn critical(why: &str) -> Finding {
+        Finding::Critical(why.to_owned())
+    }
+
+    #[test]
+    fn one_bad_look_keeps_work_off_and_two_good_ones_in_a_row_let_it_come() {
+        let mut health = Health::default();
+        let mut look = |at, finding| {
+            health.found(Timestamp(at), "disk", finding);
+            health.unwell()
+        };
+        assert_eq!(look(1, Finding::Well), None);
+        assert_eq!(look(2, critical("full")).as_deref(), Some("disk: full"));
+        assert_eq!(look(3, Finding::Well).as_deref(), Some("disk: full"));
+        assert_eq!(look(4, critical("full again")).as_deref(), Some("disk: full again"));
+        assert_eq!(look(5, Finding::Warning("little".into())).as_deref(), Some("disk: full again"));
+        assert_eq!(look(6, Finding::Well), None);
+        assert_eq!(look(7, Finding::Unsupported("none".into())), None);
+    }
+
+    #[test]
+    fn a_failure_keeps_work_off_as_what_is_critical_does_and_is_one_while_it_is_found() {
+        let mut health = Health::default();
+        health.found(Timestamp(1), "disk", critical("full"));
+        assert_eq!(health.failed(), None);
+        health.found(Timestamp(2), "ecc", Finding::Failure("uncorrectable".to_owned()));
+        assert_eq!(health.failed().as_deref(), Some("ecc: uncorrectable"));
+        assert_eq!(health.unwell().as_deref(), Some("disk: full; ecc: uncorrectable"));
+        health.found(Timestamp(3), "ecc", Finding::Well);
+        assert_eq!((health.failed(), health.unwell().as_deref()), (None, Some("disk: full; ecc: uncorrectable")));
+    }
+
+    #[test]
+    fn it_stands_so_since_it_changed() {
+        let mut health = Health::default();
+        for (at, finding) in [(1, critical("a")), (2, critical("b")), (3, Finding::Well)] {
+            health.found(Timestamp(at), "x", finding);
+        }
+        let since = |health: &Health| health.checks().next().map(|(_, c)| c.since);
+        assert_eq!(since(&health), Some(Timestamp(3)));
+        health.found(Timestamp(4), "x", Finding::Well);
+        assert_eq!(since(&health), Some(Timestamp(4)), "it keeps work off no more");
+        health.found(Timestamp(5), "x", Finding::Well);
+        assert_eq!(since(&health), Some(Timestamp(4)));
+    }
+
+    #[test]
+    fn what_is_said_is_bounded_and_has_no_control_characters() {
+        let mut health = Health::default();
+        for n in 0..10 {
+            health.found(Timestamp(1), &n.to_string(), critical(&"\u{1b}é".repeat(1000)));
+        }
+        let said = health.unwell().unwrap();
+        assert!(said.len() <= UNWELL_BYTES_MAX && !said.contains('\u{1b}'), "{said}");
+    }
+
+    #[test]
+    fn a_counter_is_what_it_rose_by_lately() {
+        let mut window = Window::new(100);
+        let mut counted = |at, value| window.counted(Timestamp(at), value);
+        assert_eq!(counted(0, 1000), 0, "it happened before");
+        assert_eq!(counted(10, 1003), 3);
+        assert_eq!(counted(60, 1005), 5);
+        assert_eq!(counted(111, 1005), 2, "the first are too long ago");
+        assert_eq!(counted(120, 4), 6, "the driver was loaded anew");
+    }
+}

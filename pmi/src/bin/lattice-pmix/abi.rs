@@ -1,0 +1,200 @@
+//! What is used of libpmix, as its headers declare it. Written by hand; a test compares sizes and places with a compiler's.
+//!
+//! Sources: `pmix_common.h` (types, statuses, attributes) and `pmix_server.h` (the server's module and calls) of OpenPMIx
+//! 4.2.2 and 5.0.0, which agree on all that is here; the module has one callback more at its end in 5.0.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// `pmix_status_t`
+pub type Status = c_int;
+pub const SUCCESS: Status = 0;
+pub const ERR_NOT_SUPPORTED: Status = -47;
+/// Done already: the callback is not called.
+pub const OPERATION_SUCCEEDED: Status = -157;
+
+/// `PMIX_RANK_WILDCARD`
+pub const RANK_WILDCARD: u32 = u32::MAX - 1;
+/// `PMIX_MAX_NSLEN` + 1
+pub const NAMESPACE_BYTES: usize = 256;
+/// `PMIX_MAX_KEYLEN` + 1
+const KEY_BYTES: usize = 512;
+
+/// `pmix_data_type_t`
+pub mod data_type {
+    pub const BOOL: u16 = 1;
+    pub const STRING: u16 = 3;
+    pub const UINT16: u16 = 13;
+    pub const UINT32: u16 = 14;
+    pub const INFO: u16 = 24;
+    pub const DATA_ARRAY: u16 = 39;
+    pub const PROC_RANK: u16 = 40;
+}
+
+/// `pmix_proc_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Proc {
+    pub namespace: [c_char; NAMESPACE_BYTES],
+    pub rank: u32,
+}
+
+/// `pmix_data_array_t`
+#[repr(C)]
+pub struct DataArray {
+    pub data_type: u16,
+    pub size: usize,
+    pub array: *mut c_void,
+}
+
+/// The union in `pmix_value_t`: what is used of it. Its largest member is `pmix_envar_t`, two pointers and a character.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union Data {
+    pub flag: bool,
+    pub string: *const c_char,
+    pub uint16: u16,
+    pub uint32: u32,
+    pub array: *mut DataArray,
+    pub widest: [u64; 3],
+}
+
+/// `pmix_value_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Value {
+    pub data_type: u16,
+    pub data: Data,
+}
+
+/// `pmix_info_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Info {
+    pub key: [c_char; KEY_BYTES],
+    pub flags: u32,
+    pub value: Value,
+}
+
+/// `pmix_op_cbfunc_t`
+pub type OpCallback = Option<unsafe extern "C" fn(Status, *mut c_void)>;
+/// `pmix_release_cbfunc_t`
+pub type ReleaseCallback = Option<unsafe extern "C" fn(*mut c_void)>;
+/// `pmix_modex_cbfunc_t`
+pub type ModexCallback = Option<unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, ReleaseCallback, *mut c_void)>;
+
+/// `pmix_server_client_connected_fn_t`, `pmix_server_client_finalized_fn_t`
+pub type ClientFn = unsafe extern "C" fn(*const Proc, *mut c_void, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_abort_fn_t`
+pub type AbortFn =
+    unsafe extern "C" fn(*const Proc, *mut c_void, c_int, *const c_char, *mut Proc, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_fencenb_fn_t`
+pub type FenceFn = unsafe extern "C" fn(*const Proc, usize, *const Info, usize, *mut c_char, usize, ModexCallback, *mut c_void) -> Status;
+
+/// Callbacks that are not given: 24 in 4.2, 25 in 5.0, and room for as many again.
+pub const NOT_GIVEN: usize = 52;
+
+/// `pmix_server_module_t`: the callbacks that are given, and as null those that are not. What is null the library refuses
+/// with `PMIX_ERR_NOT_SUPPORTED`.
+#[repr(C)]
+pub struct Module {
+    pub client_connected: Option<ClientFn>,
+    pub client_finalized: Option<ClientFn>,
+    pub abort: Option<AbortFn>,
+    pub fence_nb: Option<FenceFn>,
+    /// From direct_modex on.
+    pub not_given: [*const c_void; NOT_GIVEN],
+}
+
+/// `PMIx_Get_version`
+pub type GetVersion = unsafe extern "C" fn() -> *const c_char;
+/// `PMIx_Error_string`
+pub type ErrorString = unsafe extern "C" fn(Status) -> *const c_char;
+/// `PMIx_server_init`
+pub type ServerInit = unsafe extern "C" fn(*mut Module, *mut Info, usize) -> Status;
+/// `PMIx_generate_regex`, `PMIx_generate_ppn`
+pub type Generate = unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Status;
+/// `PMIx_server_register_nspace`
+pub type RegisterNamespace = unsafe extern "C" fn(*const c_char, c_int, *mut Info, usize, OpCallback, *mut c_void) -> Status;
+/// `PMIx_server_register_client`
+pub type RegisterClient = unsafe extern "C" fn(*const Proc, libc::uid_t, libc::gid_t, *mut c_void, OpCallback, *mut c_void) -> Status;
+/// `PMIx_server_setup_fork`
+pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::mem::{offset_of, size_of};
+    use std::process::{Command, Stdio};
+
+    /// What a C compiler finds in the installed headers.
+    const PROGRAM: &str = r#"
+#include <stddef.h>
+#include <stdio.h>
+#include <pmix_server.h>
+int main(void) {
+    printf("%zu\n", sizeof(pmix_server_module_t));
+    printf("%zu %zu\n", sizeof(pmix_proc_t), offsetof(pmix_proc_t, rank));
+    printf("%zu %zu %zu\n", sizeof(pmix_data_array_t), offsetof(pmix_data_array_t, size), offsetof(pmix_data_array_t, array));
+    printf("%zu %zu\n", sizeof(pmix_value_t), offsetof(pmix_value_t, data));
+    printf("%zu %zu %zu\n", sizeof(pmix_info_t), offsetof(pmix_info_t, flags), offsetof(pmix_info_t, value));
+    printf("%zu %zu\n", offsetof(pmix_server_module_t, abort), offsetof(pmix_server_module_t, fence_nb));
+    printf("%d %d %d %u\n", PMIX_SUCCESS, PMIX_ERR_NOT_SUPPORTED, PMIX_OPERATION_SUCCEEDED, (unsigned)PMIX_RANK_WILDCARD);
+    printf("%d %d %d %d %d %d %d\n", PMIX_BOOL, PMIX_STRING, PMIX_UINT16, PMIX_UINT32, PMIX_INFO, PMIX_DATA_ARRAY, PMIX_PROC_RANK);
+    return 0;
+}
+"#;
+
+    #[test]
+    fn it_is_as_the_installed_headers_say() {
+        let folder = std::env::temp_dir().join(format!("lattice-pmix-abi-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("abi");
+        let flags = Command::new("pkg-config").args(["--cflags", "pmix"]).output();
+        let flags = flags.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
+        let compiler =
+            Command::new("cc").args(flags.split_whitespace()).args(["-x", "c", "-", "-o"]).arg(&program).stdin(Stdio::piped()).spawn();
+        let compiled = compiler.and_then(|mut child| {
+            child.stdin.take().expect("it was piped").write_all(PROGRAM.as_bytes())?;
+            child.wait()
+        });
+        if !compiled.is_ok_and(|status| status.success()) {
+            let _ = std::fs::remove_dir_all(&folder);
+            assert!(std::env::var_os("LATTICE_TEST_REQUIRE_ALL").is_none(), "no C compiler with the headers of PMIx: libpmix-dev");
+            return eprintln!("cannot run here: no C compiler with the headers of PMIx");
+        }
+        let said = Command::new(&program).output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let ours = format!(
+            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
+            size_of::<Proc>(),
+            offset_of!(Proc, rank),
+            size_of::<DataArray>(),
+            offset_of!(DataArray, size),
+            offset_of!(DataArray, array),
+            size_of::<Value>(),
+            offset_of!(Value, data),
+            size_of::<Info>(),
+            offset_of!(Info, flags),
+            offset_of!(Info, value),
+            offset_of!(Module, abort),
+            offset_of!(Module, fence_nb),
+            SUCCESS,
+            ERR_NOT_SUPPORTED,
+            OPERATION_SUCCEEDED,
+            RANK_WILDCARD,
+            data_type::BOOL,
+            data_type::STRING,
+            data_type::UINT16,
+            data_type::UINT32,
+            data_type::INFO,
+            data_type::DATA_ARRAY,
+            data_type::PROC_RANK,
+        );
+        let said = String::from_utf8_lossy(&said.stdout);
+        let (module_bytes, said) = said.split_once('\n').expect("several lines");
+        assert_eq!(said, ours);
+        // The library reads as many callbacks as it knows.
+        assert!(module_bytes.parse::<usize>().is_ok_and(|bytes| bytes <= size_of::<Module>()), "{module_bytes} bytes of callbacks");
+    }
+}

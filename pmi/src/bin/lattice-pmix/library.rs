@@ -1,0 +1,437 @@
+//! The machine's libpmix, loaded at run time: all that touches it is here.
+
+use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type};
+use crate::gate;
+use lattice_pmi::bridge::{BridgeJob, FromBridge, encode, listed};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The library's name for the loader, of every version since 2.0.
+const NAME: &str = "libpmix.so.2";
+/// Versions whose types are those of [`abi`].
+const MAJORS: [u32; 2] = [4, 5];
+
+/// What decides about the library's inside, set before it begins. Plain memory instead of segments shared with the ranks
+/// leaves no files; lists of nodes are text, not compressed bytes; of a rank's user the library believes what it says, for
+/// [`gate`] has looked. Of the machine only processors are looked at: devices would be half of the time that a start takes.
+const SETTINGS: [(&str, &str); 4] = [
+    ("PMIX_MCA_gds", "hash"),
+    ("PMIX_MCA_preg", "native"),
+    ("PMIX_MCA_psec", "native"),
+    ("HWLOC_COMPONENTS", "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero,-pci,-linuxio"),
+];
+
+/// Makes Open MPI 4 look for a server though no launcher of its own started it: without it each rank is a world of its own.
+const FOR_OPEN_MPI: (&str, &str) = ("JSM_JSRUN_PORT", "1");
+
+/// What the callbacks, on the library's own thread, know of the launch.
+struct Host {
+    shim: Mutex<UnixStream>,
+    size: u32,
+    fence: Mutex<Option<WaitingFence>>,
+}
+
+/// How the library is told the end of the fence in which the ranks wait.
+struct WaitingFence {
+    done: ModexCallback,
+    cbdata: *mut c_void,
+}
+
+// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+unsafe impl Send for WaitingFence {}
+
+static HOST: OnceLock<Host> = OnceLock::new();
+
+/// The loaded library.
+pub struct Library {
+    loaded: libloading::Library,
+    version: String,
+}
+
+impl Library {
+    /// Loads it, where it is there and of a known version.
+    pub fn load() -> Result<Self, String> {
+        for (name, value) in SETTINGS {
+            // SAFETY: no other thread was started yet.
+            unsafe { std::env::set_var(name, value) };
+        }
+        // SAFETY: it is the system's own library; what it does when it is loaded is its vendor's responsibility.
+        let loaded = unsafe { libloading::Library::new(NAME) }
+            .map_err(|error| format!("{NAME} cannot be loaded ({error}): install OpenPMIx, of a version {}", majors()))?;
+        if !gate::stands() {
+            return Err("this build of lattice-pmix cannot tell who connects: link it with --export-dynamic-symbol=accept".to_owned());
+        }
+        let mut library = Self { loaded, version: String::new() };
+        // SAFETY: declared so by the header; it gives a text that lives as long as the library.
+        let text = unsafe { CStr::from_ptr(library.function::<abi::GetVersion>("PMIx_Get_version")?()) };
+        let text = text.to_string_lossy();
+        let known = version(&text).filter(|version| MAJORS.contains(&major(version)));
+        match known {
+            Some(version) => library.version = version.to_owned(),
+            None => return Err(format!("{NAME} is `{text}`, and OpenPMIx of a version {} is served", majors())),
+        }
+        Ok(library)
+    }
+
+    /// `4.2.2`
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Begins to serve a launch. Gives each local rank's variables.
+    pub fn serve(&self, job: &BridgeJob, shim: UnixStream) -> Result<Vec<Vec<(String, String)>>, String> {
+        let host = Host { shim: Mutex::new(shim), size: job.size(), fence: Mutex::new(None) };
+        HOST.set(host).map_err(|_| "it serves already".to_owned())?;
+        let mut kept = Kept::default();
+        let mut about = vec![
+            kept.text("pmix.srvr.tmpdir", &job.directory)?,
+            kept.text("pmix.sys.tmpdir", &job.directory)?,
+            kept.text("pmix.srv.nspace", "lattice-pmix")?,
+            number("pmix.srv.rank", data_type::PROC_RANK, job.here),
+        ];
+        if let Some(node) = job.nodes.get(job.here as usize) {
+            about.push(kept.text("pmix.hname", &node.name)?);
+        }
+        // The library keeps the address.
+        let module = Box::leak(Box::new(Module {
+            client_connected: Some(client_connected),
+            client_finalized: Some(client_finalized),
+            abort: Some(abort),
+            fence_nb: Some(fence),
+            not_given: [std::ptr::null(); abi::NOT_GIVEN],
+        }));
+        let init = self.function::<abi::ServerInit>("PMIx_server_init")?;
+        // SAFETY: the module lives for ever, the array for the call; the library copies what it keeps of it.
+        let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
+        self.good("PMIx_server_init", status)?;
+        self.register(job, &mut kept)?;
+        self.environments(job)
+    }
+
+    /// The fence that the ranks wait in is complete.
+    pub fn fenced(&self, data: Vec<u8>) {
+        let Some(host) = HOST.get() else { return };
+        let waiting = host.fence.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(WaitingFence { done: Some(done), cbdata }) = waiting else { return };
+        let data = Box::new(data);
+        let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
+        // SAFETY: `cbdata` is what came with the callback; the bytes live until the library gives them back by `release`.
+        unsafe { done(abi::SUCCESS, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
+    }
+
+    fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), String> {
+        let namespace = proc_of(&job.namespace, abi::RANK_WILDCARD)?;
+        let mut about = self.job_info(job, kept)?;
+        let local = c_int::try_from(job.local().len()).map_err(|e| e.to_string())?;
+        let register = self.function::<abi::RegisterNamespace>("PMIx_server_register_nspace")?;
+        // SAFETY: all that the array points to lives in `kept` and longer than the call, which without a callback ends when all is copied.
+        let status = unsafe { register(namespace.namespace.as_ptr(), local, about.as_mut_ptr(), about.len(), None, std::ptr::null_mut()) };
+        self.good("PMIx_server_register_nspace", status)?;
+        let register = self.function::<abi::RegisterClient>("PMIx_server_register_client")?;
+        for rank in job.local() {
+            let rank = proc_of(&job.namespace, *rank)?;
+            // SAFETY: the rank lives for the call; the ids are our own, which are the ranks' too.
+            let status = unsafe { register(&rank, libc::geteuid(), libc::getegid(), std::ptr::null_mut(), None, std::ptr::null_mut()) };
+            self.good("PMIx_server_register_client", status)?;
+        }
+        Ok(())
+    }
+
+    /// All that a rank may ask of its launch without asking another rank.
+    fn job_info(&self, job: &BridgeJob, kept: &mut Kept) -> Result<Vec<Info>, String> {
+        let uint32 = |key: &str, value: u32| number(key, data_type::UINT32, value);
+        let (size, local) = (job.size(), job.local());
+        let local_size = u32::try_from(local.len()).unwrap_or(u32::MAX);
+        let nodes = self.generated("PMIx_generate_regex", &job.node_names())?;
+        let ranks = self.generated("PMIx_generate_ppn", &job.node_ranks())?;
+        let mut about = vec![
+            kept.text("pmix.jobid", &job.namespace)?,
+            uint32("pmix.univ.size", size),
+            uint32("pmix.job.size", size),
+            uint32("pmix.max.size", size),
+            uint32("pmix.job.napps", u32::try_from(job.programs.len()).unwrap_or(u32::MAX)),
+            uint32("pmix.num.nodes", u32::try_from(job.nodes.len()).unwrap_or(u32::MAX)),
+            uint32("pmix.local.size", local_size),
+            uint32("pmix.node.size", local_size),
+            kept.text("pmix.nmap", &nodes)?,
+            kept.text("pmix.pmap", &ranks)?,
+            kept.text("pmix.lpeers", &listed(local))?,
+            kept.text("pmix.tmpdir", &job.directory)?,
+            kept.text("pmix.nsdir", &job.directory)?,
+            flag("pmix.tdir.rmclean"),
+        ];
+        if let Some(first) = local.first() {
+            about.push(number("pmix.lldr", data_type::PROC_RANK, *first));
+        }
+        let mut programs = vec![(0, 0); size as usize];
+        for (program, ranks) in job.programs() {
+            let count = ranks.end - ranks.start;
+            let first = number("pmix.aldr", data_type::PROC_RANK, ranks.start);
+            let one = vec![uint32("pmix.appnum", program), uint32("pmix.app.size", count), first];
+            about.push(kept.array("pmix.app.arr", one));
+            for (of_it, rank) in (0..).zip(ranks) {
+                if let Some(of_rank) = programs.get_mut(rank as usize) {
+                    *of_rank = (program, of_it);
+                }
+            }
+        }
+        for (node_id, node) in (0u32..).zip(&job.nodes) {
+            for (local, rank) in (0u16..).zip(&node.ranks) {
+                let (program, of_it) = programs.get(*rank as usize).copied().unwrap_or_default();
+                let one = vec![
+                    number("pmix.rank", data_type::PROC_RANK, *rank),
+                    number("pmix.grank", data_type::PROC_RANK, *rank),
+                    number("pmix.apprank", data_type::PROC_RANK, of_it),
+                    uint32("pmix.appnum", program),
+                    small("pmix.lrank", local),
+                    small("pmix.nrank", local),
+                    uint32("pmix.nodeid", node_id),
+                    kept.text("pmix.hname", &node.name)?,
+                ];
+                about.push(kept.array("pmix.pdata", one));
+            }
+        }
+        Ok(about)
+    }
+
+    /// What the library makes of a list of nodes or of their ranks.
+    fn generated(&self, name: &str, list: &str) -> Result<String, String> {
+        let list = CString::new(list).map_err(|e| e.to_string())?;
+        let generate = self.function::<abi::Generate>(name)?;
+        let mut made = std::ptr::null_mut();
+        // SAFETY: both live for the call.
+        let status = unsafe { generate(list.as_ptr(), &mut made) };
+        self.good(name, status)?;
+        if made.is_null() {
+            return Err(format!("{name} made nothing of {list:?}"));
+        }
+        // SAFETY: with the settings above it is a text that ends with a zero byte. It is the caller's, and is kept: the process is short.
+        Ok(unsafe { CStr::from_ptr(made) }.to_string_lossy().into_owned())
+    }
+
+    fn environments(&self, job: &BridgeJob) -> Result<Vec<Vec<(String, String)>>, String> {
+        let setup = self.function::<abi::SetupFork>("PMIx_server_setup_fork")?;
+        let one = |rank: &u32| {
+            let rank = proc_of(&job.namespace, *rank)?;
+            let mut made: *mut *mut c_char = std::ptr::null_mut();
+            // SAFETY: both live for the call, and an array that is null is an empty one.
+            let status = unsafe { setup(&rank, &mut made) };
+            self.good("PMIx_server_setup_fork", status)?;
+            let mut variables = vec![(FOR_OPEN_MPI.0.to_owned(), FOR_OPEN_MPI.1.to_owned())];
+            // SAFETY: a null-terminated array of texts, as of an environment.
+            while let Some(text) = unsafe { made.as_ref() }.filter(|text| !text.is_null()) {
+                // SAFETY: each is a text that ends with a zero byte.
+                let text = unsafe { CStr::from_ptr(*text) }.to_string_lossy();
+                variables.extend(text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())));
+                // SAFETY: the null at its end was not reached.
+                made = unsafe { made.add(1) };
+            }
+            Ok(variables)
+        };
+        job.local().iter().map(one).collect()
+    }
+
+    fn function<F: Copy>(&self, name: &str) -> Result<F, String> {
+        // SAFETY: the types are those of `abi`, each named there with its function.
+        let found = unsafe { self.loaded.get::<F>(name.as_bytes()) };
+        found.map(|symbol| *symbol).map_err(|error| format!("{NAME} {}: {error}", self.version))
+    }
+
+    fn good(&self, what: &str, status: Status) -> Result<(), String> {
+        if status == abi::SUCCESS || status == abi::OPERATION_SUCCEEDED {
+            return Ok(());
+        }
+        let text = self.function::<abi::ErrorString>("PMIx_Error_string")?;
+        // SAFETY: it gives a text that lives as long as the library.
+        let text = unsafe { CStr::from_ptr(text(status)) };
+        Err(format!("{what} of {NAME} {}: {} ({status})", self.version, text.to_string_lossy()))
+    }
+}
+
+/// The version in what the library says of itself: `OpenPMIx 4.2.2, repo rev: …`.
+fn version(text: &str) -> Option<&str> {
+    let version = text.strip_prefix("OpenPMIx ").or_else(|| text.strip_prefix("PMIx "))?;
+    version.split([',', ' ']).next().filter(|version| !version.is_empty())
+}
+
+fn major(version: &str) -> u32 {
+    version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
+}
+
+fn majors() -> String {
+    MAJORS.map(|major| format!("{major}.x")).join(" or ")
+}
+
+/// What the arrays given to the library point to.
+#[derive(Default)]
+struct Kept {
+    texts: Vec<CString>,
+    arrays: Vec<(Box<DataArray>, Vec<Info>)>,
+}
+
+impl Kept {
+    fn text(&mut self, key: &str, text: &str) -> Result<Info, String> {
+        let text = CString::new(text).map_err(|_| format!("{key}: a zero byte"))?;
+        // The bytes of a CString stay where they are when it moves.
+        let string = text.as_ptr();
+        self.texts.push(text);
+        Ok(info(key, data_type::STRING, Data { string }))
+    }
+
+    fn array(&mut self, key: &str, mut infos: Vec<Info>) -> Info {
+        let array = DataArray { data_type: data_type::INFO, size: infos.len(), array: infos.as_mut_ptr().cast() };
+        let mut array = Box::new(array);
+        let address: *mut DataArray = &mut *array;
+        self.arrays.push((array, infos));
+        info(key, data_type::DATA_ARRAY, Data { array: address })
+    }
+}
+
+fn info(key: &str, data_type: u16, data: Data) -> Info {
+    let mut made = Info { key: [0; _], flags: 0, value: Value { data_type, data } };
+    for (to, from) in made.key.iter_mut().zip(key.bytes()) {
+        *to = from.cast_signed();
+    }
+    made
+}
+
+fn number(key: &str, data_type: u16, value: u32) -> Info {
+    info(key, data_type, Data { uint32: value })
+}
+
+fn small(key: &str, value: u16) -> Info {
+    info(key, data_type::UINT16, Data { uint16: value })
+}
+
+fn flag(key: &str) -> Info {
+    info(key, data_type::BOOL, Data { flag: true })
+}
+
+fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
+    let mut made = Proc { namespace: [0; _], rank };
+    if namespace.len() >= made.namespace.len() {
+        return Err(format!("the name {namespace} is too long"));
+    }
+    for (to, from) in made.namespace.iter_mut().zip(namespace.bytes()) {
+        *to = from.cast_signed();
+    }
+    Ok(made)
+}
+
+/// Tells the shim. That it is gone ends this process by the other thread; the ranks are ended with it.
+fn tell(message: &FromBridge) {
+    let Some(host) = HOST.get() else { return };
+    // What is too large for a frame ends the launch, and is not kept to ourselves.
+    if let Ok(frame) = encode(message).or_else(|error| encode(&FromBridge::Failed { why: error.to_string() })) {
+        let _ = host.shim.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame);
+    }
+}
+
+/// A rank's number, from the library's own thread.
+///
+/// # Safety
+/// `who` is null or points to a rank.
+unsafe fn rank_of(who: *const Proc) -> Option<u32> {
+    // SAFETY: see above.
+    unsafe { who.as_ref() }.map(|who| who.rank)
+}
+
+unsafe extern "C" fn client_connected(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
+    // SAFETY: the library names a rank.
+    if let Some(rank) = unsafe { rank_of(who) } {
+        tell(&FromBridge::Joined { rank });
+    }
+    abi::OPERATION_SUCCEEDED
+}
+
+unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
+    // SAFETY: the library names a rank.
+    if let Some(rank) = unsafe { rank_of(who) } {
+        tell(&FromBridge::Finalized { rank });
+    }
+    abi::OPERATION_SUCCEEDED
+}
+
+/// Which ranks are to end does not matter: a launch ends as a whole.
+unsafe extern "C" fn abort(
+    who: *const Proc,
+    _: *mut c_void,
+    code: c_int,
+    message: *const c_char,
+    _: *mut Proc,
+    _: usize,
+    _: abi::OpCallback,
+    _: *mut c_void,
+) -> Status {
+    // SAFETY: the library names a rank, and its text ends with a zero byte where there is one.
+    let (rank, message) = unsafe { (rank_of(who), (!message.is_null()).then(|| CStr::from_ptr(message))) };
+    let message = message.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default();
+    if let Some(rank) = rank {
+        tell(&FromBridge::Aborted { rank, code, message });
+    }
+    abi::OPERATION_SUCCEEDED
+}
+
+/// All local ones of some ranks wait in a fence. Fences are numbered and of the whole launch; of fewer ranks the library
+/// serves those on one node by itself.
+unsafe extern "C" fn fence(
+    ranks: *const Proc,
+    count: usize,
+    _: *const Info,
+    _: usize,
+    data: *mut c_char,
+    bytes: usize,
+    done: ModexCallback,
+    cbdata: *mut c_void,
+) -> Status {
+    let Some(host) = HOST.get() else { return abi::ERR_NOT_SUPPORTED };
+    // SAFETY: an array of as many ranks as is said.
+    let ranks = if ranks.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
+    let whole = ranks.iter().any(|who| who.rank == abi::RANK_WILDCARD) || ranks.len() == host.size as usize;
+    if !whole {
+        return abi::ERR_NOT_SUPPORTED;
+    }
+    {
+        let mut waiting = host.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_some() {
+            return abi::ERR_NOT_SUPPORTED;
+        }
+        *waiting = Some(WaitingFence { done, cbdata });
+    }
+    let ours = match data.is_null() {
+        true => Vec::new(),
+        // SAFETY: as many bytes as is said, and ours from here on: made by malloc and freed by us.
+        false => unsafe {
+            let ours = std::slice::from_raw_parts(data.cast::<u8>(), bytes).to_vec();
+            libc::free(data.cast());
+            ours
+        },
+    };
+    tell(&FromBridge::Fence { data: ours });
+    abi::SUCCESS
+}
+
+/// # Safety
+/// `data` is what [`Library::fenced`] gave, and is given back once.
+unsafe extern "C" fn release(data: *mut c_void) {
+    if !data.is_null() {
+        // SAFETY: see above.
+        drop(unsafe { Box::from_raw(data.cast::<Vec<u8>>()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_from_what_the_library_says() {
+        let said = "OpenPMIx 4.2.2, repo rev: gitv4.2.2 (PMIx Standard: 4.1, Stable ABI: 0.0, Provisional ABI: 0.0)";
+        assert_eq!(version(said), Some("4.2.2"));
+        assert_eq!(version("OpenPMIx 5.0.1 (PMIx Standard: 4.2)"), Some("5.0.1"));
+        assert_eq!((version("something"), version("OpenPMIx ")), (None, None));
+        assert_eq!((major("4.2.2"), major("10.0"), major("x")), (4, 10, 0));
+    }
+}

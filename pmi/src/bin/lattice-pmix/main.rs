@@ -1,0 +1,130 @@
+//! `lattice-pmix`: serves PMIx to the ranks of one launch on one node, with the machine's own library.
+//!
+//! The shim starts it as the launch's user, with a socket as descriptor 3, and before the ranks. It ends when the shim
+//! closes that socket: like the shim it outlives agents, and it holds nothing that the shim does not have as well.
+//!
+//! ```text
+//!   ranks ── PMIx (loopback) ──▶ libpmix, its own thread ── callbacks ──▶ Host ── FromBridge ──▶ shim
+//!   shim ── ToBridge ──▶ this thread ── a fence's data ──▶ libpmix
+//! ```
+
+// No core, but a process around a library: it has a socket, an environment and threads.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod abi;
+mod gate;
+mod library;
+
+use lattice_pmi::bridge::{Frames, FromBridge, ToBridge, encode};
+use library::Library;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+/// The descriptor on which the shim gives us its socket.
+const SOCKET_FD: i32 = 3;
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+fn main() -> ExitCode {
+    if let [_, argument] = std::env::args().collect::<Vec<_>>().as_slice()
+        && argument == "--check"
+    {
+        return check();
+    }
+    let Some(socket) = inherited_socket() else {
+        eprintln!("lattice-pmix is started by lattice-shim, with a socket as descriptor 3; --check tells whether it can serve here");
+        return ExitCode::FAILURE;
+    };
+    match serve(socket) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("lattice-pmix: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says by which library it would serve, or why it cannot.
+fn check() -> ExitCode {
+    match Library::load() {
+        Ok(library) => {
+            println!("{}", library.version());
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn inherited_socket() -> Option<UnixStream> {
+    let mut about = std::mem::MaybeUninit::uninit();
+    // SAFETY: a call that looks at a descriptor and fills what it is given, or fails.
+    let looked = unsafe { libc::fstat(SOCKET_FD, about.as_mut_ptr()) };
+    if looked != 0 {
+        return None;
+    }
+    // SAFETY: fstat filled it.
+    let about: libc::stat = unsafe { about.assume_init() };
+    if about.st_mode & libc::S_IFMT != libc::S_IFSOCK {
+        return None;
+    }
+    // SAFETY: it is open, it was given to us, and nobody else here knows it.
+    Some(UnixStream::from(unsafe { OwnedFd::from_raw_fd(SOCKET_FD) }))
+}
+
+/// Until the shim closes the socket.
+fn serve(socket: UnixStream) -> Result<(), String> {
+    let mut directory = None;
+    let served = serve_in(socket, &mut directory);
+    if let Some(directory) = directory {
+        // The shim does the same; it may have been killed.
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    served
+}
+
+fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<(), String> {
+    // The launch is ended by signals to all its processes; its ranks use us until they have ended.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: no handler of ours is behind it.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let mut frames = Frames::<ToBridge>::default();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut library = None;
+    loop {
+        let read = match socket.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(format!("the shim's socket: {error}")),
+        };
+        for message in frames.push(&chunk[..read]).map_err(|e| e.to_string())? {
+            match (message, &library) {
+                (ToBridge::Serve(job), None) => {
+                    let told = socket.try_clone().map_err(|e| e.to_string())?;
+                    *directory = Some(job.directory.clone());
+                    match Library::load().and_then(|library| Ok((library.serve(&job, told)?, library))) {
+                        Ok((env, loaded)) => {
+                            tell(&mut socket, &FromBridge::Ready { library: loaded.version().to_owned(), env })?;
+                            library = Some(loaded);
+                        }
+                        Err(why) => return tell(&mut socket, &FromBridge::Failed { why }),
+                    }
+                }
+                (ToBridge::Fenced { data }, Some(library)) => library.fenced(data),
+                (ToBridge::Serve(_), Some(_)) => return Err("a second launch".to_owned()),
+                (ToBridge::Fenced { .. }, None) => return Err("a fence before the launch".to_owned()),
+            }
+        }
+    }
+}
+
+fn tell(socket: &mut UnixStream, message: &FromBridge) -> Result<(), String> {
+    let frame = encode(message).map_err(|e| e.to_string())?;
+    socket.write_all(&frame).map_err(|e| format!("the shim's socket: {e}"))
+}

@@ -1,0 +1,138 @@
+//! What ranks of PMI-1 say.
+
+use super::{ABORT_CODE, Action, Gathering, Phase, Server, Version, send};
+use crate::wire::{self, Command, Excerpt, Key, KeyRefused, MAPPING_BYTES_MAX, Reply};
+
+impl Server {
+    pub(super) fn line(&mut self, local: u32, line: &[u8], out: &mut Vec<Action>) {
+        if let Phase::Spawning { total, so_far } = self.session(local).phase {
+            return self.spawn_line(local, line, total, so_far, out);
+        }
+        match wire::parse(line) {
+            Ok(command) => self.command(local, command, out),
+            Err(garbage) => self.abort_for(local, ABORT_CODE, &garbage.to_string(), out),
+        }
+    }
+
+    fn command(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
+        if let Command::Abort { code, message } = command {
+            let said = message.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
+            return self.abort_for(local, code, &format!("aborted the launch with code {code}{said}"), out);
+        }
+        match (&self.session(local).phase, command) {
+            (Phase::Fresh, Command::InitAck { rank }) => self.init_ack(local, rank, out),
+            (Phase::Fresh, Command::Init { version, subversion }) => self.init(local, version, subversion, out),
+            (Phase::Fresh, _) => self.abort_for(local, ABORT_CODE, "spoke PMI before it said init", out),
+            (Phase::Left | Phase::Aborting { .. }, _) => {
+                self.abort_for(local, ABORT_CODE, "ended between MPI_Init and MPI_Finalize", out);
+            }
+            (Phase::Joined | Phase::Spawning { .. }, command) => self.joined(local, command, out),
+            (Phase::Fenced(_), _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited in a fence", out),
+            (Phase::Finalized, _) => self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out),
+        }
+    }
+
+    /// How clients begin that come by a port and know their number.
+    fn init_ack(&mut self, local: u32, told: Option<u32>, out: &mut Vec<Action>) {
+        let rank = self.rank(local);
+        if told.is_none_or(|told| u64::from(told) != rank) {
+            return self.abort_for(local, ABORT_CODE, "said initack with the number of another rank: PMI_ID is not to be set", out);
+        }
+        send(local, Reply::InitAck { size: self.job.size, rank }, out);
+    }
+
+    fn init(&mut self, local: u32, version: u32, subversion: u32, out: &mut Vec<Action>) {
+        let spoken = match version {
+            1 => Version::One,
+            2 => Version::Two,
+            _ => {
+                send(local, Reply::Init { version: 1, subversion: 1, rc: -1 }, out);
+                return self.abort_for(local, ABORT_CODE, &format!("speaks PMI version {version}; this server speaks 1 and 2"), out);
+            }
+        };
+        let session = self.session(local);
+        (session.phase, session.version) = (Phase::Joined, spoken);
+        let subversion = if spoken == Version::One { 1 } else { subversion };
+        send(local, Reply::Init { version, subversion, rc: 0 }, out);
+    }
+
+    fn joined(&mut self, local: u32, command: Command<'_>, out: &mut Vec<Action>) {
+        match command {
+            Command::Init { .. } | Command::InitAck { .. } => self.abort_for(local, ABORT_CODE, "said init twice", out),
+            Command::GetMaxes => send(local, Reply::Maxes, out),
+            Command::GetAppnum => send(local, Reply::Appnum(self.job.appnum(local)), out),
+            Command::GetMyKvsname => send(local, Reply::MyKvsname(&self.job.kvsname), out),
+            Command::GetUniverseSize => send(local, Reply::UniverseSize(self.job.size), out),
+            Command::Put { pair, value } => {
+                let result = self.put(pair, value);
+                send(local, Reply::Put(result), out);
+            }
+            Command::Get { pair } => {
+                let reply = match self.get(pair, MAPPING_BYTES_MAX) {
+                    Ok(value) if ends_lines(value) => Reply::NotGot { key: pair.key, why: KeyRefused::NotALine },
+                    Ok(value) => Reply::Got(value),
+                    Err(why) => Reply::NotGot { key: pair.key, why },
+                };
+                send(local, reply, out);
+            }
+            Command::GetByIndex { kvsname, index } => self.get_by_index(local, kvsname, index, out),
+            Command::GetRanksToHosts => {
+                let (hosts, text) = self.hosts();
+                send(local, Reply::RanksToHosts { hosts, text }, out);
+            }
+            Command::Publish { name, port } => {
+                let result = self.publish(name, port);
+                send(local, Reply::Published(result), out);
+            }
+            Command::Unpublish { name } => {
+                let result = self.unpublish(name);
+                send(local, Reply::Unpublished(result), out);
+            }
+            Command::Lookup { name } => send(local, Reply::LookedUp(self.lookup(name)), out),
+            Command::SpawnBegin => self.session(local).phase = Phase::Spawning { total: 1, so_far: 1 },
+            Command::BarrierIn => self.come_to_fence(local, Gathering::Barrier, out),
+            Command::Finalize => {
+                send(local, Reply::FinalizeAck, out);
+                self.finalized(local, out);
+            }
+            Command::Abort { .. } => unreachable!("answered in every phase alike"),
+        }
+    }
+
+    /// Who goes through all pairs asks for one number after the other: what is behind the last one is found at once.
+    fn get_by_index(&mut self, local: u32, kvsname: Option<&[u8]>, index: Option<usize>, out: &mut Vec<Action>) {
+        let known = self.known_key(Key { kvsname, key: b"any" });
+        let (Ok(()), Some(index)) = (known, index) else {
+            return send(local, Reply::NotByIndex(known.err().map_or("no_index", |why| why.message())), out);
+        };
+        let pair = match &self.ranks[local as usize].by_index {
+            Some((next, last)) if *next == index => self.kvs.after(last),
+            _ => self.kvs.nth(index),
+        };
+        let Some((key, value)) = pair else { return send(local, Reply::NotByIndex("no_more_keyvals"), out) };
+        if ends_lines(key) || ends_lines(value) {
+            return send(local, Reply::NotByIndex(KeyRefused::NotALine.message()), out);
+        }
+        let next = index.saturating_add(1);
+        send(local, Reply::ByIndex { next, key, value }, out);
+        let last = key.into();
+        self.session(local).by_index = Some((next, last));
+    }
+
+    /// A spawn command is read to its end and refused; its arguments are nobody's business until then.
+    fn spawn_line(&mut self, local: u32, line: &[u8], total: u32, so_far: u32, out: &mut Vec<Action>) {
+        let said = |name: &[u8]| line.strip_prefix(name).and_then(wire::number);
+        let total = said(b"totspawns=").unwrap_or(total);
+        let so_far = said(b"spawnssofar=").unwrap_or(so_far);
+        let ended = line == b"endcmd";
+        self.session(local).phase = if ended { Phase::Joined } else { Phase::Spawning { total, so_far } };
+        if ended && so_far >= total {
+            send(local, Reply::NoSpawn, out);
+        }
+    }
+}
+
+/// Whether no line can have it in it.
+fn ends_lines(text: &[u8]) -> bool {
+    text.contains(&b'\n')
+}

@@ -1,0 +1,212 @@
+//! What ranks of PMI-2 say (source: `pmi-2.0.txt` of MPICH, and what the clients of MPICH and Slurm read).
+
+use super::{ABORT_CODE, Action, Gathering, Phase, RING_PREFIX, Server, answer};
+use crate::message::{Answer, Code, Message};
+use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, MAPPING_KEY, NameRefused, VALUE_BYTES_MAX, number};
+
+/// Node attributes that one rank may wait for at a time: its threads.
+const WAITS_MAX: usize = 256;
+
+/// Somebody waits for a node attribute.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub key: Vec<u8>,
+    /// The thread that does, where its client has several.
+    pub thread: Option<Vec<u8>>,
+}
+
+/// A command that was not done, and why.
+type Refused = (Code, &'static str);
+
+impl Server {
+    pub(super) fn message(&mut self, local: u32, body: &[u8], out: &mut Vec<Action>) {
+        let message = match Message::parse(body) {
+            Ok(message) => message,
+            Err(garbage) => return self.abort_for(local, ABORT_CODE, &garbage.to_string(), out),
+        };
+        if self.session(local).phase == Phase::Finalized {
+            return self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out);
+        }
+        let fenced = matches!(self.session(local).phase, Phase::Fenced(_));
+        let thread = message.thread();
+        let reply = match &message.name[..] {
+            b"abort" => return self.abort_said(local, &message, out),
+            // Other threads of it may go on asking meanwhile.
+            b"kvs-fence" | b"ring" | b"finalize" if fenced => {
+                let why = format!("said {} while it waited in a fence", Excerpt(&message.name));
+                return self.abort_for(local, ABORT_CODE, &why, out);
+            }
+            b"kvs-fence" => {
+                let gathering = Gathering::Fence { thread: thread.map(<[u8]>::to_vec) };
+                return self.come_to_fence(local, gathering, out);
+            }
+            b"ring" => match self.put_ring(local, &message) {
+                Ok(()) => return self.come_to_fence(local, Gathering::Ring { thread: thread.map(<[u8]>::to_vec) }, out),
+                Err(refused) => Err(refused),
+            },
+            b"finalize" => {
+                answer(local, Answer::done(b"finalize", thread), out);
+                return self.finalized(local, out);
+            }
+            b"info-putnodeattr" => return self.put_attribute(local, &message, out),
+            b"info-getnodeattr" => match self.get_attribute(local, &message) {
+                Ok(None) => return,
+                Ok(Some(found)) => Ok(found),
+                Err(refused) => Err(refused),
+            },
+            _ => self.reply(local, &message),
+        };
+        let reply = reply.unwrap_or_else(|(code, why)| Answer::refused(&message.name, thread, code, why));
+        answer(local, reply, out);
+    }
+
+    /// The answer to what is answered at once.
+    fn reply(&mut self, local: u32, message: &Message<'_>) -> Result<Answer, Refused> {
+        let done = || Answer::done(&message.name, message.thread());
+        let get = |key: &str| message.get(key).unwrap_or_default();
+        match &message.name[..] {
+            b"fullinit" => self.full_init(local, message),
+            b"job-getid" => Ok(done().with("jobid", self.job.kvsname.as_bytes())),
+            b"info-getjobattr" => {
+                let size = self.job.size.to_string();
+                let value = match get("key") {
+                    b"universeSize" => Some(size.as_bytes()),
+                    MAPPING_KEY => self.mapping(VALUE_BYTES_MAX),
+                    _ => None,
+                };
+                Ok(found(done(), value))
+            }
+            b"kvs-put" => {
+                self.put(Key { kvsname: None, key: get("key") }, get("value")).map_err(of_key)?;
+                Ok(done())
+            }
+            b"kvs-get" => {
+                let jobid = message.get("jobid").filter(|jobid| !jobid.is_empty());
+                match self.get(Key { kvsname: jobid, key: get("key") }, VALUE_BYTES_MAX) {
+                    Ok(value) => Ok(found(done(), Some(value))),
+                    Err(KeyRefused::NotFound) => Ok(found(done(), None)),
+                    Err(why) => Err(of_key(why)),
+                }
+            }
+            b"name-publish" => self.publish(get("name"), get("port")).map(|()| done()).map_err(of_name),
+            b"name-unpublish" => self.unpublish(get("name")).map(|()| done()).map_err(of_name),
+            // MPICH's client reads `port`, Slurm's `value`.
+            b"name-lookup" => self.lookup(get("name")).map(|port| done().with("port", port).with("value", port)).map_err(of_name),
+            b"spawn" => Err((Code::Other, "spawn is not supported")),
+            b"job-connect" | b"job-disconnect" => Err((Code::Other, "connections between launches are not supported")),
+            _ => Err((Code::Other, "this server does not know the command")),
+        }
+    }
+
+    fn full_init(&self, local: u32, message: &Message<'_>) -> Result<Answer, Refused> {
+        let rank = self.rank(local);
+        let told = message.get("pmirank").or_else(|| message.get("srcid"));
+        if told.is_some_and(|told| number(told) != Some(rank)) {
+            return Err((Code::InvalidArgument, "PMI_RANK or PMI_ID is that of another rank"));
+        }
+        let answer = Answer::done(b"fullinit", message.thread()).with("pmi-version", b"2").with("pmi-subversion", b"0");
+        let answer = answer.with("rank", rank.to_string().as_bytes()).with("size", self.job.size.to_string().as_bytes());
+        let answer = answer.with("appnum", self.job.appnum(local).to_string().as_bytes());
+        Ok(answer.with("debugged", b"FALSE").with("pmiverbose", b"FALSE"))
+    }
+
+    /// Its client ends after this, with a code that it does not say here; newer ones say it.
+    fn abort_said(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {
+        let text = message.get("msg").or_else(|| message.get("message")).filter(|text| !text.is_empty());
+        let said = text.map(|text| format!(": {}", Excerpt(text))).unwrap_or_default();
+        if let Some(code) = message.get("exitcode").and_then(number) {
+            return self.abort_for(local, code, &format!("aborted the launch with code {code}{said}"), out);
+        }
+        self.session(local).phase = Phase::Aborting { said };
+        out.push(Action::LastWords { local });
+    }
+
+    fn put_attribute(&mut self, local: u32, message: &Message<'_>, out: &mut Vec<Action>) {
+        let key = message.get("key").unwrap_or_default();
+        let value = message.get("value").unwrap_or_default();
+        let checked = match (key.len(), value.len()) {
+            (1..=KEY_BYTES_MAX, ..=VALUE_BYTES_MAX) => self.attributes.put(key, value).map_err(|_| KeyRefused::Full),
+            (1..=KEY_BYTES_MAX, _) => Err(KeyRefused::ValueTooLong),
+            _ => Err(KeyRefused::BadKeyLength),
+        };
+        let thread = message.thread();
+        if let Err((code, why)) = checked.map_err(of_key) {
+            return answer(local, Answer::refused(&message.name, thread, code, why), out);
+        }
+        answer(local, Answer::done(&message.name, thread), out);
+        for (local, session) in (0u32..).zip(&mut self.ranks) {
+            for wait in session.waits.extract_if(.., |wait| wait.key == key) {
+                answer(local, found(Answer::done(b"info-getnodeattr", wait.thread.as_deref()), Some(value)), out);
+            }
+        }
+    }
+
+    /// `None`: it is answered when the attribute is put.
+    fn get_attribute(&mut self, local: u32, message: &Message<'_>) -> Result<Option<Answer>, Refused> {
+        let key = message.get("key").unwrap_or_default();
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return Err(of_key(KeyRefused::BadKeyLength));
+        }
+        let value = self.attributes.get(key);
+        if value.is_some() || !message.is_true("wait") {
+            return Ok(Some(found(Answer::done(&message.name, message.thread()), value)));
+        }
+        let wait = Wait { key: key.to_vec(), thread: message.thread().map(<[u8]>::to_vec) };
+        let waits = &mut self.session(local).waits;
+        if waits.len() >= WAITS_MAX {
+            return Err((Code::NoMemory, "too many threads wait for node attributes"));
+        }
+        waits.push(wait);
+        Ok(None)
+    }
+
+    /// Clients send one value for both neighbours.
+    fn put_ring(&mut self, local: u32, message: &Message<'_>) -> Result<(), Refused> {
+        let value = message.get("ring-left").unwrap_or_default();
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(of_key(KeyRefused::ValueTooLong));
+        }
+        let key = ring_key(u64::from(self.fences) + 1, self.rank(local));
+        self.put_known(&key, value).map_err(of_key)
+    }
+
+    /// The neighbours' values at the fence that has just ended; an error is the neighbour that came to another kind of fence.
+    pub(super) fn ring_answer(&self, local: u32, thread: Option<&[u8]>) -> Result<Answer, u64> {
+        let (rank, size) = (self.rank(local), u64::from(self.job.size));
+        let value = |rank: u64| self.kvs.get(&ring_key(u64::from(self.fences), rank)).ok_or(rank);
+        let (left, right) = (value((rank + size - 1) % size)?, value((rank + 1) % size)?);
+        let answer = Answer::done(b"ring", thread).with("ring-count", rank.to_string().as_bytes());
+        Ok(answer.with("ring-left", left).with("ring-right", right))
+    }
+}
+
+fn ring_key(fence: u64, rank: u64) -> Vec<u8> {
+    [RING_PREFIX, format!("{fence} {rank}").as_bytes()].concat()
+}
+
+fn found(answer: Answer, value: Option<&[u8]>) -> Answer {
+    match value {
+        Some(value) => answer.with("found", b"TRUE").with("value", value),
+        None => answer.with("found", b"FALSE"),
+    }
+}
+
+fn of_key(why: KeyRefused) -> Refused {
+    let code = match why {
+        KeyRefused::NotFound | KeyRefused::Reserved => Code::InvalidKey,
+        KeyRefused::UnknownKvsname => Code::InvalidArgument,
+        KeyRefused::BadKeyLength => Code::InvalidKeyLength,
+        KeyRefused::ValueTooLong => Code::InvalidValueLength,
+        KeyRefused::Full | KeyRefused::NotALine => Code::NoMemory,
+    };
+    (code, why.message())
+}
+
+fn of_name(why: NameRefused) -> Refused {
+    let code = match why {
+        NameRefused::SeveralNodes | NameRefused::Published | NameRefused::NotPublished => Code::Other,
+        NameRefused::BadLength => Code::InvalidArgument,
+        NameRefused::Full => Code::NoMemory,
+    };
+    (code, why.message())
+}

@@ -1,0 +1,164 @@
+//! Work on nodes that are not heard: when it may be begun elsewhere.
+//!
+//! ```text
+//!                     ┌─ Fence: silent for lease + margin ──▶ stop     ─┐
+//!   Down, holds work ─┤                                      continue: stays ├─▶ ended as lost, back to the queue by its policy
+//!                     └─ ConfirmDead: somebody vouches for it ──▶ all  ─┘    its holding is fenced until the node says Released
+//! ```
+//!
+//! A node that would be Down, were it not heard by others, is fenced as one that is: leases need no witness.
+//!
+//! Work of `--on-isolation=stop` is claimed anew when everything of its earlier attempts is released or fenced, so it never runs twice.
+//! A node that comes back with a fenced holding gets new work when it has said that nothing of it is left.
+
+use super::claims::CONFLICTS_MAX;
+use super::{Ledger, Outcome, Step, Subject};
+use crate::clocks::NodeUse;
+use crate::wire::{Conflict, Refusal};
+use lattice_model::lifecycle::Event;
+use lattice_model::run_lease::over_after_ms;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, OnIsolation};
+
+/// Bytes of the reason that an operator gives.
+const REASON_BYTES_MAX: usize = 256;
+
+impl Ledger {
+    /// How long run leases of claims are, in milliseconds; 0: nobody said it yet.
+    pub fn run_lease_ms(&self) -> u64 {
+        self.run_lease_ms
+    }
+
+    pub(super) fn set_run_lease(&mut self, step: &mut Step, ms: u64) -> Result<Outcome, Refusal> {
+        if ms == 0 {
+            return Err(Refusal::Malformed { why: "a run lease lasts at least a millisecond".to_owned() });
+        }
+        if ms != self.run_lease_ms {
+            let detail = format!("{} ms -> {ms} ms; claims that stand keep theirs", self.run_lease_ms);
+            self.run_lease_ms = ms;
+            self.record(step, "quorum", AuditAction::RunLeaseSet, Subject::default(), detail);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The run lease of a claim for this, where it wants one.
+    pub(super) fn run_lease_of(&self, spec: &AllocationSpec) -> Result<Option<u64>, Refusal> {
+        match spec.on_isolation {
+            OnIsolation::Continue => Ok(None),
+            OnIsolation::Stop if self.run_lease_ms == 0 => {
+                Err(Refusal::Unavailable { why: "the leader has not said yet how long run leases are".to_owned() })
+            }
+            OnIsolation::Stop => Ok(Some(self.run_lease_ms)),
+        }
+    }
+
+    /// Refuses a claim for work that must not run twice while an earlier attempt of it may run.
+    pub(super) fn not_while_it_may_run(&self, allocation: &Allocation) -> Result<(), Refusal> {
+        if allocation.spec.on_isolation != OnIsolation::Stop || allocation.epoch.0 == 0 {
+            return Ok(());
+        }
+        let of_it = self.holdings.iter().flat_map(|(node, held)| held.iter().map(move |h| (node, h)));
+        let of_it = of_it.filter(|(_, h)| h.allocation == allocation.id && !h.fenced);
+        let conflicts: Vec<Conflict> = of_it
+            .take(CONFLICTS_MAX)
+            .map(|(node, h)| Conflict {
+                node: node.clone(),
+                holder: Some(h.allocation),
+                why: format!("its attempt under epoch {} may still run there: that node has not said that nothing of it is left", h.epoch),
+            })
+            .collect();
+        if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
+    }
+
+    /// After how long without a heartbeat of the node something of it is known to have ended, in milliseconds.
+    pub fn fenced_after_ms(&self, node: &NodeId) -> Option<u64> {
+        self.holdings(node).iter().filter(|h| !h.fenced).filter_map(|h| h.run_lease_ms).map(over_after_ms).min()
+    }
+
+    /// For how long its silence is borne. What was begun there before the node was given to another vCluster borrows it.
+    pub fn use_of(&self, node: &Node) -> NodeUse {
+        let held = self.holdings(&node.id).iter().filter(|h| self.is_live(h.allocation, h.epoch));
+        let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &a.spec).collect();
+        if work.iter().any(|spec| spec.sensitive) {
+            NodeUse::Sensitive
+        } else if work.iter().any(|spec| self.foreign(node, &spec.vcluster).is_some()) {
+            NodeUse::Borrowed
+        } else {
+            NodeUse::Own
+        }
+    }
+
+    /// What runs on the node, as far as is known, or may still run there under no lease.
+    pub fn unfenced(&self, node: &NodeId) -> impl Iterator<Item = AllocationId> {
+        self.holdings(node).iter().filter(|h| !h.fenced).map(|h| h.allocation)
+    }
+
+    /// The leader has not heard the node for so long. A node that registered since is none of this: its state is another.
+    pub(super) fn fence(&mut self, step: &mut Step, node: &NodeId, incarnation: Incarnation, silent_ms: u64) -> Result<Outcome, Refusal> {
+        let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
+        let is_silent = match known.state {
+            NodeState::Down => true,
+            NodeState::Degraded => !known.is_unwell(),
+            NodeState::Ready | NodeState::Draining | NodeState::Drained | NodeState::Booting | NodeState::Failed => false,
+        };
+        if !is_silent || known.incarnation != incarnation {
+            return Ok(Outcome::Done);
+        }
+        let why = format!("not heard for {} s, and its run lease lapsed", silent_ms / 1000);
+        self.fence_those(step, node, "quorum", &why, |lease| lease.is_some_and(|ms| over_after_ms(ms) <= silent_ms));
+        Ok(Outcome::Done)
+    }
+
+    /// Somebody vouches that nothing runs there any more.
+    pub(super) fn confirm_dead(&mut self, step: &mut Step, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+        if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
+            let why = format!("the reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
+            return Err(Refusal::Malformed { why });
+        }
+        let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
+        match known.state {
+            NodeState::Ready | NodeState::Draining | NodeState::Drained => {
+                return Err(Refusal::NodeHeard { node: node.clone(), state: known.state });
+            }
+            // One that is heard, and says that it is not well.
+            NodeState::Degraded if known.is_unwell() => {
+                return Err(Refusal::NodeHeard { node: node.clone(), state: known.state });
+            }
+            NodeState::Down if self.holdings(node).iter().all(|h| h.fenced) => return Ok(Outcome::Done),
+            NodeState::Degraded | NodeState::Down | NodeState::Booting | NodeState::Failed => {}
+        }
+        let about = Subject { allocation: None, node: Some(node) };
+        let detail = format!("{reason}; {} of its allocations are taken from it", self.unfenced(node).count());
+        self.record(step, by, AuditAction::NodeConfirmedDead, about, detail);
+        let why = format!("confirmed dead by {by}: {reason}");
+        self.happens(step, node, Event::ConfirmedDead, by, &why)?;
+        // It may have been Down already, for another reason.
+        if let Some(known) = self.node_mut(step, node) {
+            known.state_reason.clone_from(&why);
+        }
+        self.fence_those(step, node, by, &why, |_| true);
+        self.placing_may_go_on(step);
+        Ok(Outcome::Done)
+    }
+
+    /// Takes from the node what is under such leases.
+    fn fence_those(&mut self, step: &mut Step, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
+        let mut taken = Vec::new();
+        for held in self.holdings.get_mut(node).into_iter().flatten().filter(|h| !h.fenced && over(h.run_lease_ms)) {
+            held.fenced = true;
+            taken.push((held.allocation, held.epoch));
+        }
+        for (id, epoch) in taken {
+            let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
+            if self.is_live(id, epoch) && self.awaits(node) {
+                // The state is that of a backup: it may have done all that it was to do since.
+                self.end_for_good(step, id, reason, actor);
+            } else if self.is_live(id, epoch) {
+                self.end(step, id, reason, actor);
+            } else if self.allocations.get(&id).is_some_and(|a| !a.state.is_terminal()) {
+                // What keeps it from being claimed is less now: schedulers look again.
+                step.changed.allocations.insert(id);
+            }
+        }
+        self.show_leaving(step, node);
+    }
+}

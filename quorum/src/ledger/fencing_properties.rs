@@ -1,0 +1,377 @@
+//! Random histories of heartbeats, acknowledgements, leaders and restarts, with the real ledger, the leader's real clocks and the
+//! agents' real reckoning: work that stops never runs twice, and work that continues is not begun elsewhere without evidence.
+//!
+//! What is played here: the network (which loses and delays), agents, shims. Time is what a move says.
+
+use super::fencing_scenarios::fencing;
+use super::scenarios::{SIZE, id, node, spec, user};
+use super::{Action, Command, LEVEL_KNOWN, Ledger, Outcome, SCHEDULER_LEASE};
+use crate::clocks::{Clocks, Limits, NodeUse, Patience};
+use lattice_model::claim::ClaimShare;
+use lattice_model::run_lease::Heartbeats;
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, Claim, DesiredList, Epoch, Node, NodeReport, OnIsolation, ReportItem, RequeuePolicy,
+    Revision, Timestamp,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const NODES: u8 = 4;
+const LEASE_MS: u64 = 3000;
+const PATIENCE: Patience = Patience { degraded_after: Duration::from_millis(1000), down_after: Duration::from_millis(1000) };
+const LIMITS: Limits = Limits { own: PATIENCE, sensitive: PATIENCE, borrowed: PATIENCE, cut_off_after: Duration::from_millis(2500) };
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Wait {
+        ms: u64,
+    },
+    Beat {
+        node: u8,
+    },
+    /// What is on the way to the leader arrives, or is lost.
+    Up {
+        node: u8,
+        lost: bool,
+    },
+    /// What is on the way to the agent arrives, or its session breaks.
+    Down {
+        node: u8,
+        lost: bool,
+    },
+    /// The leader reads its clocks, acknowledges what it heard, and proposes.
+    Tick,
+    /// What it proposed is committed.
+    Commit,
+    NewLeader,
+    /// Somebody says that the node is heard.
+    Witness {
+        node: u8,
+    },
+    /// The agent opens a session, if it has none.
+    Register {
+        node: u8,
+    },
+    /// It is killed and starts again, with what its shims hold.
+    Restart {
+        node: u8,
+    },
+    /// The scheduler claims for what waits.
+    Claim {
+        node: u8,
+    },
+    /// What everybody does most of the time: a second of ordinary life, but for these nodes.
+    Live {
+        cut: u8,
+    },
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let n = 0..NODES;
+    prop_oneof![
+        4 => prop_oneof![0..300u64, 0..5000u64].prop_map(|ms| Move::Wait { ms }),
+        2 => n.clone().prop_map(|node| Move::Beat { node }),
+        3 => (n.clone(), prop::bool::weighted(0.2)).prop_map(|(node, lost)| Move::Up { node, lost }),
+        4 => (n.clone(), prop::bool::weighted(0.1)).prop_map(|(node, lost)| Move::Down { node, lost }),
+        3 => Just(Move::Tick),
+        3 => Just(Move::Commit),
+        1 => Just(Move::NewLeader),
+        2 => n.clone().prop_map(|node| Move::Witness { node }),
+        2 => n.clone().prop_map(|node| Move::Register { node }),
+        1 => n.clone().prop_map(|node| Move::Restart { node }),
+        2 => n.prop_map(|node| Move::Claim { node }),
+        6 => any::<u8>().prop_map(|cut| Move::Live { cut }),
+    ]
+}
+
+enum ToAgent {
+    List(DesiredList),
+    Ack(u64),
+}
+
+/// A shim and its work.
+struct Shim {
+    leased: bool,
+    /// Until when its lease is; `None` before it was granted.
+    until: Option<u64>,
+    killed: bool,
+}
+
+impl Shim {
+    fn runs(&self, now: u64) -> bool {
+        !self.killed && (!self.leased || self.until.is_some_and(|until| until > now))
+    }
+
+    fn extend(&mut self, until: u64, now: u64) {
+        if self.until.is_none_or(|before| before > now) {
+            self.until = self.until.max(Some(until));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Agent {
+    session: bool,
+    /// How many there were.
+    sessions: u64,
+    new_life: bool,
+    incarnation: u64,
+    seq: u64,
+    beats: Heartbeats,
+    shortest: Option<u64>,
+    seen: Revision,
+    up: VecDeque<u64>,
+    down: VecDeque<ToAgent>,
+    shims: BTreeMap<(AllocationId, Epoch), Shim>,
+}
+
+struct World {
+    ledger: Ledger,
+    index: u64,
+    now: u64,
+    token: u64,
+    clocks: Clocks,
+    since: u64,
+    agents: Vec<Agent>,
+    /// Heard by the leader, not acknowledged yet: of whom, in which session, and which.
+    heard: Vec<(u8, u64, u64)>,
+    proposed: Vec<Action>,
+}
+
+impl World {
+    fn new() -> Self {
+        let agents = (0..NODES).map(|_| Agent { new_life: true, ..Agent::default() }).collect();
+        let ledger = Ledger::default();
+        let (clocks, heard, proposed) = (Clocks::new(LIMITS), vec![], vec![]);
+        let mut w = Self { ledger, index: 0, now: 1, token: 0, clocks, since: 0, agents, heard, proposed };
+        w.apply(Action::RaiseLevel { level: LEVEL_KNOWN });
+        w.apply(Action::SetRunLease { ms: LEASE_MS });
+        (0..NODES).for_each(|n| w.register(n));
+        let lease = w.apply(Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None });
+        let Some(Outcome::Leased { token }) = lease else { panic!("nobody holds it") };
+        w.token = token;
+        for (number, on_isolation) in [(1, OnIsolation::Stop), (2, OnIsolation::Continue)] {
+            let spec = AllocationSpec { on_isolation, ..spec(1, RequeuePolicy::Always, 100) };
+            w.apply(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+        }
+        w
+    }
+
+    fn apply(&mut self, action: Action) -> Option<Outcome> {
+        self.index += 1;
+        let applied = self.ledger.apply(Revision(self.index), &Command { at: Timestamp(self.now), action });
+        for changed in &applied.changed.desired {
+            let n = (0..NODES).find(|n| node(*n) == *changed).unwrap();
+            let list = self.ledger.desired(changed);
+            let agent = &mut self.agents[usize::from(n)];
+            if agent.session {
+                agent.down.push_back(ToAgent::List(list));
+            }
+        }
+        applied.result.ok()
+    }
+
+    fn register(&mut self, n: u8) {
+        let agent = &self.agents[usize::from(n)];
+        if agent.session {
+            return;
+        }
+        let registered = self.apply(Action::Register(fencing(n, 1, agent.incarnation, agent.new_life)));
+        let Some(Outcome::Registered { incarnation, .. }) = registered else { panic!("it may register") };
+        let list = self.ledger.desired(&node(n));
+        let agent = &mut self.agents[usize::from(n)];
+        (agent.session, agent.new_life, agent.incarnation, agent.seq) = (true, false, incarnation.0, 0);
+        agent.sessions += 1;
+        agent.beats.begin();
+        agent.up.clear();
+        agent.down = VecDeque::from([ToAgent::List(list)]);
+    }
+
+    fn beat(&mut self, n: u8) {
+        let agent = &mut self.agents[usize::from(n)];
+        if agent.session {
+            agent.seq += 1;
+            agent.beats.sent(agent.seq, self.now);
+            agent.up.push_back(agent.seq);
+        }
+    }
+
+    fn up(&mut self, n: u8, lost: bool) {
+        let agent = &mut self.agents[usize::from(n)];
+        let Some(seq) = agent.up.pop_front() else { return };
+        if !lost {
+            let incarnation = lattice_model::Incarnation(agent.incarnation);
+            self.clocks.heard(node(n), incarnation, Duration::from_millis(self.now - self.since));
+            self.heard.push((n, agent.sessions, seq));
+        }
+    }
+
+    fn down(&mut self, n: u8, lost: bool) {
+        let now = self.now;
+        let agent = &mut self.agents[usize::from(n)];
+        let Some(message) = agent.down.pop_front() else { return };
+        if lost {
+            agent.session = false;
+            return;
+        }
+        match message {
+            ToAgent::Ack(seq) => {
+                if agent.beats.acknowledged(seq, now, agent.shortest).is_err() {
+                    agent.session = false;
+                }
+            }
+            ToAgent::List(list) if list.revision > agent.seen => {
+                agent.seen = list.revision;
+                agent.shortest = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
+                for share in &list.shares {
+                    let fresh = || Shim { leased: share.run_lease_ms.is_some(), until: None, killed: false };
+                    agent.shims.entry((share.allocation, share.epoch)).or_insert_with(fresh);
+                }
+                for ((allocation, epoch), shim) in &mut agent.shims {
+                    let wanted = list.shares.iter().any(|s| (s.allocation, s.epoch) == (*allocation, *epoch));
+                    shim.killed |= !wanted;
+                }
+            }
+            ToAgent::List(_) => {}
+        }
+        if let Some(sent) = agent.beats.newest_acknowledged() {
+            agent.shims.values_mut().filter(|s| s.leased).for_each(|shim| shim.extend(sent + LEASE_MS, now));
+        }
+        self.release(n);
+    }
+
+    /// What is gone is reported, where there is a session.
+    fn release(&mut self, n: u8) {
+        if !self.agents[usize::from(n)].session {
+            return;
+        }
+        let gone: Vec<_> = self.agents[usize::from(n)].shims.iter().filter(|(_, s)| s.killed).map(|(key, _)| *key).collect();
+        for (allocation, epoch) in gone {
+            self.agents[usize::from(n)].shims.remove(&(allocation, epoch));
+            let known = self.ledger.node(&node(n)).unwrap();
+            let (incarnation, seq) = (known.incarnation, known.report_seq + 1);
+            self.apply(Action::Report(NodeReport { node: node(n), incarnation, seq, item: ReportItem::Released { allocation, epoch } }));
+        }
+    }
+
+    fn tick(&mut self) {
+        for (n, session, seq) in std::mem::take(&mut self.heard) {
+            let agent = &mut self.agents[usize::from(n)];
+            if agent.session && agent.sessions == session {
+                agent.down.push_back(ToAgent::Ack(seq));
+            }
+        }
+        let now = Duration::from_millis(self.now - self.since);
+        let standings = self.clocks.standings(now, self.ledger.nodes().map(|n| -> &Node { n }), |_| NodeUse::Own);
+        if !standings.is_empty() {
+            self.proposed.push(Action::NodeStates(standings));
+        }
+        self.proposed.extend(self.clocks.fences(now, &self.ledger));
+    }
+
+    fn commit(&mut self) {
+        for action in std::mem::take(&mut self.proposed) {
+            self.apply(action);
+        }
+    }
+
+    fn claim(&mut self, n: u8) {
+        for number in [1, 2] {
+            let allocation = self.ledger.allocation(id(number)).unwrap();
+            if allocation.state != AllocationState::Pending {
+                continue;
+            }
+            let hold_revision = self.ledger.node(&node(n)).unwrap().hold_revision;
+            let shares = vec![ClaimShare { node: node(n), resources: SIZE, hold_revision }];
+            let requeue_count = allocation.requeue_count;
+            self.apply(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }));
+        }
+    }
+
+    fn act(&mut self, a_move: Move) {
+        match a_move {
+            Move::Wait { ms } => self.now += ms,
+            Move::Beat { node } => self.beat(node),
+            Move::Up { node, lost } => self.up(node, lost),
+            Move::Down { node, lost } => self.down(node, lost),
+            Move::Tick => self.tick(),
+            Move::Commit => self.commit(),
+            Move::NewLeader => {
+                // What the one before proposed may be committed still; what it heard it acknowledges no more.
+                (self.clocks, self.since) = (Clocks::new(LIMITS), self.now);
+                self.heard.clear();
+            }
+            Move::Witness { node: n } => {
+                let now = Duration::from_millis(self.now - self.since);
+                self.clocks.witnessed(&node(n), node((n + 1) % NODES), now);
+            }
+            Move::Register { node } => self.register(node),
+            Move::Restart { node } => {
+                let agent = &mut self.agents[usize::from(node)];
+                (agent.session, agent.new_life, agent.beats) = (false, true, Heartbeats::default());
+                agent.down.clear();
+            }
+            Move::Claim { node } => self.claim(node),
+            Move::Live { cut } => {
+                self.now += 200;
+                for n in (0..NODES).filter(|n| cut & (1 << n) == 0) {
+                    self.register(n);
+                    self.beat(n);
+                    while !self.agents[usize::from(n)].up.is_empty() {
+                        self.up(n, false);
+                    }
+                }
+                self.tick();
+                self.commit();
+                for n in (0..NODES).filter(|n| cut & (1 << n) == 0) {
+                    while !self.agents[usize::from(n)].down.is_empty() {
+                        self.down(n, false);
+                    }
+                    self.claim(n);
+                }
+            }
+        }
+    }
+
+    /// How many attempts of an allocation run now.
+    fn running(&self, of: AllocationId) -> usize {
+        let shims = self.agents.iter().flat_map(|agent| &agent.shims);
+        shims.filter(|((allocation, _), shim)| *allocation == of && shim.runs(self.now)).count()
+    }
+}
+
+/// How often the one that stops was requeued; for the test of the test.
+fn play(moves: &[Move]) -> u32 {
+    let mut w = World::new();
+    for (at, a_move) in moves.iter().enumerate() {
+        let before = w.ledger.allocation(id(1)).unwrap().requeue_count;
+        w.act(*a_move);
+        let now = w.ledger.allocation(id(1)).unwrap();
+        assert!(w.running(id(1)) <= 1, "move {at}, {a_move:?}: it runs twice");
+        if now.requeue_count > before {
+            assert_eq!(w.running(id(1)), 0, "move {at}, {a_move:?}: it was requeued while its lease lasted");
+        }
+        let goes_on = w.ledger.allocation(id(2)).unwrap();
+        assert_eq!(goes_on.requeue_count, 0, "move {at}, {a_move:?}: nobody said that it is gone: {goes_on:?}");
+    }
+    w.ledger.allocation(id(1)).unwrap().requeue_count
+}
+
+/// The histories are not idle ones: a node that is cut off for long enough loses such work, which then runs elsewhere.
+#[test]
+fn a_node_that_is_cut_off_loses_what_stops() {
+    let settled = std::iter::repeat_n(Move::Live { cut: 0 }, 3);
+    let cut = std::iter::repeat_n(Move::Live { cut: 0b0001 }, 30);
+    let moves: Vec<Move> = settled.chain(cut).chain([Move::Live { cut: 0 }; 10]).collect();
+    assert_eq!(play(&moves), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_stops_never_runs_twice_and_what_continues_stays(moves in prop::collection::vec(a_move(), 0..120)) {
+        play(&moves);
+    }
+}

@@ -1,0 +1,264 @@
+//! Drains, nodes that are disabled or booted, and holds that end by themselves.
+
+use super::scenarios::{Story, id, node, registration};
+use super::{Action, NodeStanding, Outcome};
+use crate::wire::Refusal;
+use lattice_model::{
+    AllocationState, AuditAction, EndReason, Epoch, HoldKind, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
+};
+
+fn set(number: u8, kind: HoldKind, reason: &str) -> Action {
+    Action::SetHold { node: node(number), kind, by: "root".into(), reason: reason.into(), until: None, deadline: None }
+}
+
+fn until(number: u8, kind: HoldKind, until: When) -> Action {
+    Action::SetHold { node: node(number), kind, by: "root".into(), reason: "fan".into(), until: Some(until), deadline: None }
+}
+
+fn lift(number: u8, kind: HoldKind) -> Action {
+    Action::LiftHold { node: node(number), kind, by: "root".into(), until: None }
+}
+
+fn released(number: u128, epoch: Epoch) -> ReportItem {
+    ReportItem::Released { allocation: id(number), epoch }
+}
+
+impl Story {
+    fn node(&self, number: u8) -> &Node {
+        self.ledger.node(&node(number)).unwrap()
+    }
+
+    fn stands(&self, number: u8) -> NodeState {
+        self.node(number).state
+    }
+
+    /// The leader's clock says it.
+    fn clock(&mut self, number: u8, state: NodeState) {
+        let incarnation = self.node(number).incarnation;
+        self.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
+    }
+
+    fn runs(&mut self, number: u128, on: u8, requeue: RequeuePolicy) -> Epoch {
+        self.submit(number, 1, requeue, 3);
+        let epoch = self.claimed(number, &[on]);
+        self.report(on, ReportItem::Prepared { allocation: id(number), epoch });
+        epoch
+    }
+
+    fn refused_by_state(&mut self, action: Action) -> Refusal {
+        match self.act(action) {
+            Err(refusal @ Refusal::NodeState { .. }) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
+    let mut s = Story::new(2);
+    let epoch = s.runs(1, 1, RequeuePolicy::Never);
+    s.done(set(1, HoldKind::Drain, "disk"));
+    assert_eq!((s.stands(1), s.ledger.desired(&node(1)).shares.len()), (NodeState::Draining, 1), "what runs goes on");
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    assert!(matches!(s.claim(2, &[1]), Err(Refusal::Conflict { .. })));
+    let refused = s.refused_by_state(lift(1, HoldKind::Drain));
+    assert_eq!(refused.to_string(), "node n1: undraining is not for a node that is Draining: it is for one that is Drained");
+    assert!(refused.remedy().unwrap().contains("--wait"));
+    // Silence, the way back and another registration leave it as it is.
+    s.clock(1, NodeState::Degraded);
+    s.clock(1, NodeState::Down);
+    assert_eq!(s.stands(1), NodeState::Down);
+    s.clock(1, NodeState::Ready);
+    assert_eq!(s.stands(1), NodeState::Draining);
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.stands(1), NodeState::Draining, "something of it is left");
+    s.report(1, released(1, epoch));
+    assert_eq!(s.stands(1), NodeState::Drained);
+    s.clock(1, NodeState::Degraded);
+    s.done(Action::Register(registration(1, 2, 1, true)));
+    assert_eq!(s.stands(1), NodeState::Drained, "under another boot");
+    s.done(lift(1, HoldKind::Drain));
+    s.done(lift(1, HoldKind::Drain));
+    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Ready, 0));
+    assert!(s.claim(2, &[1]).is_ok());
+}
+
+#[test]
+fn an_empty_node_is_drained_at_once_and_every_change_is_on_record() {
+    let mut s = Story::new(1);
+    let records = s.acted(set(0, HoldKind::Drain, "disk"));
+    let details: Vec<_> = records.iter().map(|r| (r.actor.as_str(), r.detail.as_str())).collect();
+    assert_eq!(details, [("root", "drain: disk"), ("root", "Ready -> Drained")]);
+    assert_eq!(s.acted(set(0, HoldKind::Drain, "disk")), [], "said again");
+    let records = s.acted(set(0, HoldKind::Drain, "and memory"));
+    assert_eq!(records.len(), 1);
+    assert_eq!(s.node(0).hold(HoldKind::Drain).unwrap().reason, "disk; and memory");
+}
+
+#[test]
+fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node() {
+    let mut s = Story::new(3);
+    s.runs(1, 1, RequeuePolicy::OnNodeFailure);
+    s.runs(2, 2, RequeuePolicy::Never);
+    let deadline = Timestamp(s.now().0 + 5000);
+    for number in [1, 2] {
+        let (when, reason) = (Some(When::At(deadline)), "disk".to_owned());
+        s.done(Action::SetHold { node: node(number), kind: HoldKind::Drain, by: "root".into(), reason, until: None, deadline: when });
+    }
+    assert_eq!(s.ledger.nodes_due(Timestamp(deadline.0 - 1), u64::MAX), []);
+    s.clock(2, NodeState::Degraded);
+    let due = s.ledger.nodes_due(deadline, u64::MAX);
+    assert_eq!(due, [Action::EndDrained { node: node(1), deadline }]);
+    // Said before it is past, or of another deadline: nothing.
+    s.done(Action::EndDrained { node: node(1), deadline: Timestamp(1) });
+    let stands = |s: &Story, number| s.ledger.allocation(id(number)).unwrap().state;
+    assert_eq!(stands(&s, 1), AllocationState::Running);
+    s.done(due[0].clone());
+    let requeued = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((requeued.state, requeued.requeue_count), (AllocationState::Pending, 1));
+    assert_eq!(requeued.reason, Some(EndReason::DrainDeadline { node: node(1) }));
+    assert_eq!((s.stands(1), stands(&s, 2)), (NodeState::Draining, AllocationState::Running));
+    assert_eq!(s.ledger.nodes_due(deadline, u64::MAX), [], "once");
+    // Heard again, and still past it.
+    s.clock(2, NodeState::Ready);
+    let due = s.ledger.nodes_due(deadline, u64::MAX);
+    s.done(due[0].clone());
+    assert_eq!(stands(&s, 2), AllocationState::Failed);
+}
+
+#[test]
+fn a_disabled_node_is_down_its_work_goes_elsewhere_and_enabling_waits_for_its_agent() {
+    let mut s = Story::new(2);
+    let epoch = s.runs(1, 1, RequeuePolicy::OnNodeFailure);
+    s.runs(2, 0, RequeuePolicy::Never);
+    s.done(set(1, HoldKind::Disable, "smoke"));
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "disabled by root: smoke"));
+    let lost = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((lost.state, lost.requeue_count), (AllocationState::Pending, 1));
+    assert_eq!(s.ledger.desired(&node(1)).shares.len(), 0, "its agent is to stop it");
+    assert_eq!(s.node(1).leaving.len(), 1, "and has not said that it did");
+    // However it is heard of.
+    s.clock(1, NodeState::Ready);
+    s.done(Action::Register(registration(1, 1, 1, false)));
+    assert_eq!(s.stands(1), NodeState::Down);
+    s.report(1, released(1, epoch));
+    s.done(lift(1, HoldKind::Disable));
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
+    s.clock(1, NodeState::Ready);
+    assert_eq!(s.stands(1), NodeState::Ready);
+    assert!(s.claim(1, &[1]).is_ok());
+    assert_eq!(s.ledger.allocation(id(2)).unwrap().state, AllocationState::Running);
+}
+
+#[test]
+fn a_node_whose_hardware_failed_is_down_until_it_is_repaired_and_its_work_waits_for_evidence() {
+    let mut s = Story::new(2);
+    let epoch = s.runs(1, 1, RequeuePolicy::OnNodeFailure);
+    let records = s.acted(set(1, HoldKind::Failure, "PSU 2"));
+    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
+    assert_eq!(told, [(AuditAction::HoldSet, "root"), (AuditAction::NodeStateChanged, "root")]);
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "its hardware failed, says root: PSU 2"));
+    // It may run there as before: only who vouches that it does not, or the node itself, has it begun elsewhere.
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Running);
+    // However it is heard of, and under another boot id as well.
+    s.clock(1, NodeState::Ready);
+    s.done(Action::Register(registration(1, 1, 1, false)));
+    assert_eq!(s.stands(1), NodeState::Down);
+    let boot = Action::BootNode { node: node(1), by: "root".into(), reason: "x".into() };
+    assert!(s.refused_by_state(boot).remedy().unwrap().contains("lattice node repaired"));
+    s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "its power is off".into() });
+    let lost = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((lost.state, lost.requeue_count), (AllocationState::Pending, 1));
+    s.done(Action::Register(registration(1, 2, 1, true)));
+    assert_eq!(s.stands(1), NodeState::Down);
+    assert!(s.claim(1, &[1]).is_err());
+    // Each of two such holds keeps it there.
+    s.done(set(1, HoldKind::Disable, "until the part is there"));
+    s.done(lift(1, HoldKind::Failure));
+    assert!(s.node(1).state_reason.starts_with("disable by root"), "{:?}", s.node(1));
+    s.clock(1, NodeState::Ready);
+    assert_eq!(s.stands(1), NodeState::Down);
+    s.done(lift(1, HoldKind::Disable));
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
+    s.clock(1, NodeState::Ready);
+    assert_eq!(s.stands(1), NodeState::Ready);
+    assert!(s.claim(1, &[1]).is_ok_and(|again| again != Outcome::Claimed { epoch }));
+}
+
+#[test]
+fn a_boot_is_over_with_another_boot_id_or_with_its_time() {
+    let boot = |number| Action::BootNode { node: node(number), by: "root".into(), reason: "kernel".into() };
+    let mut s = Story::new(3);
+    assert!(s.refused_by_state(boot(1)).remedy().unwrap().contains("drain"));
+    s.done(set(1, HoldKind::Drain, "kernel"));
+    s.done(boot(1));
+    let began = s.now();
+    s.done(boot(1));
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Booting, "booted by root: kernel"));
+    // Its agent of before is heard until it ends.
+    s.clock(1, NodeState::Ready);
+    s.done(Action::Register(registration(1, 1, 1, false)));
+    assert_eq!(s.stands(1), NodeState::Booting);
+    assert_eq!(s.ledger.nodes_due(Timestamp(began.0 + 59_999), 60_000), []);
+    let due = s.ledger.nodes_due(Timestamp(began.0 + 60_000), 60_000);
+    s.done(due[0].clone());
+    assert_eq!(s.stands(1), NodeState::Failed);
+    assert_eq!(s.ledger.nodes_due(Timestamp(began.0 + 90_000), 60_000), []);
+    // Late, and there all the same: its drain still stands.
+    s.done(Action::Register(registration(1, 2, 1, true)));
+    assert_eq!(s.stands(1), NodeState::Drained);
+    s.done(set(2, HoldKind::Disable, "smoke"));
+    assert!(s.refused_by_state(boot(2)).remedy().unwrap().contains("enable"));
+}
+
+#[test]
+fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
+    let mut s = Story::new(1);
+    let first = Timestamp(s.now().0 + 10_000);
+    s.done(until(0, HoldKind::Cordon, When::At(first)));
+    s.done(until(0, HoldKind::Cordon, When::AfterMs(1)));
+    assert_eq!(s.node(0).hold(HoldKind::Cordon).unwrap().until, Some(first), "the later of the two");
+    let second = Timestamp(s.now().0 + 60_000);
+    s.done(until(0, HoldKind::Cordon, When::At(second)));
+    assert_eq!(s.ledger.nodes_due(first, u64::MAX), []);
+    let due = s.ledger.nodes_due(second, u64::MAX);
+    // It was made longer before that was applied.
+    let third = Timestamp(second.0 + 1);
+    s.done(until(0, HoldKind::Cordon, When::At(third)));
+    s.done(due[0].clone());
+    assert_eq!(s.node(0).holds.len(), 1);
+    let due = s.ledger.nodes_due(third, u64::MAX);
+    let records = s.acted(due[0].clone());
+    assert_eq!((records[0].actor.as_str(), s.node(0).holds.len()), ("quorum", 0));
+    assert!(records[0].detail.starts_with("cordon: it was until "));
+    // One without an end has none from then on.
+    s.done(set(0, HoldKind::Maintenance, "fan"));
+    s.done(until(0, HoldKind::Maintenance, When::AfterMs(1)));
+    assert_eq!(s.node(0).hold(HoldKind::Maintenance).unwrap().until, None);
+    for kind in [HoldKind::Quarantine, HoldKind::Drain, HoldKind::Disable, HoldKind::Failure] {
+        assert!(matches!(s.act(until(0, kind, When::AfterMs(9))), Err(Refusal::Malformed { .. })), "{kind}");
+    }
+    assert!(matches!(s.act(until(0, HoldKind::Cordon, When::At(Timestamp(1)))), Err(Refusal::Malformed { .. })));
+    assert!(matches!(s.act(until(0, HoldKind::Cordon, When::AfterMs(0))), Err(Refusal::Malformed { .. })));
+}
+
+#[test]
+fn members_of_the_level_before_are_asked_for_nothing_that_they_do_not_know() {
+    let mut s = Story::at_level(1, 5);
+    let newer = [
+        set(0, HoldKind::Drain, "x"),
+        set(0, HoldKind::Maintenance, "x"),
+        set(0, HoldKind::Disable, "x"),
+        set(0, HoldKind::Failure, "x"),
+        until(0, HoldKind::Cordon, When::AfterMs(1000)),
+        Action::BootNode { node: node(0), by: "root".into(), reason: "x".into() },
+    ];
+    for action in newer {
+        assert_eq!(s.act(action), Err(Refusal::ClusterLevel { needed: 6, now: 5 }));
+    }
+    assert_eq!(s.act(set(0, HoldKind::Cordon, "x")), Ok(Outcome::Done));
+    // The clocks' word is taken as those members take it.
+    s.done(lift(0, HoldKind::Cordon));
+    s.clock(0, NodeState::Down);
+    assert_eq!(s.stands(0), NodeState::Down);
+}

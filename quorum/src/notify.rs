@@ -1,0 +1,356 @@
+//! Tells others what happens to nodes: a server with HTTP, a program of the site's, or both.
+//!
+//! ```text
+//!   audit log ──▶ behind the cursor, about nodes, in its order ──▶ sent until it is taken ──▶ cursor (in the ledger)
+//! ```
+//!
+//! The audit log is the queue: it is on every member's disk, so nothing is lost with a leader, and the next one goes on behind the
+//! cursor. What was taken and not yet written there is sent once more, under the same id. One that is not taken keeps those behind it
+//! waiting, since a later word must not overtake an earlier one; the members' own work waits for none of it.
+
+use crate::background;
+use crate::config::QuorumConfig;
+use crate::fencing_hook::{of_the_site, run as run_program};
+use crate::ledger::{Action, Ledger, NotifyWay};
+use crate::member::Core;
+use crate::pack::with_causes;
+use crate::store::audit::Step;
+use crate::wire::NotifyStanding;
+use lattice_model::{AuditAction, AuditFilter, AuditRecord};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client};
+use ring::hmac;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::time::MissedTickBehavior;
+
+/// How often it is looked for something new.
+const LOOK: Duration = Duration::from_millis(200);
+/// Records that are read at once.
+const BATCH: usize = 64;
+/// How often the cursor is written at most, while one is taken after the other.
+const CURSOR_EVERY: Duration = Duration::from_secs(1);
+/// Records about other things that are passed over before the cursor is written for them alone.
+const PASSED_MAX: u64 = 4096;
+/// Before it is tried again; doubled for each further time.
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Bytes that a secret has at least.
+const SECRET_BYTES_MIN: usize = 16;
+
+/// A configuration that nobody can be told with.
+#[derive(Debug, Error)]
+pub enum NotifyError {
+    #[error("{setting} {}: {why}", path.display())]
+    File { setting: &'static str, path: PathBuf, why: String },
+    /// There may be a secret in it.
+    #[error("notify_url is none: https://HOST/…, or http://HOST/…")]
+    Url,
+    #[error("notify_url")]
+    Client(#[source] reqwest::Error),
+}
+
+/// What is known of the ways that are configured. Cloneable; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
+
+/// One way, to be run.
+pub struct Telling {
+    means: Means,
+    limit: Duration,
+    notify: Notify,
+}
+
+enum Means {
+    Webhook { url: reqwest::Url, client: Client, secret: Box<hmac::Key> },
+    Hook { program: PathBuf },
+}
+
+/// One thing that happened to a node, as it is told.
+#[derive(Debug, Serialize)]
+struct Event<'a> {
+    /// The same whenever it is sent again.
+    id: String,
+    /// Rises with each.
+    seq: u64,
+    at: String,
+    cluster: &'a str,
+    node: &'a str,
+    event: &'a str,
+    /// Where the node stands from now on, where that is what happened.
+    state: Option<&'a str>,
+    actor: &'a str,
+    detail: &'a str,
+}
+
+impl Notify {
+    /// As configured. Asks nobody yet.
+    pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Telling>), NotifyError> {
+        let (notify, mut ways) = (Self::default(), Vec::new());
+        let limit = Duration::from_secs(config.notify_seconds);
+        if !config.notify_url.is_empty() {
+            ways.push(Telling { means: webhook(config, limit)?, limit, notify: notify.clone() });
+        }
+        if !config.notify_hook.as_os_str().is_empty() {
+            ways.push(Telling { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
+        }
+        ways.iter().for_each(|way| notify.says(way.means.way(), None));
+        Ok((notify, ways))
+    }
+
+    /// How far each way is.
+    pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
+        let ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {
+            way: way.to_string(),
+            upto: ledger.notified(*way).unwrap_or_default(),
+            trouble: trouble.clone(),
+        };
+        ways.iter().map(standing).collect()
+    }
+
+    fn says(&self, way: NotifyWay, trouble: Option<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(way, trouble);
+    }
+}
+
+impl Means {
+    fn way(&self) -> NotifyWay {
+        match self {
+            Self::Webhook { .. } => NotifyWay::Webhook,
+            Self::Hook { .. } => NotifyWay::Hook,
+        }
+    }
+}
+
+impl Telling {
+    /// Tells while this member leads, until it stops.
+    pub(crate) async fn run(self, core: Arc<Core>) {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Up to where all was taken, in this term of leadership.
+        let mut told = 0;
+        loop {
+            tokio::select! {
+                () = core.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            if !core.leads() {
+                told = 0;
+                self.notify.says(self.means.way(), None);
+                continue;
+            }
+            if core.stop.run_until_cancelled(self.round(&core, &mut told)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// What is new, as far as one batch goes.
+    async fn round(&self, core: &Arc<Core>, told: &mut u64) {
+        let way = self.means.way();
+        let (cluster, generation, head, known) = {
+            let ledger = core.agreed.ledger();
+            if ledger.cluster().is_empty() || ledger.admits(Action::Notified { way, upto: 0 }.level()).is_err() {
+                return;
+            }
+            (ledger.cluster().to_owned(), ledger.generation(), ledger.audit_head().seq, ledger.notified(way))
+        };
+        let Some(known) = known else {
+            // What was before anybody was to be told is history.
+            return self.write(core, head).await;
+        };
+        *told = (*told).max(known);
+        if head <= *told {
+            return;
+        }
+        let (agreed, after) = (Arc::clone(&core.agreed), *told);
+        let filter = AuditFilter { actions: AuditAction::OF_NODES.to_vec(), ..AuditFilter::default() };
+        let found = background::run("notify", move || {
+            let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
+            while records.len() < BATCH
+                && let Some(step) = search.step()?
+            {
+                match step {
+                    Step::Found(record) => records.push(*record),
+                    Step::Looked => {}
+                }
+            }
+            Ok::<_, std::io::Error>((records, search.reached()))
+        });
+        let (records, reached) = match found.await.and_then(|found| found) {
+            Ok(found) => found,
+            Err(error) => return self.trouble(format!("the audit log cannot be read: {}", with_causes(&error))),
+        };
+        let mut written = Instant::now();
+        let full = records.len() == BATCH;
+        for record in &records {
+            // The next leader tells the rest: what it told must not be followed by what was before.
+            if !core.leads() || !self.told(core, &cluster, generation.0, record).await {
+                return;
+            }
+            *told = record.seq;
+            if written.elapsed() >= CURSOR_EVERY {
+                self.write(core, *told).await;
+                written = Instant::now();
+            }
+        }
+        if !full {
+            *told = (*told).max(reached);
+        }
+        if !records.is_empty() || *told - known > PASSED_MAX {
+            self.write(core, *told).await;
+        }
+    }
+
+    /// Sends one until it is taken. False: this member leads no more.
+    async fn told(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
+        let mut pause = PAUSE;
+        loop {
+            let Err(why) = self.send(cluster, generation, record).await else {
+                self.notify.says(self.means.way(), None);
+                return true;
+            };
+            self.trouble(format!("record {} is not taken: {why}", record.seq));
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            if !core.leads() {
+                return false;
+            }
+        }
+    }
+
+    fn trouble(&self, why: String) {
+        let way = self.means.way();
+        let mut ways = self.notify.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = ways.insert(way, Some(why.clone()));
+        if known.flatten().as_ref() != Some(&why) {
+            tracing::error!(setting = %way, %why, "others are not told what happens to nodes; tried again");
+        }
+    }
+
+    async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), String> {
+        let Some(node) = &record.node else { return Ok(()) };
+        let event = Event {
+            id: format!("{cluster}/{generation}/{}", record.seq),
+            seq: record.seq,
+            at: record.at.to_string(),
+            cluster,
+            node: node.as_str(),
+            event: record.action.name(),
+            state: (record.action == AuditAction::NodeStateChanged).then(|| state_after(&record.detail)).flatten(),
+            actor: &record.actor,
+            detail: &record.detail,
+        };
+        let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
+        match &self.means {
+            Means::Hook { program } => {
+                let mut command = of_the_site(program, cluster, node);
+                command.arg(event.event).env("LATTICE_EVENT_ID", &event.id).env("LATTICE_EVENT", String::from_utf8_lossy(&body).as_ref());
+                run_program(command, self.limit, "notify_seconds").await
+            }
+            Means::Webhook { url, client, secret } => {
+                let at = crate::proposer::now().0;
+                let request = client
+                    .post(url.clone())
+                    .header(CONTENT_TYPE, "application/json")
+                    .header("lattice-event-id", &event.id)
+                    .header("lattice-timestamp", at)
+                    .header("lattice-signature", signature(secret, at, &body))
+                    .body(body);
+                // An address may have a secret in it.
+                let answer = request.send().await.map_err(|error| with_causes(&error.without_url()))?;
+                if answer.status().is_success() { Ok(()) } else { Err(format!("the server answers {}", answer.status())) }
+            }
+        }
+    }
+
+    /// Writes down how far it is. Where that cannot be now, it is written with what comes next, or told again by the next leader.
+    async fn write(&self, core: &Arc<Core>, upto: u64) {
+        let way = self.means.way();
+        match core.propose_here(vec![Action::Notified { way, upto }]).await {
+            Ok(results) => {
+                for refusal in results.into_iter().filter_map(Result::err) {
+                    tracing::debug!(setting = %way, %refusal, "how far others were told is not written down");
+                }
+            }
+            Err(error) => tracing::debug!(setting = %way, ?error, "how far others were told is not written down"),
+        }
+    }
+}
+
+/// `sha256=` and HMAC-SHA256 over the time, a point and the body, in hexadecimal digits.
+fn signature(secret: &hmac::Key, at_ms: u64, body: &[u8]) -> String {
+    let tag = hmac::sign(secret, &[format!("{at_ms}.").as_bytes(), body].concat());
+    tag.as_ref().iter().fold("sha256=".to_owned(), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Of `Ready -> Degraded: silent for 31 s` the second.
+fn state_after(detail: &str) -> Option<&str> {
+    let after = detail.split_once(" -> ")?.1;
+    after.split(':').next().map(str::trim)
+}
+
+fn webhook(config: &QuorumConfig, limit: Duration) -> Result<Means, NotifyError> {
+    let url = config.notify_url.parse::<reqwest::Url>().ok().filter(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
+    let url = url.ok_or_else(|| NotifyError::Url)?;
+    let secret = secret(&config.notify_secret_file)?;
+    // Whoever was first is as good: there is one provider in this program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut client = Client::builder().timeout(limit).connect_timeout(limit).redirect(Policy::none());
+    let ca = &config.notify_ca;
+    if !ca.as_os_str().is_empty() {
+        let failed = |why: String| NotifyError::File { setting: "notify_ca", path: ca.clone(), why };
+        let pem = std::fs::read(ca).map_err(|error| failed(error.to_string()))?;
+        let authorities = Certificate::from_pem_bundle(&pem).map_err(|error| failed(with_causes(&error)))?;
+        client = client.tls_certs_only(authorities);
+    }
+    let client = client.build().map_err(NotifyError::Client)?;
+    Ok(Means::Webhook { url, client, secret: Box::new(secret) })
+}
+
+fn secret(path: &Path) -> Result<hmac::Key, NotifyError> {
+    let failed = |why: String| NotifyError::File { setting: "notify_secret_file", path: path.to_owned(), why };
+    let mode = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(failed(format!("others can read it (mode {:o}); chmod 600", mode & 0o777)));
+    }
+    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let text = text.trim_ascii();
+    if text.len() < SECRET_BYTES_MIN {
+        return Err(failed(format!("it has {} bytes, and a secret has at least {SECRET_BYTES_MIN}", text.len())));
+    }
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_signed_with_its_time() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe");
+        let whole = hmac::sign(&key, b"7.what do ya want for nothing?");
+        let hex: String = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(signature(&key, 7, b"what do ya want for nothing?"), format!("sha256={hex}"));
+        assert_ne!(signature(&key, 8, b"what do ya want for nothing?"), format!("sha256={hex}"));
+    }
+
+    #[test]
+    fn the_state_is_what_stands_behind_the_arrow() {
+        assert_eq!(state_after("Ready -> Degraded: silent for 31 s"), Some("Degraded"));
+        assert_eq!(state_after("Ready -> Drained"), Some("Drained"));
+        assert_eq!(state_after("first"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! The second witness of silent nodes: agents with a session here are asked what their gossip says.
+//!
+//! ```text
+//!   leader ──which are about to be Down──▶ itself, and each member with its answer to a summary of heartbeats
+//!   member ──question──▶ three of its agents, at random ──who of them is alive──▶ with the next summary ──▶ leader
+//! ```
+//!
+//! In memory only. Agents of the version before do not say that they answer, and are not asked.
+
+use lattice_model::NodeId;
+use rand::seq::IteratorRandom;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// Agents that each member asks.
+const WITNESSES: usize = 3;
+/// Nodes that are asked about at once. Of more, each question takes some at random: there is one a second.
+pub const ASKED_MAX: usize = 256;
+/// Words that wait to be told to the leader; more are left out, and said again at the next question.
+pub const WORDS_MAX: usize = ASKED_MAX * WITNESSES;
+
+/// Who hears whom: a silent node, and one that has it alive.
+pub type Word = (NodeId, NodeId);
+
+/// The agents of this member that answer, and what they said.
+#[derive(Debug, Default)]
+pub struct Witnesses {
+    agents: Mutex<BTreeMap<NodeId, mpsc::Sender<Vec<NodeId>>>>,
+    said: Mutex<BTreeSet<Word>>,
+}
+
+/// An agent that is asked while this lives.
+#[derive(Debug)]
+pub struct Witness {
+    of: Arc<Witnesses>,
+    node: NodeId,
+    sender: mpsc::Sender<Vec<NodeId>>,
+    questions: mpsc::Receiver<Vec<NodeId>>,
+}
+
+impl Witnesses {
+    /// An agent that answers.
+    pub fn attend(self: &Arc<Self>, node: NodeId) -> Witness {
+        // One question at a time: an agent that is slow is left out.
+        let (sender, questions) = mpsc::channel(1);
+        lock(&self.agents).insert(node.clone(), sender.clone());
+        Witness { of: Arc::clone(self), node, sender, questions }
+    }
+
+    /// Asks some agents about these nodes; none of those themselves.
+    pub fn ask(&self, about: &[NodeId]) {
+        if about.is_empty() {
+            return;
+        }
+        let silent: BTreeSet<&NodeId> = about.iter().collect();
+        let agents = lock(&self.agents);
+        let others = agents.iter().filter(|(node, _)| !silent.contains(node)).map(|(_, sender)| sender);
+        for sender in others.choose_multiple(&mut rand::rng(), WITNESSES) {
+            // Full: it has not answered the one before.
+            let _busy = sender.try_send(about.to_vec());
+        }
+    }
+
+    /// Of so many nodes at most, some at random.
+    pub fn choose<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> Vec<NodeId> {
+        nodes.cloned().choose_multiple(&mut rand::rng(), ASKED_MAX)
+    }
+
+    /// `by` hears these.
+    pub fn said(&self, by: &NodeId, alive: Vec<NodeId>) {
+        let mut said = lock(&self.said);
+        for node in alive.into_iter().take(ASKED_MAX) {
+            if said.len() < WORDS_MAX {
+                said.insert((node, by.clone()));
+            }
+        }
+    }
+
+    /// Everything since the last call.
+    pub fn take(&self) -> Vec<Word> {
+        std::mem::take(&mut *lock(&self.said)).into_iter().collect()
+    }
+}
+
+impl Witness {
+    /// The next question. Never, once another session of the same node attends.
+    pub async fn question(&mut self) -> Vec<NodeId> {
+        match self.questions.recv().await {
+            Some(question) => question,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let mut agents = lock(&self.of.agents);
+        if agents.get(&self.node).is_some_and(|known| known.same_channel(&self.sender)) {
+            agents.remove(&self.node);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(n: usize) -> NodeId {
+        format!("n{n}").parse().unwrap()
+    }
+
+    #[test]
+    fn three_others_are_asked_and_what_they_say_is_bounded() {
+        let all = Arc::new(Witnesses::default());
+        let mut attending: Vec<Witness> = (0..5).map(|n| all.attend(node(n))).collect();
+        all.ask(&[]);
+        all.ask(&[node(0), node(9)]);
+        let asked: Vec<usize> = (0..5).filter(|n| attending[*n].questions.try_recv().is_ok()).collect();
+        assert!(asked.len() == 3 && !asked.contains(&0), "{asked:?}");
+        // Of two questions an agent that is slow has one.
+        (0..200).for_each(|_| all.ask(&[node(9)]));
+        assert_eq!(attending[4].questions.try_recv().unwrap(), [node(9)]);
+        assert!(attending[4].questions.try_recv().is_err());
+        all.said(&node(1), vec![node(9)]);
+        all.said(&node(1), vec![node(9)]);
+        all.said(&node(2), (0..2000).map(node).collect());
+        assert_eq!(all.take().len(), 1 + ASKED_MAX);
+        assert!(all.take().is_empty());
+    }
+
+    #[test]
+    fn a_session_that_ends_leaves_a_newer_one_of_its_node_alone() {
+        let all = Arc::new(Witnesses::default());
+        let (old, new) = (all.attend(node(1)), all.attend(node(1)));
+        drop(old);
+        assert_eq!(lock(&all.agents).len(), 1);
+        drop(new);
+        assert!(lock(&all.agents).is_empty());
+    }
+
+    #[test]
+    fn a_leader_of_the_version_before_is_told_from_one_of_this() {
+        use crate::pack::{from_bytes, to_bytes};
+        use crate::store::room::Shortage;
+        use crate::wire::SummaryAnswer;
+        for answer in [SummaryAnswer::default(), SummaryAnswer { silent: vec![node(1)], ..SummaryAnswer::default() }] {
+            let bytes = to_bytes(&answer).unwrap();
+            assert!(from_bytes::<BTreeMap<u64, Shortage>>(&bytes).is_err());
+            assert_eq!(from_bytes::<SummaryAnswer>(&bytes).unwrap(), answer);
+        }
+    }
+}

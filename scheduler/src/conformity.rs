@@ -1,0 +1,42 @@
+//! Nodes whose software and firmware are the same work together: conformance groups.
+
+use lattice_model::{AllocationSpec, Node};
+use std::collections::BTreeMap;
+
+/// The groups among these nodes, the largest first, and in each the nodes in the order in which they were. A node that has told
+/// nothing of itself is a group of its own.
+fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<&Node>> = Vec::new();
+    for node in nodes {
+        let known = node.conformance.as_ref().map(|c| c.fingerprint.as_str());
+        match known.and_then(|fingerprint| places.get(fingerprint).copied()) {
+            Some(place) => groups[place].push(node),
+            None => {
+                places.extend(known.map(|fingerprint| (fingerprint, groups.len())));
+                groups.push(vec![node]);
+            }
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    groups
+}
+
+/// Free nodes in the order in which they are taken: of the largest group first, so that an allocation spans as few as can be. For a
+/// single node it is no matter which group, but one that has drifted comes last. Where one group is asked for, there is none but the largest.
+pub fn in_order<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<&'a Node> {
+    if spec.nodes == 1 {
+        free.sort_by_key(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some()));
+        return free;
+    }
+    let mut groups = groups(&free);
+    if spec.constraints.conformance {
+        groups.truncate(1);
+    }
+    groups.concat()
+}
+
+/// How many of these nodes could serve together.
+pub fn together(nodes: &[&Node], spec: &AllocationSpec) -> usize {
+    if spec.constraints.conformance { groups(nodes).first().map_or(0, Vec::len) } else { nodes.len() }
+}

@@ -1,0 +1,27 @@
+//! Work that must not run twice, and of which an earlier attempt may still run.
+
+use crate::View;
+use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation, hostlist};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where attempts that lost their claims are not known to have ended.
+pub struct Settling<'a>(BTreeMap<AllocationId, BTreeSet<&'a NodeId>>);
+
+impl<'a> Settling<'a> {
+    pub fn of(view: &'a View) -> Self {
+        let mut open: BTreeMap<AllocationId, BTreeSet<&NodeId>> = BTreeMap::new();
+        for node in view.nodes.values() {
+            for leaving in node.leaving.iter().filter(|l| !l.fenced) {
+                open.entry(leaving.allocation).or_default().insert(&node.id);
+            }
+        }
+        Self(open)
+    }
+
+    /// What keeps it off, whatever nodes there are.
+    pub fn keeps_off(&self, allocation: &Allocation) -> Option<String> {
+        let nodes = self.0.get(&allocation.id).filter(|_| allocation.spec.on_isolation == OnIsolation::Stop)?;
+        let told = hostlist::fold(nodes.iter().copied());
+        Some(format!("waits until nothing of its last attempt can run on {told} any more: it was submitted with --on-isolation=stop"))
+    }
+}

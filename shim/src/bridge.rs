@@ -1,0 +1,195 @@
+//! `lattice-pmix` beside one launch: it serves PMIx to the ranks with the machine's own library (decision 0036).
+//!
+//! ```text
+//!   start ─▶ Ready (with each rank's variables) ─▶ the ranks are made ─▶ … ─▶ the last one ended: the socket is closed, it ends
+//! ```
+//!
+//! It runs as the launch's user and in the launch's cgroup: what it does with what ranks send it can do to its own launch alone.
+
+use crate::launch::Surroundings;
+use crate::log_files;
+use crate::rank_socket::PmiSocket;
+use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};
+use lattice_pmi::PmixServer;
+use lattice_pmi::bridge::{BridgeJob, Frames, FromBridge, ToBridge, encode};
+use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::remove::remove_tree;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Its program, beside our own.
+const PROGRAM: &str = "lattice-pmix";
+/// How long it may take to be ready, in milliseconds: it looks at the machine's processors and reads a library.
+pub const READY_MS_MAX: u64 = 20_000;
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks read before others have their turn.
+const CHUNKS_PER_TURN: usize = 64;
+
+/// A running bridge.
+pub struct Bridge {
+    pub pid: i32,
+    /// What it leaves, to be removed when it has ended.
+    pub directory: PathBuf,
+    start: Start,
+    socket: PmiSocket,
+    frames: Frames<FromBridge>,
+    token: u64,
+}
+
+/// Names and values.
+pub type Variables = Vec<(String, String)>;
+
+/// The part of PMIx in a launch that has it.
+pub struct Pmix {
+    pub server: PmixServer,
+    /// Until it is gone, or no rank is left.
+    pub bridge: Option<Bridge>,
+    /// What each local rank finds it by.
+    pub env: Vec<Variables>,
+}
+
+/// What came from a bridge.
+#[derive(Default)]
+pub struct Heard {
+    pub said: Vec<FromBridge>,
+    /// Why nothing more will come.
+    pub lost: Option<String>,
+}
+
+/// Makes the directory where a launch's ranks and its bridge keep what lives as long as they do. Not among the shim's own files:
+/// no user may go there. Where anybody may make directories, only a name that cannot be foreseen is not taken before.
+fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<PathBuf> {
+    let path = nix::unistd::mkdtemp(&std::env::temp_dir().join(format!("lattice-pmix-{}-XXXXXX", allocation.short())))?;
+    match File::open(&path).and_then(|made| log_files::give(&made, owner)) {
+        Ok(()) => Ok(path),
+        Err(error) => {
+            remove_directory(&path);
+            Err(error)
+        }
+    }
+}
+
+/// Removes it, when nobody is left who writes there.
+pub fn remove_directory(path: &Path) {
+    if let Err(error) = remove_tree(path) {
+        crate::say(&format!("{} is left: {error}", path.display()));
+    }
+}
+
+impl Bridge {
+    /// Starts it in the launch's cgroup and tells it its launch.
+    pub fn start(spec: &LaunchSpec, namespace: &str, node: &NodeId, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
+        let program = program().map_err(|error| format!("where the shim's own program is cannot be told: {error}"))?;
+        if !program.exists() {
+            return Err(format!("{} is not there: install {PROGRAM} beside lattice-shim", program.display()));
+        }
+        let directory = make_directory(spec.allocation, around.owner).map_err(|error| format!("making a directory for it: {error}"))?;
+        let job =
+            BridgeJob::new(spec, namespace, node, &directory.to_string_lossy()).ok_or_else(|| "the launch has no ranks here".to_owned());
+        let started = job.and_then(|job| Self::start_in(spec, &job, &program, around, token));
+        if started.is_err() {
+            remove_directory(&directory);
+        }
+        started
+    }
+
+    fn start_in(spec: &LaunchSpec, job: &BridgeJob, program: &Path, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
+        let refused = |refused: NotStarted| refused.why;
+        let system = |error: io::Error| format!("making its socket: {error}");
+        let first = job.local().first().copied().unwrap_or_default();
+        log_files::create_directory(around.dir, spec.number).map_err(refused)?;
+        // What the library complains of lies where its user looks first.
+        let [_, err] = log_files::create(around.dir, spec.number, first, around.owner).map_err(refused)?;
+        let group = around.work.launch_group(spec.number).map_err(|error| error.to_string())?;
+        let (ours, theirs) = UnixStream::pair().map_err(system)?;
+        ours.set_nonblocking(true).map_err(system)?;
+        let child = process::spawn(&Program {
+            argv: &[program.to_string_lossy().into_owned()],
+            env: &[("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            shared_env: None,
+            working_dir: Path::new("/"),
+            user: Some(around.owner),
+            stdin: around.null.as_fd(),
+            stdout: err.as_fd(),
+            stderr: err.as_fd(),
+            inherit: &[theirs.into()],
+            cgroup: group.as_ref().map(AsFd::as_fd),
+            v1_groups: around.v1_groups,
+            open_files: around.open_files,
+            binding: None,
+            terminal: false,
+        })
+        .map_err(refused)?;
+        let pid = child.pid;
+        let directory = PathBuf::from(&job.directory);
+        let mut bridge = Self { pid, directory, start: child.into_start(), socket: PmiSocket::new(ours), frames: Frames::default(), token };
+        around
+            .epoll
+            .add(&bridge.socket, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            .map_err(|errno| format!("watching its socket: {}", errno.desc()))?;
+        bridge.tell(&ToBridge::Serve(job.clone()), around.epoll)?;
+        Ok(bridge)
+    }
+
+    /// Its socket has something for us, or room.
+    pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> Heard {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.socket.send(&[], epoll, self.token);
+        }
+        self.receive()
+    }
+
+    /// Takes what lies in its socket.
+    pub fn receive(&mut self) -> Heard {
+        let mut heard = Heard::default();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for _ in 0..CHUNKS_PER_TURN {
+            let read = match self.socket.read(&mut chunk) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => 0,
+            };
+            if read == 0 {
+                heard.lost = Some(self.start.failure().map_or_else(|| "it ended".to_owned(), |failure| failure.why));
+                break;
+            }
+            match self.frames.push(&chunk[..read]) {
+                Ok(said) => heard.said.extend(said),
+                Err(error) => {
+                    heard.lost = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        heard
+    }
+
+    /// Says something. One that is gone tells so itself. It is the user's: what it does not read must not gather here, and a good one
+    /// has read the end of one fence before it comes to the next.
+    pub fn tell(&mut self, message: &ToBridge, epoll: &Epoll) -> Result<(), String> {
+        if self.socket.unread() > 0 {
+            return Err("it does not read what it is told".to_owned());
+        }
+        let frame = encode(message).map_err(|error| error.to_string())?;
+        self.socket.send(&frame, epoll, self.token);
+        Ok(())
+    }
+
+    /// It ends by that.
+    pub fn close(self, epoll: &Epoll) {
+        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        let _ = epoll.delete(&self.socket);
+    }
+}
+
+fn program() -> io::Result<PathBuf> {
+    // Of a program that was replaced since, the folder is still told.
+    let own = std::env::current_exe()?;
+    Ok(own.parent().unwrap_or(Path::new("/")).join(PROGRAM))
+}

@@ -1,0 +1,202 @@
+//! How a rank speaks PMI: by a socket that it inherits, or by a port of its own on the loopback interface.
+//!
+//! A port is for programs that close what they inherit. Anybody on the machine can connect to it, and TCP names no peer; so
+//! who connects is looked for: the kernel's table has the inode of the connection's other end, and some process of the
+//! launch must hold it. Anybody else's connection is closed unread, and the port goes on waiting, after a moment in which it is left
+//! alone: to look costs time which the launch's other ranks would lack. (Decision 0032.)
+
+use crate::agent_link::accepted;
+use crate::log_files;
+use crate::work::Work;
+use lattice_runtime::shim::ShimDir;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// Bytes to a rank and from it.
+trait Stream: Read + Write + AsFd {}
+impl Stream for UnixStream {}
+impl Stream for TcpStream {}
+
+/// A rank's connection.
+pub struct PmiSocket {
+    stream: Box<dyn Stream>,
+    /// Answers not yet taken by the socket.
+    answers: Vec<u8>,
+    waits_to_write: bool,
+}
+
+impl PmiSocket {
+    /// Of a stream that does not block.
+    pub fn new(stream: UnixStream) -> Self {
+        Self::of(Box::new(stream))
+    }
+
+    fn of(stream: Box<dyn Stream>) -> Self {
+        Self { stream, answers: Vec::new(), waits_to_write: false }
+    }
+
+    pub fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(chunk)
+    }
+
+    /// How many bytes of answers wait for room.
+    pub fn unread(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Sends what the socket takes; the rest waits for room. A rank that is gone needs no answer: its end is told by other means.
+    pub fn send(&mut self, bytes: &[u8], epoll: &Epoll, token: u64) {
+        self.answers.extend_from_slice(bytes);
+        let mut sent = 0;
+        while sent < self.answers.len() {
+            match self.stream.write(&self.answers[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => sent = self.answers.len(),
+            }
+        }
+        self.answers.drain(..sent);
+        let waits = !self.answers.is_empty();
+        if waits != self.waits_to_write {
+            let flags = if waits { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
+            if epoll.modify(&self.stream, &mut EpollEvent::new(flags, token)).is_ok() {
+                self.waits_to_write = waits;
+            }
+        }
+    }
+}
+
+impl AsFd for PmiSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// A rank's port, until it has come.
+pub struct PmiPort {
+    listener: TcpListener,
+    address: SocketAddrV4,
+    /// Whether its user knows that somebody else came.
+    told: bool,
+}
+
+/// Who came to a port.
+pub enum Came {
+    Rank(PmiSocket),
+    /// It was looked for and let go.
+    Stranger,
+    Nobody,
+}
+
+/// Whose port it is, and who may come.
+pub struct PortOf<'a> {
+    pub dir: &'a ShimDir,
+    pub work: &'a Work,
+    /// The launch's number, and its ranks that live.
+    pub launch: u32,
+    pub pids: &'a [i32],
+    /// The rank.
+    pub rank: u32,
+}
+
+impl PmiPort {
+    /// Any free one.
+    pub fn open() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        match listener.local_addr()? {
+            SocketAddr::V4(address) => Ok(Self { listener, address, told: false }),
+            SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+
+    /// For `PMI_PORT`.
+    pub fn number(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The next connection, where a process of the launch made it, not blocking. One at a time: others have their turn between two
+    /// that are refused. An error: none can be taken now.
+    pub fn accept(&mut self, of: &PortOf<'_>) -> io::Result<Came> {
+        let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Came::Nobody) };
+        let taken = self.check(peer, of).and_then(|()| {
+            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            ready.map_err(|error| format!("it cannot be used: {error}"))
+        });
+        match taken {
+            Ok(()) => return Ok(Came::Rank(PmiSocket::of(Box::new(stream)))),
+            Err(why) if !self.told => {
+                self.told = true;
+                let text = format!("a connection to the PMI port of rank {} was refused: {why}", of.rank);
+                log_files::tell(of.dir, of.launch, of.rank, &text);
+            }
+            Err(_) => {}
+        }
+        Ok(Came::Stranger)
+    }
+
+    /// Whether the other end is a process of the launch.
+    fn check(&self, peer: SocketAddrV4, of: &PortOf<'_>) -> Result<(), String> {
+        let inode = inode_of(peer, self.address).map_err(|error| format!("its other end cannot be found: {error}"))?;
+        let inode = inode.ok_or_else(|| "its other end is gone".to_owned())?;
+        let link = format!("socket:[{inode}]");
+        // Most ranks come themselves; a process that one of them started is looked for after these.
+        let held = of.pids.iter().any(|pid| holds(*pid, &link))
+            || of.work.processes_of_launch(of.launch, of.pids).iter().any(|pid| holds(*pid, &link));
+        if held { Ok(()) } else { Err("no process of the launch made it".to_owned()) }
+    }
+}
+
+impl AsFd for PmiPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+fn holds(pid: i32, link: &str) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == link))
+}
+
+/// The inode of the socket at `local` that is connected to `remote`, from the kernel's table; `None`: there is none.
+fn inode_of(local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Option<u64>> {
+    let (local, remote) = (in_table(local), in_table(remote));
+    for line in BufReader::new(File::open("/proc/self/net/tcp")?).lines() {
+        let line = line?;
+        // sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode …
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        if fields.next() == Some(&local) && fields.next() == Some(&remote) {
+            // One that its process has closed has none.
+            return Ok(fields.nth(6).and_then(|inode| inode.parse().ok()).filter(|inode| *inode != 0));
+        }
+    }
+    Ok(None)
+}
+
+/// An address as the table has it: the bytes of the address as one number of this machine, and the port, in hexadecimal.
+fn in_table(address: SocketAddrV4) -> String {
+    format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_connection_is_found_and_who_holds_it() {
+        let port = PmiPort::open().unwrap();
+        let client = TcpStream::connect(port.address).unwrap();
+        let SocketAddr::V4(peer) = client.local_addr().unwrap() else { unreachable!("loopback of version 4") };
+        let inode = inode_of(peer, port.address).unwrap().expect("it is connected");
+        let me = std::process::id().cast_signed();
+        assert!(holds(me, &format!("socket:[{inode}]")));
+        assert!(!holds(me, "socket:[0]") && !holds(-1, &format!("socket:[{inode}]")));
+        drop(client);
+        assert_eq!(inode_of(peer, port.address).unwrap(), None, "nobody holds it any more");
+    }
+}

@@ -1,0 +1,22 @@
+//! What differs from rank to rank of what programs find under Slurm (`--slurm-env`). What is the same for all of them, their
+//! launch has in its environment.
+
+use lattice_model::{LaunchSpec, NodeRanks};
+
+/// The variables of one rank, where the launch asks for them.
+pub fn of_rank(spec: &LaunchSpec, part: &NodeRanks, rank: u32, local: u32) -> Vec<(String, String)> {
+    if !spec.shape.slurm_env {
+        return Vec::new();
+    }
+    let node = spec.nodes.iter().position(|n| n.node == part.node).unwrap_or(0);
+    [
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", local.to_string()),
+        ("SLURM_NODEID", node.to_string()),
+        ("SLURMD_NODENAME", part.node.to_string()),
+        ("SLURM_STEP_ID", spec.number.to_string()),
+        ("SLURM_STEPID", spec.number.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
