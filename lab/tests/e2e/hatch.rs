@@ -7,6 +7,8 @@ use lattice_lab::lattice::text;
 use lattice_lab::process;
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
@@ -74,9 +76,12 @@ fn open_mpi(w: &World) {
     let ring = w.dir.join("ring-open-mpi");
     let compiler = machine().open_mpicc.as_ref().expect("checked before");
     let ring = Ring::compile(compiler, &ring).unwrap_or_else(|e| panic!("{e:#}")).display().to_string();
-    // All nodes are one machine here, which may have no network but its loopback, and one name for files of shared memory.
+    // All nodes are one machine here, which may have no network but its loopback, and one name for files of shared memory. Each of
+    // its daemons, when it begins, removes what others of the same run have made: a machine has one daemon otherwise.
+    let daemon = w.script("daemon.sh", "#!/bin/sh\nTMPDIR=${0%/*}/$LATTICE_NODE-tmp\nmkdir -p $TMPDIR\nexport TMPDIR\nexec orted \"$@\"\n");
+    std::fs::set_permissions(&daemon, Permissions::from_mode(0o755)).unwrap();
     let script = format!(
-        "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=tcp,self\n\
+        "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=tcp,self OMPI_MCA_orte_launch_agent={daemon}\n\
          export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo\n\
          mpirun.openmpi {ring} 5 1\necho \"code $?\"\nmpirun.openmpi {ring} 5 1 /nonexistent/file x\n"
     );
