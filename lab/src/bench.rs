@@ -11,11 +11,13 @@ mod runtime;
 mod slurm;
 mod subject;
 
+use crate::cluster::Cluster;
 use crate::interrupt;
 use crate::lattice::{Lattice, text};
+use crate::machine::is_without_journal;
 use crate::process::until;
 use anyhow::{Result, bail, ensure};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use adoption::adoption;
@@ -66,6 +68,9 @@ pub struct Options {
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
+    /// Where agents keep their state (of `launch`, `mpi` and `runtime`) [default: with the rest]
+    #[arg(long, value_name = "DIR")]
+    pub agents_dir: Option<PathBuf>,
     /// Leave Slurm out (of `launch` and `mpi`) even where it is installed.
     #[arg(long)]
     pub no_slurm: bool,
@@ -76,6 +81,14 @@ impl Options {
         ensure!((3..=1000).contains(&self.rounds), "--rounds {}: 3 to 1000 are possible", self.rounds);
         Ok(())
     }
+}
+
+/// That agents' files are slow here, and why: a launch makes two for each rank.
+fn slow_files(cluster: &Cluster) -> Option<String> {
+    is_without_journal(&cluster.run_dir).then(|| {
+        let at = cluster.run_dir.display();
+        format!("agents' files are on an ext4 without a journal ({at}), where each new one costs more the more were deleted lately: see --agents-dir")
+    })
 }
 
 /// An allocation of so many nodes that is held while things are measured in it.

@@ -96,8 +96,9 @@ impl Daemon {
 pub struct Lock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
 
 impl Cluster {
-    /// An empty one in `dir`, which is made absolute. Nothing is written yet.
-    pub fn new(dir: &Path, binaries: &Path) -> Result<Self> {
+    /// An empty one in `dir`, which is made absolute. Its agents' sockets and state lie below `agents` where that is given, else in
+    /// `dir`, if its name is short enough. Nothing is written yet.
+    pub fn new(dir: &Path, agents: Option<&Path>, binaries: &Path) -> Result<Self> {
         let dir = std::path::absolute(dir).with_context(|| format!("{} cannot be made absolute", dir.display()))?;
         let Some(text) = dir.to_str() else { bail!("{} is not UTF-8", dir.display()) };
         if text.chars().any(|c| c.is_control() || c == '\'') {
@@ -105,12 +106,16 @@ impl Cluster {
         }
         let hash = short_hash(&dir);
         let short = format!("lattice-lab-{hash}");
-        let candidates = [dir.clone(), std::env::temp_dir().join(&short), Path::new("/tmp").join(&short)];
+        let candidates = match agents {
+            Some(agents) => vec![std::path::absolute(agents)?.join(&short)],
+            None => vec![dir.clone(), std::env::temp_dir().join(&short), Path::new("/tmp").join(&short)],
+        };
         let fits = |d: &&PathBuf| d.as_os_str().len() + SOCKET_TAIL_BYTES <= SOCKET_PATH_BYTES_MAX;
         let Some(run_dir) = candidates.iter().find(fits).cloned() else {
             bail!(
                 "a Unix socket's path may have {SOCKET_PATH_BYTES_MAX} bytes, of which the lab needs {SOCKET_TAIL_BYTES}: \
-                 {text} is too long; choose a shorter --dir"
+                 {} is too long; choose a shorter one",
+                candidates[0].display()
             );
         };
         Ok(Self {
@@ -198,13 +203,13 @@ mod tests {
 
     #[test]
     fn a_long_folder_gets_a_short_one_for_its_sockets() {
-        let near = Cluster::new(Path::new("/tmp/a"), Path::new("/b")).unwrap();
+        let near = Cluster::new(Path::new("/tmp/a"), None, Path::new("/b")).unwrap();
         assert_eq!(near.run_dir, near.dir);
-        let far = Cluster::new(Path::new(&format!("/tmp/{}", "x".repeat(90))), Path::new("/b")).unwrap();
+        let far = Cluster::new(Path::new(&format!("/tmp/{}", "x".repeat(90))), None, Path::new("/b")).unwrap();
         assert_ne!(far.run_dir, far.dir);
         assert!(far.run_dir.as_os_str().len() + SOCKET_TAIL_BYTES <= SOCKET_PATH_BYTES_MAX);
         assert_ne!(near.cgroup_root, far.cgroup_root);
-        assert!(Cluster::new(Path::new("/tmp/it's"), Path::new("/b")).is_err());
+        assert!(Cluster::new(Path::new("/tmp/it's"), None, Path::new("/b")).is_err());
     }
 
     #[test]

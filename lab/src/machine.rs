@@ -2,8 +2,19 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Whether what lies below `path` is on an ext4 without a journal. For each file that is made there the kernel looks at every inode
+/// of its group that was deleted in the last minutes (`recently_deleted` in `fs/ext4/ialloc.c`).
+pub fn is_without_journal(path: &Path) -> bool {
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    let (major, minor) = (nix::sys::stat::major(found.dev()), nix::sys::stat::minor(found.dev()));
+    let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else { return false };
+    let name = device.file_name().unwrap_or_default();
+    std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task")).is_ok_and(|task| task.trim() == "<none>")
+}
 
 /// What matters for running a lab here.
 #[derive(Clone, Debug, Serialize)]

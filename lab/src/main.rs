@@ -63,6 +63,9 @@ struct Up {
     /// The cluster's folder: empty or not there yet
     #[arg(long)]
     dir: PathBuf,
+    /// Where agents keep their sockets and state [default: in the cluster's folder]
+    #[arg(long, value_name = "DIR")]
+    agents_dir: Option<PathBuf>,
     /// Do not build the binaries first
     #[arg(long)]
     no_build: bool,
@@ -345,6 +348,7 @@ fn act(command: Command) -> Result<ExitCode> {
 fn start(up: Up) -> Result<()> {
     interrupt::watch();
     let options = up::Options {
+        agents_dir: up.agents_dir,
         build: !up.no_build,
         grace_seconds: up.grace,
         fence_timeout_seconds: up.fence_timeout,

@@ -27,6 +27,8 @@ pub struct Options {
     pub quorum: u32,
     /// A folder that does not exist or is empty.
     pub dir: PathBuf,
+    /// The folder below which agents have their sockets and their state; `None`: in `dir`.
+    pub agents_dir: Option<PathBuf>,
     /// Whether the binaries are built first.
     pub build: bool,
     /// Between SIGTERM and SIGKILL of work, in seconds.
@@ -93,6 +95,7 @@ impl Options {
             nodes,
             quorum,
             dir: dir.to_owned(),
+            agents_dir: None,
             build: true,
             grace_seconds: 30,
             fence_timeout_seconds: 60,
@@ -180,7 +183,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
 
 /// Folders, ports, certificates, configuration; nothing runs yet.
 fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
-    let mut cluster = Cluster::new(&options.dir, &binaries.dir)?;
+    let mut cluster = Cluster::new(&options.dir, options.agents_dir.as_deref(), &binaries.dir)?;
     if cluster.run_dir != cluster.dir && cluster.run_dir.exists() {
         bail!("{} is there already, and the sockets of {} would lie there", cluster.run_dir.display(), cluster.dir.display());
     }

@@ -2,7 +2,7 @@
 
 use super::figures::{Figure, Report, Target};
 use super::subject::{self, Subject};
-use super::{Options, hold, slurm};
+use super::{Options, hold, slow_files, slurm};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::{Lattice, rows};
@@ -32,11 +32,12 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(2, 3, dir) }.with_audit_as_documented();
+    let up_options = UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(2, 3, dir) }
+        .with_audit_as_documented();
     let guard = Guard::new(dir);
     eprintln!("bench: starting three members and two agents");
     let cluster = up::up(&up_options)?;
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(slow_files(&cluster));
     let measured = measure(&cluster, &machine, options, &mut notes);
     let report = guard.down(Duration::from_secs(10))?;
     down::require_gone(&report)?;

@@ -7,7 +7,7 @@
 use super::figures::{Figure, Report, Target};
 use super::slurm::Slurm;
 use super::subject::{self, Subject};
-use super::{Options, hold, slurm};
+use super::{Options, hold, slow_files, slurm};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
@@ -52,11 +52,18 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions { build: false, grace_seconds: 2, netns: true, ..UpOptions::new(NODES + 1, 1, dir) };
+    let up_options = UpOptions {
+        build: false,
+        agents_dir: options.agents_dir.clone(),
+        grace_seconds: 2,
+        netns: true,
+        ..UpOptions::new(NODES + 1, 1, dir)
+    };
     let guard = Guard::new(dir);
     eprintln!("bench: starting a member and {} agents", NODES + 1);
     let cluster = up::up(&up_options.with_audit_as_documented())?;
     let mut notes = vec![format!("across {NODES} nodes, and on one beside that: {}. Open MPI is not compared yet", ALIKE[1..].join(" "))];
+    notes.extend(slow_files(&cluster));
     let measured = program(&cluster, &mpicc).and_then(|program| {
         let slurm = slurm::start(&cluster, &machine, options, &mut notes)?;
         measure(&cluster, &hydra, &program, slurm.as_ref(), options, &mut notes)

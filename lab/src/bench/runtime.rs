@@ -6,7 +6,7 @@ mod output;
 
 use super::figures::{Figure, Report, Samples, Target};
 use super::subject::{self, Subject};
-use super::{Options, hold};
+use super::{Options, hold, slow_files};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::Lattice;
@@ -60,10 +60,11 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     interrupt::watch();
     let before = machine::cpu_pressure();
     let rest = at_rest()?;
-    let up_options = UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(3, 1, dir) }.with_audit_as_documented();
+    let up_options = UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(3, 1, dir) }
+        .with_audit_as_documented();
     let guard = Guard::new(dir);
     let cluster = up::up(&up_options)?;
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(slow_files(&cluster));
     let measured = measure(&cluster, &machine, options, &mut notes);
     let report = guard.down(Duration::from_secs(10))?;
     down::require_gone(&report)?;

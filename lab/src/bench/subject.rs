@@ -6,6 +6,9 @@ use crate::process::ours_under;
 use crate::{interrupt, machine};
 use anyhow::{Context, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,11 +59,14 @@ pub fn rounds(subjects: &mut [Subject], rounds: usize) -> Result<()> {
     for subject in subjects.iter_mut() {
         subject.once(false);
     }
+    // Always the same orders: two runs differ in what they measure alone.
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut order: Vec<usize> = (0..subjects.len()).collect();
     for round in 0..rounds {
-        for place in 0..subjects.len() {
+        order.shuffle(&mut rng);
+        for index in &order {
             interrupt::check()?;
-            let index = (place + round) % subjects.len();
-            subjects[index].once(true);
+            subjects[*index].once(true);
         }
         eprintln!("bench: round {} of {rounds}", round + 1);
     }
