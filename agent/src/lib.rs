@@ -45,7 +45,7 @@ pub mod log_store;
 mod logs;
 mod machine;
 mod membership;
-mod mesh;
+pub mod mesh;
 mod meshd;
 mod places;
 mod placing;

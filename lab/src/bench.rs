@@ -2,6 +2,7 @@
 //! changes more between runs than between systems.
 
 mod adoption;
+mod fence;
 mod figures;
 mod launch;
 mod mpi;
@@ -25,7 +26,7 @@ pub use figures::{Figure, Report, Samples, Verdict};
 
 /// Runs the benchmark and prints it; whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
-    ensure!(options.nodes.is_none() || name == Name::Nodes, "--nodes is of `bench nodes` alone");
+    ensure!(options.nodes.is_none() || matches!(name, Name::Nodes | Name::Mpi), "--nodes is of `bench nodes` and `bench mpi` alone");
     let report = match name {
         Name::Launch => launch::run(dir, options)?,
         Name::Mpi => mpi::run(dir, options)?,
@@ -46,7 +47,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 pub enum Name {
     /// Starting work: inside an allocation, and a whole job
     Launch,
-    /// MPI programs that begin and end, and launches one after another, beside Hydra and srun
+    /// MPI programs that begin and end, beside Hydra and mpirun; launches one after another, beside srun; fences of many agents
     Mpi,
     /// Many agents with a network each: what they cost at rest, and when a killed one is Degraded and Down
     Nodes,
@@ -62,7 +63,7 @@ pub struct Options {
     /// Rounds (not of `nodes`); each measures everything once, in an order of its own.
     #[arg(long, default_value_t = 15)]
     pub rounds: usize,
-    /// Agents (of `nodes`) [default: 64]
+    /// Agents (of `nodes`, and of the fences of `mpi`) [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
     pub nodes: Option<u32>,
     /// Do not build the binaries first.

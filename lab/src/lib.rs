@@ -19,9 +19,10 @@
 //! | [`lattice`] | the CLI, asked |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
+//! | [`fences`], [`streams`], [`pmi1`] | ranks that come to fences, what that is held against, and how they speak PMI |
 //! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
-//! | [`sim`] | thousands of agents' gossip in virtual time |
+//! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
 //! | [`demo`], [`bench`] | what people run |
 
 pub mod bench;
@@ -31,6 +32,7 @@ pub mod configs;
 pub mod demo;
 pub mod down;
 pub mod faults;
+pub mod fences;
 pub mod gpus;
 pub mod history;
 pub mod hub;
@@ -39,11 +41,13 @@ pub mod interrupt;
 pub mod lattice;
 pub mod machine;
 pub mod networks;
+pub mod pmi1;
 pub mod ports;
 pub mod preload;
 pub mod process;
 pub mod quorum;
 pub mod ring;
 pub mod sim;
+pub mod streams;
 pub mod sweep;
 pub mod up;

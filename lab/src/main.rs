@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
-use lattice_lab::{bench, demo, down, faults, gpus, interrupt, lattice, networks, ring, sim, up};
+use lattice_lab::{bench, demo, down, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,11 +35,17 @@ enum Command {
     Demo(Demo),
     /// Figures against peers or floors of the same run; exit code 3 when a target is missed
     Bench(Bench),
-    /// Thousands of agents in virtual time; exit code 1 when a preset's figure is missed
+    /// Thousands of agents in virtual time; exit code 1 when a figure is missed
     #[command(subcommand)]
     Sim(Sim),
     /// One rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
     PmiRing(ring::Options),
+    /// One rank of those whose fences `bench mpi` measures
+    #[command(hide = true)]
+    PmiFence(fences::Options),
+    /// One rank of those that send what a fence sends, and nothing else
+    #[command(hide = true)]
+    PmiStreams(streams::Options),
     /// Holds the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -234,6 +240,8 @@ struct Demo {
 enum Sim {
     /// Their gossip: who finds out what, how soon and for how many bytes
     Gossip(sim::Options),
+    /// One fence of a launch: how long it takes, and what each agent receives and sends
+    Fence(sim::fence::Options),
 }
 
 #[derive(Args)]
@@ -339,7 +347,14 @@ fn act(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Sim(Sim::Fence(options)) => {
+            if !sim::fence::run(&options)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::PmiRing(options) => ring::run(&options)?,
+        Command::PmiFence(options) => fences::run(&options)?,
+        Command::PmiStreams(options) => streams::run(&options)?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

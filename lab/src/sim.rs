@@ -1,3 +1,5 @@
+//! Thousands of agents in virtual time: `lattice-lab sim fence` is [`fence`].
+//!
 //! `lattice-lab sim gossip`: thousands of agents' real gossip cores, with their real datagrams, in virtual time.
 //!
 //! ```text
@@ -6,6 +8,7 @@
 //!
 //! One process, one thread, one seed: the same seed is the same run, to the byte. Nothing sleeps.
 
+pub mod fence;
 mod measures;
 mod memory;
 mod story;

@@ -2,12 +2,14 @@
 //!
 //! Nodes have a network each, and one memory, since they are one machine. Where two are compared, both have the same transports:
 //! on one node what MPICH takes by itself; across nodes, and on one beside that, UCX through shared memory for every pair of
-//! ranks. (MPICH 4.0.2 hangs at its end where UCX has TCP alone, under Hydra as well.)
+//! ranks. (MPICH 4.0.2 hangs at its end where UCX has TCP alone, under Hydra as well.) Open MPI has shared memory on both sides.
+//!
+//! Fences alone have a cluster of their own, of many agents: [`fence`].
 
 use super::figures::{Figure, Report, Target};
 use super::slurm::Slurm;
 use super::subject::{self, Subject};
-use super::{Options, hold, slow_files, slurm};
+use super::{Options, fence, hold, slow_files, slurm};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
@@ -27,6 +29,8 @@ const NODES: u32 = 4;
 const WIDE: &str = "32";
 /// Init, Barrier and Finalize on one node, in parts of what Hydra takes.
 const HYDRA_RATIO: f64 = 0.9;
+/// The same of Open MPI, in parts of what its own mpirun takes.
+const MPIRUN_RATIO: f64 = 0.6;
 /// On all nodes, in parts of what one node takes.
 const NODES_RATIO: f64 = 1.1;
 /// Launches that follow each other in one round.
@@ -35,6 +39,10 @@ const IN_A_ROW: u32 = 50;
 const SRUN_RATIO: f64 = 1.0 / 8.0;
 /// What an MPI program is started with whose ranks are to treat each other alike on every node.
 const ALIKE: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
+/// The same for Open MPI, whose ranks are all on one node.
+const OPEN_ALIKE: [&str; 3] = ["/usr/bin/env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=vader,self"];
+/// What mpirun asks of root.
+const AS_ROOT: [(&str, &str); 2] = [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
 /// Starts what is needed, measures, and takes it away again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
@@ -44,6 +52,8 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let (hydra, mpicc) = (machine.hydra.clone(), machine.mpicc.clone());
     let hydra = hydra.context("mpiexec.hydra is not installed, and it is what is compared with")?;
     let mpicc = mpicc.context("no MPICH (mpicc.mpich) is installed, whose programs are started")?;
+    let open = machine.open_mpicc.clone().zip(machine::find("mpirun.openmpi"));
+    let (open_mpicc, mpirun) = open.context("no Open MPI (mpicc.openmpi, mpirun.openmpi) is installed, which is compared with as well")?;
     let binaries = Binaries::beside_lab()?;
     if !options.no_build {
         binaries.build()?;
@@ -62,48 +72,61 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let guard = Guard::new(dir);
     eprintln!("bench: starting a member and {} agents", NODES + 1);
     let cluster = up::up(&up_options.with_audit_as_documented())?;
-    let mut notes = vec![format!("across {NODES} nodes, and on one beside that: {}. Open MPI is not compared yet", ALIKE[1..].join(" "))];
+    let mut notes = vec![
+        format!("across {NODES} nodes, and on one beside that: {}", ALIKE[1..].join(" ")),
+        format!("Open MPI, by us and by mpirun: {}", OPEN_ALIKE[1..].join(" ")),
+    ];
     notes.extend(slow_files(&cluster));
-    let measured = program(&cluster, &mpicc).and_then(|program| {
+    let measured = program(&cluster, "init", &mpicc).and_then(|program| {
         let slurm = slurm::start(&cluster, &machine, options, &mut notes)?;
-        measure(&cluster, &hydra, &program, slurm.as_ref(), options, &mut notes)
+        let started = Started { hydra, program, mpirun, open_program: self::program(&cluster, "open-init", &open_mpicc)? };
+        measure(&cluster, &started, slurm.as_ref(), options, &mut notes)
     });
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;
+    let mut figures = measured?;
+    figures.extend(fence::measure(dir, options, &mut notes)?);
     let cpu_pressure = [before, machine::cpu_pressure()];
-    Ok(Report { bench: "mpi", profile: binaries.profile(), cpu_pressure, machine, figures: measured?, notes })
+    Ok(Report { bench: "mpi", profile: binaries.profile(), cpu_pressure, machine, figures, notes })
 }
 
-fn program(cluster: &Cluster, mpicc: &Path) -> Result<PathBuf> {
-    let (source, program) = (cluster.dir.join("init.c"), cluster.dir.join("init"));
+/// What is started, by us and by each MPI's own starter.
+struct Started {
+    hydra: PathBuf,
+    program: PathBuf,
+    mpirun: PathBuf,
+    open_program: PathBuf,
+}
+
+fn program(cluster: &Cluster, name: &str, mpicc: &Path) -> Result<PathBuf> {
+    let (source, program) = (cluster.dir.join("init.c"), cluster.dir.join(name));
     std::fs::write(&source, include_str!("init.c")).with_context(|| format!("cannot write {}", source.display()))?;
     let done = process::run(Command::new(mpicc).args(["-O2", "-o"]).arg(&program).arg(&source), Duration::from_secs(60))?;
     ensure!(done.code() == 0, "{} cannot compile {}: {}", mpicc.display(), source.display(), done.err().trim());
     Ok(program)
 }
 
-fn measure(
-    cluster: &Cluster,
-    hydra: &Path,
-    program: &Path,
-    slurm: Option<&Slurm>,
-    options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Figure>> {
+fn measure(cluster: &Cluster, started: &Started, slurm: Option<&Slurm>, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
     let (one, all) = (hold(&lattice, 1)?, hold(&lattice, NODES)?);
-    let program = program.to_string_lossy().into_owned();
-    let launch =
-        |alloc: &str, n: &str, command: &[&str]| lattice.command(&[&["launch", "--alloc", alloc, "-n", n, "--"], command].concat());
-    let ours = |alloc: &'_ str, n: &'static str, command: &[&str]| {
-        let (alloc, command) = (alloc.to_owned(), owned(command));
+    let (program, open_program) = (started.program.to_string_lossy(), started.open_program.to_string_lossy());
+    let launch = |alloc: &str, n: &str, command: &[&str]| lattice.command(&[&["launch", "--alloc", alloc, "-n", n], command].concat());
+    let with = |options: &[&str], alloc: &'_ str, n: &'static str, command: &[&str]| {
+        let (alloc, command) = (alloc.to_owned(), owned(&[options, &["--"], command].concat()));
         move || subject::timed(&mut launch(&alloc, n, &command.iter().map(String::as_str).collect::<Vec<_>>()))
     };
+    let ours = |alloc: &'_ str, n: &'static str, command: &[&str]| with(&[], alloc, n, command);
     let theirs = |n: &'static str, command: &[&str]| {
         let command = owned(command);
-        move || subject::timed(Command::new(hydra).args(["-n", n]).args(&command))
+        move || subject::timed(Command::new(&started.hydra).args(["-n", n]).args(&command))
     };
-    let mpi = [program.as_str()];
+    let mpi = [&*program];
     let alike = [&ALIKE[..], &mpi].concat();
+    let open = [&OPEN_ALIKE[..], &[&*open_program]].concat();
+    let by_pmix = |n: &'static str| with(&["--pmi=pmix"], &one, n, &open);
+    let by_mpirun = |n: &'static str| {
+        let command = owned(&open);
+        move || subject::timed(Command::new(&started.mpirun).envs(AS_ROOT).args(["--oversubscribe", "-n", n]).args(&command))
+    };
     let nothing = ["/bin/true"];
     let row = |each: &dyn Fn() -> Result<Duration>| (0..IN_A_ROW).map(|_| each()).sum::<Result<Duration>>();
     let mut subjects = vec![
@@ -113,6 +136,12 @@ fn measure(
         Subject::new("hydra 8", theirs("8", &mpi)),
         Subject::new("ours 32", ours(&one, "32", &mpi)),
         Subject::new("hydra 32", theirs("32", &mpi)),
+        Subject::new("ours open 2", by_pmix("2")),
+        Subject::new("mpirun 2", by_mpirun("2")),
+        Subject::new("ours open 8", by_pmix("8")),
+        Subject::new("mpirun 8", by_mpirun("8")),
+        Subject::new("ours open 32", by_pmix("32")),
+        Subject::new("mpirun 32", by_mpirun("32")),
         Subject::new("one node, ucx", ours(&one, WIDE, &alike)),
         Subject::new("nodes, ucx", ours(&all, WIDE, &alike)),
         Subject::new("nodes, true", ours(&all, WIDE, &nothing)),
@@ -141,7 +170,12 @@ fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Fi
         let name = format!("Init, Barrier, Finalize of {n} ranks on one node");
         figures.push(Figure::new(&name, "ms", need(ours)?, vec![(hydra, of(theirs))], to(hydra, HYDRA_RATIO)));
     }
-    let (name, peer) = (format!("the same of {WIDE} ranks on {NODES} nodes, through UCX"), "one node, through UCX");
+    let mpirun = "mpirun of Open MPI";
+    for (n, ours, theirs) in [("2", "ours open 2", "mpirun 2"), ("8", "ours open 8", "mpirun 8"), ("32", "ours open 32", "mpirun 32")] {
+        let name = format!("Init, Barrier, Finalize of {n} ranks of Open MPI on one node");
+        figures.push(Figure::new(&name, "ms", need(ours)?, vec![(mpirun, of(theirs))], to(mpirun, MPIRUN_RATIO)));
+    }
+    let (name, peer) = (format!("MPICH's of {WIDE} ranks on {NODES} nodes, through UCX"), "one node, through UCX");
     figures.push(Figure::new(&name, "ms", need("nodes, ucx")?, vec![(peer, of("one node, ucx"))], to(peer, NODES_RATIO)));
     let name = format!("{WIDE} × /bin/true on {NODES} nodes");
     figures.push(Figure::new(&name, "ms", need("nodes, true")?, vec![(hydra, of("hydra, true"))], to(hydra, 1.0)));

@@ -2,11 +2,13 @@
 
 use crate::harness::{Group, JOB, Need, World, ended, lab_program, ms};
 use lattice_lab::demo::Lines;
+use lattice_lab::fences::{self, Wire};
 use lattice_lab::image::{MOUNT_POINT, README};
 use lattice_lab::lattice::text;
-use lattice_lab::process;
+use lattice_lab::{process, streams};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         MPI.test("abort_gives_its_code", &[], abort),
         MPI.test("programs_without_pmi_are_normal_jobs", &[], no_pmi),
         MPI.test("launches_inside_one_allocation_follow_each_other", &[], many_launches),
+        WIDE.test("a_fence_of_eight_agents_is_timed_and_its_bytes_are_counted", &[Need::Hosts], timed_fence),
         WIDE.test("sixty_four_ranks_of_c_and_fortran_on_eight_nodes", &[Need::Mpich, Need::Hosts], wide),
     ]
 }
@@ -241,6 +244,38 @@ fn many_launches(w: &World) {
     w.ok(&["cancel", &held]);
     let after = w.run(&["launch", "--alloc", &held, "--", "/bin/true"]);
     assert_eq!(after.code(), 125, "{}", after.err());
+}
+
+/// What `bench mpi` measures: ranks that do nothing but come to fences, and the same bytes down the same tree.
+fn timed_fence(w: &World) {
+    let held = w.submit(&["--nodes", "8", "--", "/bin/sleep", "300"]);
+    w.running(&held);
+    let lab = lab_program().to_string_lossy().into_owned();
+    let launch = |ranks: &str, rank: &[&str]| {
+        let done = w.run_for(&[&["launch", "--alloc", &held, "-N", "8", "--tasks-per-node", ranks, "--", &lab], rank].concat(), 3 * JOB);
+        assert_eq!(done.code(), 0, "{}", done.err());
+        done.out()
+    };
+    let data = 8 * 4 * (800 + 4);
+    let all = |wire: &BTreeMap<String, Wire>, times: u64| {
+        assert_eq!(wire.len(), 8, "{wire:?}");
+        // Seven are told of all; the head, to whom they come, sends all seven times.
+        let least = |of: fn(&Wire) -> u64| wire.values().map(of).min().unwrap();
+        let most = |of: fn(&Wire) -> u64| wire.values().map(of).max().unwrap();
+        assert!(most(|w| w.received) >= times * data && most(|w| w.sent) >= 7 * times * data, "{wire:?}");
+        assert!(least(|w| w.received) < 2 * times * data && most(|w| w.sent) < 14 * times * data, "{wire:?}");
+    };
+    let told: fences::Told = serde_json::from_str(&launch("4", &["pmi-fence", "--fences", "2", "--bytes", "800"])).unwrap();
+    assert_eq!(told.fences.len(), 2);
+    assert!(told.fences.iter().all(|f| f.first_ms > 0.0 && f.last_ms > 0.0 && f.last_ms < 10_000.0), "{told:?}");
+    all(&told.wire, 2);
+    let (dir, bytes) = (w.dir.to_string_lossy().into_owned(), data.to_string());
+    let told: streams::Told = serde_json::from_str(&launch("1", &["pmi-streams", "--dir", &dir, "--bytes", &bytes])).unwrap();
+    assert!(told.took_ms.len() == 3 && told.took_ms.iter().all(|ms| *ms > 0.0 && *ms < 10_000.0), "{told:?}");
+    all(&told.wire, 3);
+    w.ok(&["cancel", &held]);
+    w.ended(&held);
+    w.assert_nothing_left();
 }
 
 fn wide(w: &World) {

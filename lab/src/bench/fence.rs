@@ -1,0 +1,163 @@
+//! The fences of `bench mpi`: ranks that do nothing else, on many agents with a network each, and beside them the same bytes down the
+//! same tree by the agents' own mesh ([`crate::streams`]).
+//!
+//! Each round is a launch of each, on each number of nodes. All agents share the machine's processors: more of them take more time
+//! than they would on machines of their own, on both sides.
+
+use super::figures::{Figure, Samples, Target};
+use super::{Options, hold};
+use crate::binaries::Binaries;
+use crate::down::{self, Guard};
+use crate::fences::{self, Wire};
+use crate::interrupt;
+use crate::lattice::Lattice;
+use crate::streams;
+use crate::up::{self, Options as UpOptions};
+use anyhow::{Context, Result, ensure};
+use lattice_pmi::fanout_for;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::Duration;
+
+/// Agents, where nobody says how many.
+const NODES: u32 = 64;
+/// Ranks on each.
+const RANKS: u32 = 16;
+/// What each rank brings: as much as MPICH's do.
+const RANK_BYTES: u32 = 448;
+/// What a pair is, beside its key and value.
+const RECORD_BYTES: u32 = 4;
+/// In parts of what the bytes alone take.
+const STREAMS_RATIO: f64 = 3.0;
+/// What an agent may receive, in parts of what all ranks bring.
+const RECEIVED_RATIO: f64 = 1.1;
+/// How long one launch may take.
+const TRY_LIMIT: Duration = Duration::from_secs(60);
+/// How long so many agents may take to be there.
+const READY_WITHIN: Duration = Duration::from_secs(180);
+/// The documents' clocks, in milliseconds.
+const HEARTBEAT_MS: u64 = 10_000;
+const DEGRADED_AFTER_MS: u64 = 30_000;
+
+/// What was measured on so many nodes.
+#[derive(Default)]
+struct Measured {
+    nodes: u32,
+    first_ms: Vec<f64>,
+    last_ms: Vec<f64>,
+    streams_ms: Vec<f64>,
+    /// By the agent that received, or sent, the most: in parts of what all ranks bring.
+    received: Vec<f64>,
+    sent: Vec<f64>,
+    streams_received: Vec<f64>,
+    streams_sent: Vec<f64>,
+    failed: usize,
+    why: Option<String>,
+}
+
+/// Starts many agents, measures, and takes them away again.
+pub fn measure(dir: &Path, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let nodes = options.nodes.unwrap_or(NODES);
+    let clocks = UpOptions {
+        build: false,
+        netns: true,
+        grace_seconds: 2,
+        heartbeat_ms: HEARTBEAT_MS,
+        degraded_after_ms: DEGRADED_AFTER_MS,
+        ready_within: READY_WITHIN,
+        ..UpOptions::new(nodes, 1, dir)
+    };
+    let guard = Guard::new(dir);
+    eprintln!("bench: starting a member and {nodes} agents");
+    let cluster = up::up(&clocks.with_audit_as_documented())?;
+    let measured = Lattice::to(&cluster, "n1").and_then(|lattice| rounds(&lattice, dir, nodes, options.rounds));
+    down::require_gone(&guard.down(Duration::from_secs(10))?)?;
+    let measured = measured?;
+    notes.push(format!(
+        "fences of {RANKS} ranks on each node with {RANK_BYTES} bytes each, which cannot be packed; beside them the bytes of the whole fence \
+         down the same tree by the agents' mesh, from processes of their own in the same networks. Bytes are those of a node's network, \
+         with headers, acknowledgements and everything else that went over it"
+    ));
+    let failed =
+        measured.iter().filter_map(|m| m.why.as_ref().map(|why| format!("fences on {} nodes: {} failed, last: {why}", m.nodes, m.failed)));
+    notes.extend(failed);
+    figures(&measured, nodes)
+}
+
+fn rounds(lattice: &Lattice, dir: &Path, most: u32, rounds: usize) -> Result<Vec<Measured>> {
+    let alloc = hold(lattice, most)?;
+    let sizes = (1..).map(|power| 2u32.pow(power)).take_while(|size| *size < most).chain([most]);
+    let mut measured: Vec<Measured> = sizes.map(|nodes| Measured { nodes, ..Measured::default() }).collect();
+    for round in 0..rounds {
+        for of in &mut measured {
+            interrupt::check()?;
+            if let Err(error) = once(lattice, dir, &alloc, of) {
+                of.failed += 1;
+                of.why = Some(format!("{error:#}"));
+            }
+        }
+        eprintln!("bench: round {} of {rounds} of fences", round + 1);
+    }
+    Ok(measured)
+}
+
+fn once(lattice: &Lattice, dir: &Path, alloc: &str, of: &mut Measured) -> Result<()> {
+    let data = of.nodes * RANKS * (RANK_BYTES + RECORD_BYTES);
+    let (bytes, all) = (RANK_BYTES.to_string(), data.to_string());
+    let fences: fences::Told = launch(lattice, alloc, of.nodes, RANKS, &["pmi-fence", "--bytes", &bytes])?;
+    let streams: streams::Told = launch(lattice, alloc, of.nodes, 1, &["pmi-streams", "--bytes", &all, "--dir", &dir.to_string_lossy()])?;
+    let most = |wire: &mut dyn Iterator<Item = &Wire>, way: fn(&Wire) -> u64, times: usize| {
+        wire.map(way).max().unwrap_or(0) as f64 / times as f64 / f64::from(data)
+    };
+    let (times, stream_times) = (fences.fences.len(), streams.took_ms.len());
+    ensure!(times > 0 && stream_times > 0, "nothing was measured");
+    of.received.push(most(&mut fences.wire.values(), |wire| wire.received, times));
+    of.sent.push(most(&mut fences.wire.values(), |wire| wire.sent, times));
+    of.streams_received.push(most(&mut streams.wire.values(), |wire| wire.received, stream_times));
+    of.streams_sent.push(most(&mut streams.wire.values(), |wire| wire.sent, stream_times));
+    of.first_ms.extend(fences.fences.iter().map(|fence| fence.first_ms));
+    of.last_ms.extend(fences.fences.iter().map(|fence| fence.last_ms));
+    of.streams_ms.extend(streams.took_ms);
+    Ok(())
+}
+
+/// What rank 0 of the lab's own ranks printed.
+fn launch<T: DeserializeOwned>(lattice: &Lattice, alloc: &str, nodes: u32, ranks: u32, rank: &[&str]) -> Result<T> {
+    let lab = Binaries::beside_lab()?.lab();
+    let (nodes, ranks, lab) = (nodes.to_string(), ranks.to_string(), lab.to_string_lossy());
+    let args = [&["launch", "--alloc", alloc, "-N", &nodes, "--tasks-per-node", &ranks, "--", &*lab], rank].concat();
+    let done = lattice.run(&args, TRY_LIMIT)?;
+    ensure!(done.code() == 0, "{} ended with {}: {}", rank[0], done.code(), done.err().trim());
+    serde_json::from_str(&done.out()).with_context(|| format!("{} printed {:?}", rank[0], done.out()))
+}
+
+fn figures(measured: &[Measured], most: u32) -> Result<Vec<Figure>> {
+    let streams = "the bytes alone, down the same streams";
+    let mut figures = Vec::new();
+    for of in measured {
+        let Measured { nodes, failed, .. } = of;
+        let samples =
+            |values: &[f64]| Samples::of(values.to_vec(), *failed).with_context(|| format!("no fence on {nodes} nodes: {:?}", of.why));
+        let to = |at_most| (*nodes == most).then(|| Target::RatioTo { peer: streams.to_owned(), at_most });
+        let beside = |values: &[f64]| vec![(streams, Samples::of(values.to_vec(), 0))];
+        let name = format!("fence of {} ranks on {nodes} agents, until the last rank has its answer", nodes * RANKS);
+        figures.push(Figure::new(&name, "ms", samples(&of.last_ms)?, beside(&of.streams_ms), to(STREAMS_RATIO)));
+        let name = format!("the same on {nodes} agents, in rank 0");
+        figures.push(Figure::new(&name, "ms", samples(&of.first_ms)?, beside(&of.streams_ms), to(STREAMS_RATIO)));
+        let fanout = fanout_for(*nodes);
+        let most_of = |value, why: String| (*nodes == most).then_some(Target::AtMost { value, why });
+        let (received, sent) = (beside(&of.streams_received), beside(&of.streams_sent));
+        let name = format!("what one of {nodes} agents receives at most");
+        let why = "what all ranks bring".to_owned();
+        figures.push(Figure::new(&name, "× the data", samples(&of.received)?, received, most_of(RECEIVED_RATIO, why)));
+        let name = format!("what one of {nodes} agents sends at most");
+        figures.push(Figure::new(
+            &name,
+            "× the data",
+            samples(&of.sent)?,
+            sent,
+            most_of(f64::from(fanout), format!("the fan-out, {fanout}")),
+        ));
+    }
+    Ok(figures)
+}

@@ -1,0 +1,211 @@
+//! `lattice-lab pmi-fence`: ranks that do nothing but come to PMI fences, and tell how long those take.
+//!
+//! ```text
+//!   empty fence: rank 0 says when ─▶ each puts its bytes ─▶ all come at that moment ─▶ the fence that is measured
+//! ```
+//!
+//! All nodes have one clock: they are namespaces of one machine.
+
+use crate::pmi1::Pmi;
+use anyhow::{Context, Result, bail, ensure};
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// From when rank 0 says when until then: all must have heard it and sleep again.
+const AHEAD_NS: u64 = 400_000_000;
+/// The longest value that PMI-1 takes.
+const VALUE_BYTES_MAX: usize = 1023 - 64;
+
+/// What is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Fences that are measured, after one that is not
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub fences: u32,
+    /// Bytes that each rank brings to each, its key among them
+    #[arg(long, default_value_t = 448, value_parser = clap::value_parser!(u32).range(16..=900))]
+    pub bytes: u32,
+}
+
+/// What rank 0 prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Told {
+    /// The measured fences.
+    pub fences: Vec<Fence>,
+    /// By node: what went over its network during all of these, with everything else that did.
+    pub wire: BTreeMap<String, Wire>,
+}
+
+/// One fence.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Fence {
+    /// From when rank 0 came until it had its answer.
+    pub first_ms: f64,
+    /// From when all were to come until the last of them had its answer.
+    pub last_ms: f64,
+}
+
+/// Bytes on all of a node's interfaces but the loopback, headers and acknowledgements with them.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Wire {
+    pub received: u64,
+    pub sent: u64,
+}
+
+impl Wire {
+    /// Of this process's network, since that was made.
+    pub fn now() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/self/net/dev").context("/proc/self/net/dev")?;
+        Ok(Self::of(&text))
+    }
+
+    /// Tells what this node's network carried since then, for one rank of it.
+    pub fn put_since(before: Self, pmi: &mut Pmi) -> Result<()> {
+        let node = std::env::var("LATTICE_NODE").context("LATTICE_NODE is not set")?;
+        let now = Self::now()?;
+        let (received, sent) = (now.received.saturating_sub(before.received), now.sent.saturating_sub(before.sent));
+        pmi.put(&format!("wire-{}", pmi.rank), &format!("{node}:{received}:{sent}"))
+    }
+
+    /// What was told so, by node. Ranks that told nothing have no such key.
+    pub fn of_all(pmi: &mut Pmi) -> Result<BTreeMap<String, Self>> {
+        let words: Vec<String> = (0..pmi.size).filter_map(|rank| pmi.get(&format!("wire-{rank}")).ok()).collect();
+        let one = |words: &String| -> Result<(String, Self)> {
+            let [node, received, sent] = words.split(':').collect::<Vec<_>>()[..] else { bail!("{words:?} is no node's bytes") };
+            Ok((node.to_owned(), Self { received: received.parse()?, sent: sent.parse()? }))
+        };
+        words.iter().map(one).collect()
+    }
+
+    fn of(text: &str) -> Self {
+        let mut wire = Self { received: 0, sent: 0 };
+        for (name, counts) in text.lines().filter_map(|line| line.split_once(':')) {
+            if name.trim() != "lo" {
+                let mut counts = counts.split_ascii_whitespace().map(|count| count.parse().unwrap_or(0));
+                wire.received += counts.next().unwrap_or(0);
+                wire.sent += counts.nth(7).unwrap_or(0);
+            }
+        }
+        wire
+    }
+}
+
+/// When a rank came, and had its answer.
+#[derive(Clone, Copy)]
+struct Came {
+    came_ns: u64,
+    answered_ns: u64,
+}
+
+impl Came {
+    fn read(words: &str) -> Result<Self> {
+        let (came, answered) = words.split_once(':').with_context(|| format!("{words:?} is not when a rank came"))?;
+        Ok(Self { came_ns: came.parse()?, answered_ns: answered.parse()? })
+    }
+}
+
+/// Runs one rank.
+pub fn run(options: &Options) -> Result<()> {
+    let mut pmi = Pmi::connect()?;
+    let is_first_here = std::env::var("MPI_LOCALRANKID").is_ok_and(|local| local == "0");
+    let (mut began_ns, mut each, mut before) = (Vec::new(), Vec::new(), None);
+    for fence in 0..=options.fences {
+        let key = format!("when-{fence}");
+        if pmi.rank == 0 {
+            pmi.put(&key, &(now_ns()? + AHEAD_NS).to_string())?;
+        }
+        pmi.fence()?;
+        let at_ns: u64 = pmi.get(&key)?.parse().context("rank 0's word of when")?;
+        let (key, bytes) = (format!("{fence:02}-{:07}", pmi.rank), options.bytes as usize);
+        ensure!(key.len() < bytes && bytes < VALUE_BYTES_MAX, "--bytes {bytes} is not possible");
+        pmi.put(&key, &noise(u64::from(pmi.rank) << 8 | u64::from(fence), bytes - key.len()))?;
+        sleep_until(at_ns)?;
+        // The first one lets connections find their pace.
+        if fence == 1 && is_first_here {
+            before = Some(Wire::now()?);
+        }
+        let came_ns = now_ns()?;
+        pmi.fence()?;
+        began_ns.push(at_ns);
+        each.push(Came { came_ns, answered_ns: now_ns()? });
+    }
+    // Whoever is told later than this node is told by now.
+    pmi.fence()?;
+    let words: Vec<String> = each.iter().map(|came| format!("{}:{}", came.came_ns, came.answered_ns)).collect();
+    pmi.put(&format!("came-{}", pmi.rank), &words.join(","))?;
+    if let Some(before) = before {
+        Wire::put_since(before, &mut pmi)?;
+    }
+    pmi.fence()?;
+    if pmi.rank == 0 {
+        let told = told(&mut pmi, &began_ns)?;
+        println!("{}", serde_json::to_string(&told)?);
+    }
+    pmi.finalize()
+}
+
+/// What all ranks put.
+fn told(pmi: &mut Pmi, began_ns: &[u64]) -> Result<Told> {
+    let (mut first, mut last_ns) = (Vec::new(), vec![0; began_ns.len()]);
+    for rank in 0..pmi.size {
+        let came = pmi.get(&format!("came-{rank}"))?;
+        let came: Vec<Came> = came.split(',').map(Came::read).collect::<Result<_>>()?;
+        ensure!(came.len() == began_ns.len(), "rank {rank} came to {} fences", came.len());
+        for (last, came) in last_ns.iter_mut().zip(&came) {
+            *last = came.answered_ns.max(*last);
+        }
+        if rank == 0 {
+            first = came;
+        }
+    }
+    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+    let each = first.iter().zip(&last_ns).zip(began_ns);
+    let fences =
+        each.skip(1).map(|((first, last), began)| Fence { first_ms: ms(first.came_ns, first.answered_ns), last_ms: ms(*began, *last) });
+    Ok(Told { fences: fences.collect(), wire: Wire::of_all(pmi)? })
+}
+
+fn now_ns() -> Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(u64::try_from(now.tv_sec())? * 1_000_000_000 + u64::try_from(now.tv_nsec())?)
+}
+
+fn sleep_until(at_ns: u64) -> Result<()> {
+    let at = std::time::Duration::from_nanos(at_ns).into();
+    clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at)?;
+    Ok(())
+}
+
+/// Printable bytes that cannot be packed: what a fence carries is what was put.
+pub fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'!' + u8::try_from((state >> 32) % 94).unwrap_or(0))
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_not_on_the_loopback() {
+        let text = "Inter-|   Receive                                                |  Transmit\n \
+                    face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
+                    lo:    1000      10    0    0    0     0          0         0     1000      10    0    0    0     0       0          0\n  \
+                    net0:  200       2    0    0    0     0          0         0      300       3    0    0    0     0       0          0\n";
+        let wire = Wire::of(text);
+        assert_eq!((wire.received, wire.sent), (200, 300));
+    }
+
+    #[test]
+    fn noise_is_what_a_pair_may_hold_and_differs() {
+        let (one, other) = (noise(1, 400), noise(2, 400));
+        assert!(one != other && one.len() == 400 && one.chars().all(|c| c.is_ascii_graphic()), "{one}");
+    }
+}
