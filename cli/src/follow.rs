@@ -5,10 +5,11 @@
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
 //!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
 //!     of a job of one's own: the head's word suffices for how its command ended, and the quorum's is not waited for
-//!   LaunchInput ◀── keys, while it runs and where it has a terminal
+//!   LaunchInput ◀── keys or standard input, while it runs and where it has a terminal or reads any
 //! ```
 
 use crate::failure::{Exit, Failure};
+use crate::feeder::Feeder;
 use crate::interrupts::Interrupts;
 use crate::label::{Labeller, Source};
 use crate::patience::Patience;
@@ -118,25 +119,29 @@ pub enum End {
 /// has one, is the user's while it runs; a signal that ends us then cancels it.
 pub struct Own {
     interrupts: Interrupts,
-    terminal: Option<Terminal>,
+    gives: Gives,
 }
 
-struct Terminal {
-    /// Begins when the job first runs.
-    typist: Option<Typist>,
-    farewell: Farewell,
+/// What the user gives the job while it runs.
+pub enum Gives {
+    Nothing,
+    Input(Feeder),
+    Terminal {
+        /// Begins when the job first runs.
+        typist: Option<Typist>,
+        farewell: Farewell,
+    },
 }
 
 impl Own {
-    /// Takes Ctrl-C from here on, and with `pty` what else ends this process.
-    pub fn take(pty: bool) -> Result<Self, Failure> {
-        let terminal = if pty { Some(Terminal { typist: None, farewell: Farewell::take()? }) } else { None };
-        Ok(Self { interrupts: Interrupts::take()?, terminal })
+    /// Takes Ctrl-C from here on.
+    pub fn take(gives: Gives) -> Result<Self, Failure> {
+        Ok(Self { interrupts: Interrupts::take()?, gives })
     }
 
     /// The terminal is the user's own again.
     fn rest(&mut self) {
-        if let Some(typist) = self.terminal.as_mut().and_then(|t| t.typist.as_mut()) {
+        if let Gives::Terminal { typist: Some(typist), .. } = &mut self.gives {
             typist.rest();
         }
     }
@@ -149,12 +154,21 @@ enum Came {
     Farewell(u8),
 }
 
-/// Types at the job's terminal while it runs, and waits for what is no key. Without a job of one's own, for ever.
+/// Gives the job what the user has for it while it runs, and waits for a signal. Without a job of one's own, for ever.
 async fn hands(own: &mut Option<Own>, client: &Client, start: &Start, mut runs: watch::Receiver<bool>) -> Result<Came, Failure> {
-    let Some(Own { interrupts, terminal }) = own else { return pending().await };
-    let Some(Terminal { typist, farewell }) = terminal else {
-        interrupts.pressed().await;
-        return Ok(Came::Interrupt);
+    let Some(Own { interrupts, gives }) = own else { return pending().await };
+    let (typist, farewell) = match gives {
+        Gives::Nothing => {
+            interrupts.pressed().await;
+            return Ok(Came::Interrupt);
+        }
+        Gives::Input(feeder) => {
+            tokio::select! {
+                never = feeder.feed(client, start, &mut runs) => match never {},
+                () = interrupts.pressed() => return Ok(Came::Interrupt),
+            }
+        }
+        Gives::Terminal { typist, farewell } => (typist, farewell),
     };
     let typing = async {
         loop {
@@ -232,13 +246,13 @@ pub async fn follow(
 async fn left(own: &mut Option<Own>) -> u8 {
     match own {
         None => pending().await,
-        Some(Own { interrupts, terminal: None }) => {
+        Some(Own { interrupts, gives: Gives::Nothing | Gives::Input(_) }) => {
             interrupts.pressed().await;
             INTERRUPTED
         }
-        Some(Own { interrupts, terminal: Some(terminal) }) => tokio::select! {
+        Some(Own { interrupts, gives: Gives::Terminal { farewell, .. } }) => tokio::select! {
             () = interrupts.pressed() => INTERRUPTED,
-            code = terminal.farewell.comes() => code,
+            code = farewell.comes() => code,
         },
     }
 }
@@ -264,7 +278,7 @@ impl Following<'_> {
         let ours = own.is_some();
         let mut waiting_told = !ours;
         let (runs, running) = watch::channel(false);
-        let start = Start { id: String::new(), allocation: key.clone() };
+        let start = Start { allocation: key.clone(), ..Start::default() };
         let mut both = Box::pin(async { tokio::try_join!(self.submit(client), self.logs(client), self.watch(client, ours, &last, &runs)) });
         let waiting = async {
             self.submission_taken().await;

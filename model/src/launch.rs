@@ -2,6 +2,7 @@
 
 use crate::binding::RankBinding;
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
+use crate::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use crate::layout::{self, LaunchShape, LayoutError, RankRun};
 use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
@@ -152,6 +153,12 @@ impl LaunchSpec {
     /// Whether ranks come to PMI by a port of their own instead of a socket that they inherit.
     pub fn pmi_by_port(&self) -> bool {
         self.env.get(PMI_PORT_VARIABLE).is_some_and(|asked| asked == PMI_PORT_ASKED)
+    }
+
+    /// Which of its ranks read standard input, or why that cannot be.
+    pub fn stdin(&self) -> Result<Stdin, NoSuchStdin> {
+        let asked: Stdin = self.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse())?;
+        asked.check(self.size(), self.pty.is_some()).map(|()| asked)
     }
 
     /// Its ranks in order.

@@ -3,8 +3,9 @@
 use crate::args::Launch;
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
+use crate::feeder::{self, Feeder};
 use crate::flags::{Nodes, Requeue, SubmitFlags};
-use crate::follow::{Own, Screen, exit_of, follow, program_code};
+use crate::follow::{Gives, Own, Screen, exit_of, follow, program_code};
 use crate::interrupts::Interrupts;
 use crate::layout::{self, Programs};
 use crate::patience::Patience;
@@ -18,7 +19,8 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
-use lattice_model::Distribution;
+use lattice_model::input::STDIN_VARIABLE;
+use lattice_model::{Distribution, Stdin};
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -49,9 +51,11 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let pty = if args.pty { Some(typist::size()?) } else { None };
     let Programs { first, behind, ranks } = layout::programs(args.command, args.ranks)?;
     let (flags, ranks) = job_flags(args.flags, ranks)?;
+    let stdin = feeder::wanted(args.stdin, args.pty);
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
-    let spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    spec.env.extend(input_variable(stdin));
     // Who looks on sees it fail, and says himself whether it begins again.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
     let launch = v1::LaunchShape { programs: behind, ranks, ..spec.launch.clone().unwrap_or_default() };
@@ -59,12 +63,21 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
     // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
-    let own = Own::take(pty.is_some())?;
+    let own = Own::take(match stdin {
+        Stdin::None if pty.is_some() => Gives::Terminal { typist: None, farewell: Farewell::take()? },
+        Stdin::None => Gives::Nothing,
+        Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
+    })?;
     let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec) };
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
     let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     exit_of(&end, cancelled)
+}
+
+/// By which a launch says who reads standard input.
+fn input_variable(stdin: Stdin) -> Option<(String, String)> {
+    (stdin != Stdin::None).then(|| (STDIN_VARIABLE.to_owned(), stdin.to_string()))
 }
 
 /// What cannot be with files of ranks' own.
@@ -104,6 +117,8 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let around = Surroundings::look(args.flags.export)?;
     let mut env = around.env;
     env.extend(args.flags.variables());
+    let stdin = feeder::wanted(args.stdin, args.pty);
+    env.extend(input_variable(stdin));
     let client = session.connect().await?;
     let allocation = session.key(typed)?;
     let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, asked).await?;
@@ -126,7 +141,8 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     };
     let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
     let farewell = if args.pty { Some(Farewell::take()?) } else { None };
-    follow_launch(session, client, &request, Shown { screen, table }, farewell).await
+    let feeder = (stdin != Stdin::None).then(Feeder::default);
+    follow_launch(session, client, &request, Shown { screen, table }, feeder, farewell).await
 }
 
 /// Where what a launch says goes.
@@ -162,24 +178,29 @@ pub async fn follow_launch(
     mut client: Client,
     request: &v1::LaunchRequest,
     mut shown: Shown,
+    feeder: Option<Feeder>,
     mut farewell: Option<Farewell>,
 ) -> Result<u8, Failure> {
     let patience = Patience::default();
     let mut interrupts = Interrupts::take()?;
     let mut interrupted = false;
     // Raw from here on: Ctrl-C is a key like others then.
-    let mut typist = if request.pty.is_some() { Some(Typist::begin()?) } else { None };
+    let mut giver = match feeder {
+        Some(feeder) => Giver::Feeder(feeder),
+        None if request.pty.is_some() => Giver::Typist(Typist::begin()?),
+        None => Giver::Nobody,
+    };
     loop {
         let once = {
             let (begins, mut begun) = watch::channel(false);
             let once = launch_once(session, &client, request, &mut shown, &patience, begins);
             tokio::pin!(once);
-            let typing = type_on(&mut typist, &client, request, &mut begun);
-            tokio::pin!(typing);
+            let giving = giver.give(&client, request, &mut begun);
+            tokio::pin!(giving);
             loop {
                 tokio::select! {
                     done = &mut once => break done,
-                    never = &mut typing => match never {},
+                    never = &mut giving => match never {},
                     code = Farewell::came(&mut farewell) => {
                         let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
                         answer(client.allocations().abort_launch(abort)).await?;
@@ -209,19 +230,21 @@ pub async fn follow_launch(
     }
 }
 
-/// Types at the launch's terminal, where it has one.
-async fn type_on(
-    typist: &mut Option<Typist>,
-    client: &Client,
-    request: &v1::LaunchRequest,
-    begun: &mut watch::Receiver<bool>,
-) -> Infallible {
-    match typist {
-        Some(typist) => {
-            let start = Start { id: request.id.clone(), allocation: request.allocation.clone() };
-            typist.type_on(client, &start, begun).await
+/// Who gives a launch what it reads.
+enum Giver {
+    Typist(Typist),
+    Feeder(Feeder),
+    Nobody,
+}
+
+impl Giver {
+    async fn give(&mut self, client: &Client, request: &v1::LaunchRequest, begun: &mut watch::Receiver<bool>) -> Infallible {
+        let start = Start { id: request.id.clone(), allocation: request.allocation.clone(), standard: false };
+        match self {
+            Self::Typist(typist) => typist.type_on(client, &start, begun).await,
+            Self::Feeder(feeder) => feeder.feed(client, &start, begun).await,
+            Self::Nobody => std::future::pending().await,
         }
-        None => std::future::pending().await,
     }
 }
 

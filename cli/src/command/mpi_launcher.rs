@@ -172,7 +172,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         ..Default::default()
     };
     let shown = Shown { screen: Screen::new(false), table: None };
-    follow_launch(session, session.connect().await?, &request, shown, Some(Farewell::take()?)).await
+    follow_launch(session, session.connect().await?, &request, shown, None, Some(Farewell::take()?)).await
 }
 
 #[cfg(test)]

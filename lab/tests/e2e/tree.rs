@@ -11,6 +11,7 @@ use crate::harness::{Group, Need, World, ms};
 use crate::mpi::{submit_ring, whole_log};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
+use lattice_lab::up::Options;
 use lattice_lab::networks::{Direction, From};
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -24,11 +25,14 @@ static TREE: Group = Group {
     name: "tree",
     nodes: 7,
     quorum: 1,
-    tweak: |o| {
-        o.agent_lines = "launch_fanout: 2\n".to_owned();
-        o.fence_timeout_seconds = FENCE_SECONDS;
-    },
+    tweak: narrow,
 };
+
+/// Seven agents in three levels.
+pub fn narrow(o: &mut Options) {
+    o.agent_lines = "launch_fanout: 2\n".to_owned();
+    o.fence_timeout_seconds = FENCE_SECONDS;
+}
 
 /// Where one link alone can be cut: the head, two below it, and one below the first of these.
 static LINKS: Group = Group {
