@@ -393,6 +393,13 @@ impl Following<'_> {
     }
 }
 
+/// Says why a launch was brought down, where it was.
+pub fn say_brought_down(why: &str) {
+    if !why.is_empty() {
+        eprintln!("lattice: the launch was brought down: {why}");
+    }
+}
+
 /// What a command that followed an allocation to its end gives back: the program's code where it has one.
 pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
     let a = match end {

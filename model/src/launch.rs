@@ -242,6 +242,13 @@ pub struct MemoryKill {
     pub limit_bytes: Option<u64>,
 }
 
+impl MemoryKill {
+    /// What happened on which node, for people.
+    pub fn on(&self, node: &NodeId) -> String {
+        format!("out of memory on {node}: {self}")
+    }
+}
+
 /// The exit code of what was killed for its memory: 128 + SIGKILL.
 pub const MEMORY_KILL_CODE: i32 = 137;
 

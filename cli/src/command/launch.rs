@@ -5,7 +5,7 @@ use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
 use crate::feeder::{self, Feeder};
 use crate::flags::{Nodes, Requeue, SubmitFlags};
-use crate::follow::{Gives, Own, Screen, exit_of, follow, program_code};
+use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
 use crate::layout::{self, Programs};
 use crate::patience::Patience;
@@ -72,6 +72,9 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
     let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
+    if let End::Ended(allocation) = &end {
+        say_brought_down(&allocation.brought_down);
+    }
     exit_of(&end, cancelled)
 }
 
@@ -265,9 +268,7 @@ async fn launch_once(
             Some(What::Output(chunk)) => shown.screen.show(session, &chunk)?,
             Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.take(piece.exits.clone())),
             Some(What::Ended(ended)) => {
-                if !ended.aborted.is_empty() {
-                    eprintln!("lattice: the launch was brought down: {}", ended.aborted);
-                }
+                say_brought_down(&ended.aborted);
                 shown.table.as_ref().map_or(Ok(()), ExitTable::write)?;
                 return Ok(program_code(ended.code));
             }
