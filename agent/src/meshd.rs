@@ -29,7 +29,9 @@ use lattice_model::binding::BindingRequest;
 use lattice_model::constraint::LAUNCH_INPUT;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, Stdin, hostlist};
+use lattice_model::{
+    AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, Stdin, hostlist,
+};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::ShimDir;
@@ -396,7 +398,7 @@ async fn input(
         while let Some(now) = next_taken(&mut taken).await {
             frame::write(&mut send, &WireTaken::from(now)).await?;
         }
-        Ok(())
+        Ok::<_, frame::FrameError>(())
     };
     tokio::select! { ended = comes => ended, ended = goes => ended }
 }

@@ -45,7 +45,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         let unknown = |unknown: NoSuchPmi| SpecError::Invalid { field: "env", why: unknown.to_string() };
         asked.parse::<Pmi>().map_err(unknown)?;
     }
-    let asked = |(name, value): &(&String, &String)| *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED);
+    let asked = |(name, value): &(&String, &String)| {
+        *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED)
+    };
     let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");

@@ -138,7 +138,10 @@ impl Feeder {
         match now {
             Taken::Over => self.over = true,
             Taken::UpTo(bytes) if bytes < self.taken => {
-                eprintln!("lattice: the job begins again, and standard input cannot: it ends here, {} bytes are missing", self.taken - bytes);
+                eprintln!(
+                    "lattice: the job begins again, and standard input cannot: it ends here, {} bytes are missing",
+                    self.taken - bytes
+                );
                 self.stop();
                 (self.window, self.read, self.taken) = (Window::default(), bytes, bytes);
                 self.keep(Vec::new());

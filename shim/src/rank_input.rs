@@ -182,7 +182,9 @@ mod tests {
     fn what_comes_twice_is_taken_once_and_what_does_not_follow_is_not_taken() {
         let Bed { epoll, mut input, mut ends } = bed(2);
         assert_eq!(input.news(), Some(Taken::UpTo(0)));
-        for (offset, bytes, last) in [(0, "abc", false), (0, "abc", false), (2, "cde", false), (9, "x", false), (5, "f", true), (6, "g", false)] {
+        for (offset, bytes, last) in
+            [(0, "abc", false), (0, "abc", false), (2, "cde", false), (9, "x", false), (5, "f", true), (6, "g", false)]
+        {
             input.take(offset, bytes.as_bytes(), last, &epoll);
         }
         assert_eq!((input.news(), input.news()), (Some(Taken::Over), None));

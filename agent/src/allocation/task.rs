@@ -17,7 +17,9 @@ use crate::spool::launches;
 use crate::terminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
-use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome, Stdin};
+use lattice_model::{
+    AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome, Stdin,
+};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};

@@ -3,8 +3,8 @@
 //! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged but standard input, which nobody
 //! could tell again (decision 37).
 
-use super::input::{WirePiece, WireTaken};
 use super::frame::{FrameError, ToHead, WireLaunch};
+use super::input::{WirePiece, WireTaken};
 use super::shape::WireShape;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN, Subtree};
 use rkyv::{Archive, Deserialize, Serialize};

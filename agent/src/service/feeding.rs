@@ -60,12 +60,16 @@ pub(super) async fn feed(
     Ok(stream)
 }
 
-async fn here(mut requests: Streaming<v1::LaunchInputRequest>, InputPort { pieces, mut taken }: InputPort, out: &Answers) -> Result<(), Status> {
+async fn here(
+    mut requests: Streaming<v1::LaunchInputRequest>,
+    InputPort { pieces, mut taken }: InputPort,
+    out: &Answers,
+) -> Result<(), Status> {
     let comes = async {
         while let Some(piece) = next_piece(&mut requests).await? {
             let _ = pieces.send(piece).await;
         }
-        Ok(())
+        Ok::<_, Status>(())
     };
     let goes = async {
         while let Some(now) = next_taken(&mut taken).await {
@@ -88,7 +92,7 @@ async fn there(
         while let Some(piece) = next_piece(&mut requests).await? {
             frame::write(&mut send, &piece).await.map_err(|e| Status::unavailable(format!("the launch's head: {e}")))?;
         }
-        Ok(())
+        Ok::<_, Status>(())
     };
     let goes = async {
         while let Ok(now) = frame::read::<WireTaken, _>(&mut recv).await {

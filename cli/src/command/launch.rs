@@ -64,7 +64,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let client = session.connect().await?;
     // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
     let own = Own::take(match stdin {
-        Stdin::None if pty.is_some() => Gives::Terminal { typist: None, farewell: Farewell::take()? },
+        Stdin::None if pty.is_some() => Gives::Terminal(None),
         Stdin::None => Gives::Nothing,
         Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
     })?;
@@ -143,15 +143,23 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         exits: args.exit_table.is_some(),
     };
     let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
-    let farewell = if args.pty { Some(Farewell::take()?) } else { None };
     let feeder = (stdin != Stdin::None).then(Feeder::default);
-    follow_launch(session, client, &request, Shown { screen, table }, feeder, farewell).await
+    let leaves = if args.pty { Leaves::AtOnce } else { Leaves::AtItsEnd };
+    follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves).await
 }
 
 /// Where what a launch says goes.
 pub struct Shown {
     pub screen: Screen,
     pub table: Option<ExitTable>,
+}
+
+/// When a signal that ends us does so: the launch is brought down for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Whoever had its terminal is gone, or waits for us.
+    AtOnce,
+    AtItsEnd,
 }
 
 /// Ranks in all and on each node, 0 where the allocation's own numbers hold.
@@ -174,19 +182,20 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 }
 
 /// The request's id makes it safe to say again after a broken connection.
-/// The first Ctrl-C brings the launch down, and its end is waited for; the second one leaves it.
-/// A farewell brings it down as well, and nothing is waited for.
+/// The first Ctrl-C, or signal that ends us, brings the launch down, and its end is waited for unless `leaves` says otherwise; a second
+/// one leaves it.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
     request: &v1::LaunchRequest,
     mut shown: Shown,
     feeder: Option<Feeder>,
-    mut farewell: Option<Farewell>,
+    leaves: Leaves,
 ) -> Result<u8, Failure> {
     let patience = Patience::default();
-    let mut interrupts = Interrupts::take()?;
-    let mut interrupted = false;
+    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    // What a shell says of the signal that brought it down.
+    let mut ended_by = None;
     // Raw from here on: Ctrl-C is a key like others then.
     let mut giver = match feeder {
         Some(feeder) => Giver::Feeder(feeder),
@@ -201,33 +210,40 @@ pub async fn follow_launch(
             let giving = giver.give(&client, request, &mut begun);
             tokio::pin!(giving);
             loop {
-                tokio::select! {
+                let (code, at_once) = tokio::select! {
                     done = &mut once => break done,
                     never = &mut giving => match never {},
-                    code = Farewell::came(&mut farewell) => {
-                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                        answer(client.allocations().abort_launch(abort)).await?;
-                        return Ok(code);
-                    }
-                    () = interrupts.pressed() => {
-                        if interrupted {
-                            return Ok(INTERRUPTED);
-                        }
-                        interrupted = true;
-                        eprintln!("lattice: bringing the launch down; Ctrl-C again leaves it to end by itself");
-                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                        answer(client.allocations().abort_launch(abort)).await?;
-                    }
+                    () = interrupts.pressed() => (INTERRUPTED, false),
+                    code = farewell.comes() => (code, leaves == Leaves::AtOnce),
+                };
+                if ended_by.is_some() {
+                    return Ok(code);
                 }
+                if !at_once {
+                    let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+                    eprintln!("lattice: bringing the launch down{again}");
+                }
+                let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+                answer(client.allocations().abort_launch(abort)).await?;
+                if at_once {
+                    return Ok(code);
+                }
+                ended_by = Some(code);
             }
         };
         match once {
             Err(failure) if patience.bears(&failure) => {
-                client = patience.connect_again(session, failure).await?;
+                client = tokio::select! {
+                    connected = patience.connect_again(session, failure) => connected?,
+                    code = farewell.comes() => {
+                        eprintln!("lattice: no agent to tell: the launch goes on; `lattice cancel` ends its allocation");
+                        return Ok(code);
+                    }
+                };
             }
             done => {
                 shown.screen.finish()?;
-                return done;
+                return done.map(|code| ended_by.unwrap_or(code));
             }
         }
     }

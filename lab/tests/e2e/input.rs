@@ -147,7 +147,10 @@ fn readers(w: &World) {
     w.ended(&id);
     // A job of its own; and what is submitted finds nothing.
     let job = |args: &[&str]| w.at("n3").command(&[&["launch", "--label", "-N", "3", "-n", "3"], args].concat());
-    assert_eq!(fed(job(&["sh", "-c", "cat; echo over"]), b"a\n").out.lines().filter(|line| line.ends_with(": a")).collect::<Vec<_>>(), ["0: a"]);
+    assert_eq!(
+        fed(job(&["sh", "-c", "cat; echo over"]), b"a\n").out.lines().filter(|line| line.ends_with(": a")).collect::<Vec<_>>(),
+        ["0: a"]
+    );
     assert_eq!(sorted(&fed(job(&["--stdin=all", "cat"]), b"a\n")), ["0: a", "1: a", "2: a"]);
     // It is the user's own as a file.
     let home = w.dir.join(format!("home-{NOBODY}"));

@@ -11,8 +11,8 @@ use crate::harness::{Group, Need, World, ms};
 use crate::mpi::{submit_ring, whole_log};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
-use lattice_lab::up::Options;
 use lattice_lab::networks::{Direction, From};
+use lattice_lab::up::Options;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
@@ -20,13 +20,7 @@ use serde_json::Value;
 const FENCE_SECONDS: u64 = 4;
 const NODES: [&str; 4] = ["--nodes", "7", "--tasks-per-node", "2"];
 
-static TREE: Group = Group {
-    theme: "tree",
-    name: "tree",
-    nodes: 7,
-    quorum: 1,
-    tweak: narrow,
-};
+static TREE: Group = Group { theme: "tree", name: "tree", nodes: 7, quorum: 1, tweak: narrow };
 
 /// Seven agents in three levels.
 pub fn narrow(o: &mut Options) {
