@@ -109,8 +109,13 @@ impl Context {
 
     /// Of these nodes, those whose agents know launches of the usual shape alone, as the quorum says of them.
     pub fn shapeless<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
+        self.lacking(LAUNCH_SHAPES, nodes)
+    }
+
+    /// Those whose agents lack what a feature tells of.
+    pub fn lacking<'a>(&self, feature: &str, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
         let cluster = self.cluster.borrow();
-        let is_older = |node: &&NodeId| **node != self.me && cluster.nodes.get(*node).is_some_and(|n| !has(&n.features, LAUNCH_SHAPES));
+        let is_older = |node: &&NodeId| **node != self.me && cluster.nodes.get(*node).is_some_and(|n| !has(&n.features, feature));
         nodes.filter(is_older).collect()
     }
 

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::hatch;
 use crate::machine;
+use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::layout::lay_out;
 use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, NodeRanks, hostlist};
 use sha2::{Digest, Sha256};
@@ -168,6 +169,8 @@ pub fn of_launch(
 ) -> BTreeMap<String, String> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share);
+    // The allocation's own command's, and no other launch's.
+    env.remove(STDIN_VARIABLE);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());
     env.insert("LATTICE_NPROCS".to_owned(), ranks.to_string());
@@ -187,6 +190,7 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
     let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
     // Fewer ranks than there is room for are dealt out evenly.
     let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(per_node);
+    let stdin = share.spec.env.get(STDIN_VARIABLE);
     let nodes: Vec<NodeRanks> = lay_out(&names, share.spec.ranks(), limit, &asked.shape.distribution).unwrap_or_default();
     LaunchSpec {
         id,
@@ -194,7 +198,7 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
         allocation: share.allocation,
         epoch: share.epoch,
         argv,
-        env: of_launch(share, id, &nodes, &asked.shape, []),
+        env: of_launch(share, id, &nodes, &asked.shape, stdin.map(|stdin| (STDIN_VARIABLE.to_owned(), stdin.clone()))),
         working_dir: share.spec.working_dir.clone(),
         nodes,
         shape: asked.shape.clone(),

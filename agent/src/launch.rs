@@ -23,7 +23,9 @@ pub use serve::{Parents, serve};
 
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::input::WirePiece;
 use branch::{Branch, Heard};
+use lattice_model::input::Taken;
 use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
@@ -45,6 +47,10 @@ const FORGET_AFTER: Duration = Duration::from_secs(20);
 /// Behind the name of a node whose agent cannot serve a launch of another shape than the usual one.
 pub const UNSHAPED: &str =
     "an agent of an older version, which lays ranks out in blocks of one program alone: update it, or leave the options of the layout out";
+/// The same of one that passes no standard input on.
+pub const INPUTLESS: &str = "an agent of an older version, which passes no standard input on: update it, or say --stdin=none";
+/// Pieces of standard input that wait for a head: who sends keeps to the window.
+const PIECES: usize = 4;
 /// How often a waiting fence, and who is away, are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -65,6 +71,7 @@ struct Entry {
     forget: CancellationToken,
     stop: CancellationToken,
     abort: mpsc::Sender<Abort>,
+    input: InputPort,
     /// Whether somebody who asked for it was told its end.
     told: bool,
 }
@@ -80,6 +87,26 @@ struct Abort {
 pub struct LaunchView {
     pub spec: Arc<LaunchSpec>,
     pub ended: watch::Receiver<Option<LaunchEnd>>,
+    pub input: InputPort,
+}
+
+/// The way to a launch's standard input. Both ends close with its head.
+#[derive(Clone)]
+pub struct InputPort {
+    pub pieces: mpsc::Sender<WirePiece>,
+    /// `None` until every node has told.
+    pub taken: watch::Receiver<Option<Taken>>,
+}
+
+/// How much of standard input is taken, when it is next told. `None`: the head is gone.
+pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Taken> {
+    loop {
+        taken.changed().await.ok()?;
+        let now = *taken.borrow_and_update();
+        if now.is_some() {
+            return now;
+        }
+    }
 }
 
 impl Launches {
@@ -167,7 +194,7 @@ impl Launches {
 
 impl Entry {
     fn view(&self) -> LaunchView {
-        LaunchView { spec: Arc::clone(&self.spec), ended: self.ended.clone() }
+        LaunchView { spec: Arc::clone(&self.spec), ended: self.ended.clone(), input: self.input.clone() }
     }
 }
 
@@ -178,11 +205,14 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
+    let (pieces, queue) = mpsc::channel(PIECES);
+    let (taken, taken_view) = watch::channel(None);
+    let input = InputPort { pieces, taken: taken_view };
     let spec = Arc::new(spec);
-    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, told: false };
+    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, forget, stop }));
+    tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 
@@ -190,12 +220,14 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
 struct Signals {
     ended: watch::Sender<Option<LaunchEnd>>,
     aborts: mpsc::Receiver<Abort>,
+    pieces: mpsc::Receiver<WirePiece>,
+    taken: watch::Sender<Option<Taken>>,
     forget: CancellationToken,
     stop: CancellationToken,
 }
 
 async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
-    let Signals { ended, mut aborts, forget, stop } = signals;
+    let Signals { ended, mut aborts, mut pieces, taken, forget, stop } = signals;
     let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
     let fanout = context.launch_fanout.unwrap_or_else(|| fanout_for(parts));
     let whole = Subtree::whole(parts);
@@ -233,9 +265,13 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
                 let abort = state.launch.abort(code, why);
                 state.spread(abort);
             }
+            Some(piece) = pieces.recv(), if state.branch.has_room() => state.feed(piece),
             part = state.seek.reached() => state.branch.take_over(part),
             Some((line, news)) = state.branch.news() => {
-                let Some(heard) = state.branch.hear(line, news) else { continue };
+                let heard = state.branch.hear(line, news);
+                let now = state.branch.taken();
+                taken.send_if_modified(|told| now.is_some() && std::mem::replace(told, now) != now);
+                let Some(heard) = heard else { continue };
                 if std::mem::take(&mut waits_for_own) {
                     for child in whole.children(fanout) {
                         state.branch.serve(child);
@@ -246,6 +282,7 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
         }
     }
     ended.send_replace(state.launch.end());
+    drop((pieces, taken));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -371,9 +408,19 @@ impl Head {
                 return None;
             }
             // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
-            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced => return None,
+            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
         };
         self.launch.handle(part, event)
+    }
+
+    /// What does not follow what came, or is too long, is not passed on: who sends it so waits in vain.
+    fn feed(&mut self, piece: WirePiece) {
+        let Some(told) = told(ToPart::Input(Box::new(piece))) else { return };
+        if let ToPart::Input(piece) = &told.message
+            && let Err(error) = self.branch.feed(piece, &told)
+        {
+            tracing::warn!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
+        }
     }
 
     fn spread(&mut self, abort: Option<(i32, String)>) {

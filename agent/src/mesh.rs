@@ -8,6 +8,7 @@ pub mod binding;
 pub mod branch;
 pub mod fact;
 pub mod frame;
+pub mod input;
 pub mod shape;
 pub mod terminal;
 #[cfg(test)]

@@ -13,21 +13,25 @@ use crate::context::Shared;
 use crate::entry;
 use crate::environment;
 use crate::facts;
-use crate::launch;
+use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
 use crate::mesh::frame::{
     self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireOutcome, vouched,
 };
+use crate::mesh::input::{WirePiece, WireTaken};
 use crate::mesh::shape::WireAsk;
 use crate::relay;
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
 use crate::words;
 use lattice_model::binding::BindingRequest;
+use lattice_model::constraint::LAUNCH_INPUT;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, hostlist};
+use lattice_model::{
+    AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, Stdin, hostlist,
+};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::ShimDir;
@@ -85,6 +89,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
@@ -297,6 +302,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen, ask: WireAsk) -> Result<
             let asked = ShapeRequest::try_from(ask).map_err(|e| e.to_string())?;
             let spec = launch_spec(&share, id, open, &asked)?;
             knows_shapes(context, &spec)?;
+            passes_input_on(context, &spec)?;
             context.launches.begin_next(context, &share, spec).await?
         }
     };
@@ -365,6 +371,45 @@ async fn keyboard(
     }
 }
 
+/// Takes standard input of a launch of this head, for a user for whom `peer` vouches.
+async fn input(
+    context: &Shared,
+    peer: &Caller,
+    open: &AbortOpen,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) -> Result<(), frame::FrameError> {
+    let port = if peer.role == Role::Api { input_of(context, open) } else { Err("refused: not an agent that serves users".to_owned()) };
+    let InputPort { pieces, mut taken } = match port {
+        Ok(port) => port,
+        Err(why) => return frame::write(&mut send, &HeadAnswer::Refused { why }).await,
+    };
+    frame::write(&mut send, &HeadAnswer::Done).await?;
+    let comes = async {
+        loop {
+            match frame::read::<WirePiece, _>(&mut recv).await {
+                Ok(piece) => drop(pieces.send(piece).await),
+                Err(frame::FrameError::Ended) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let goes = async {
+        while let Some(now) = next_taken(&mut taken).await {
+            frame::write(&mut send, &WireTaken::from(now)).await?;
+        }
+        Ok::<_, frame::FrameError>(())
+    };
+    tokio::select! { ended = comes => ended, ended = goes => ended }
+}
+
+/// The way to the standard input of a launch of this head.
+pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, String> {
+    let (_, id) = launch_of(context, open)?;
+    let port = context.launches.get(id).filter(|launch| launch.spec.stdin() != Ok(Stdin::None)).map(|launch| launch.input);
+    port.ok_or_else(|| format!("launch {} has no standard input", id.short()))
+}
+
 /// A launch of this head, of an allocation that the user owns.
 pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), String> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
@@ -401,6 +446,15 @@ fn knows_shapes(context: &Shared, spec: &LaunchSpec) -> Result<(), String> {
     }
     let names = hostlist::fold(older);
     Err(format!("{names}: {}", launch::UNSHAPED))
+}
+
+/// The same of standard input.
+fn passes_input_on(context: &Shared, spec: &LaunchSpec) -> Result<(), String> {
+    if spec.stdin().map_err(|e| e.to_string())? == Stdin::None {
+        return Ok(());
+    }
+    let older = context.lacking(LAUNCH_INPUT, spec.nodes.iter().map(|n| &n.node));
+    if older.is_empty() { Ok(()) } else { Err(format!("{}: {}", hostlist::fold(older), launch::INPUTLESS)) }
 }
 
 fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, String> {

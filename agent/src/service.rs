@@ -9,6 +9,7 @@ mod auditing;
 mod caller;
 mod connections;
 mod facts;
+mod feeding;
 mod gossiping;
 mod isolation;
 mod launching;

@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState};
+use lattice_model::{Allocation, AllocationState, EndReason};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -57,6 +57,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         network_note: String::new(),
         on_isolation: spec.on_isolation.name().to_owned(),
         isolation_note: String::new(),
+        brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
     }
 }
 
@@ -72,7 +73,7 @@ pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{EndReason, Epoch, Principal, Revision};
+    use lattice_model::{Epoch, MemoryKill, Principal, Revision};
 
     fn allocation(state: AllocationState, reason: Option<EndReason>) -> Allocation {
         let spec = v1::AllocationSpec {
@@ -113,6 +114,18 @@ mod tests {
         let over = to_proto(&allocation(AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
         assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_wanted), (5, 0, 7, 2));
+    }
+
+    #[test]
+    fn why_a_launch_was_brought_down_is_told_as_its_head_tells_it() {
+        let told = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
+        let aborted = || EndReason::LaunchAborted { code: 139, why: "rank 3 on n2 was killed by signal 11".into() };
+        assert_eq!(told(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");
+        assert_eq!(told(AllocationState::Pending, aborted()), "", "it begins again");
+        let kill = |launch| MemoryKill { launch, whole: true, had_bytes: None, limit_bytes: Some(1 << 20) };
+        let killed = |launch| told(AllocationState::Failed, EndReason::OutOfMemory { node: "n2".parse().unwrap(), kill: kill(launch) });
+        assert_eq!(killed(1), "out of memory on n2: launch 1 was killed: it wanted more memory, the allocation's limit is 1 MiB");
+        assert_eq!((killed(0), told(AllocationState::Failed, EndReason::Exited { code: 3 })), Default::default());
     }
 
     #[test]

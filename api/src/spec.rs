@@ -20,8 +20,9 @@ pub use share::amount;
 
 use crate::v1;
 use lattice_model::RankBinding;
+use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
-use lattice_model::spec::{AllocationSpec, Image, SpecError, is_wireup_variable};
+use lattice_model::spec::{AllocationSpec, Entrypoint, Image, SpecError, is_wireup_variable};
 use std::time::Duration;
 
 /// Ranks a node when the message says 0.
@@ -44,7 +45,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         let unknown = |unknown: NoSuchPmi| SpecError::Invalid { field: "env", why: unknown.to_string() };
         asked.parse::<Pmi>().map_err(unknown)?;
     }
-    let asked = |(name, value): &(&String, &String)| *name == PMI_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED);
+    let asked = |(name, value): &(&String, &String)| {
+        *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED)
+    };
     let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
         let why = format!("{name:?} belongs to the wire-up of a launch, which sets it itself; leave it out");
@@ -95,7 +98,20 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
     };
     model.validate()?;
+    stdin_check(&model)?;
     Ok(model)
+}
+
+/// Whether its ranks can have standard input as it asks for it.
+fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
+    let Some(asked) = model.env.get(STDIN_VARIABLE) else { return Ok(()) };
+    let invalid = |why: String| SpecError::Invalid { field: "stdin", why };
+    let stdin: Stdin = asked.parse().map_err(|unknown: NoSuchStdin| invalid(unknown.to_string()))?;
+    stdin.check(model.ranks(), model.pty.is_some()).map_err(|not| invalid(not.to_string()))?;
+    match model.entrypoint {
+        Entrypoint::Script { .. } if stdin != Stdin::None => Err(invalid("a script finds it empty; its launches may have some".to_owned())),
+        Entrypoint::Script { .. } | Entrypoint::Command { .. } => Ok(()),
+    }
 }
 
 /// Writes a specification out. [`to_model`] gives the same one back where it is valid, counts whole seconds of walltime and

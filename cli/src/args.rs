@@ -9,8 +9,8 @@ use crate::later::Later;
 use crate::output::Output;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use lattice_api::allocation::state_from_name;
-use lattice_model::AllocationState;
 use lattice_model::duration::{self, BareNumber};
+use lattice_model::{AllocationState, Stdin};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -170,6 +170,9 @@ pub struct Launch {
     /// Give the first rank a terminal: yours
     #[arg(long, conflicts_with = "label")]
     pub pty: bool,
+    /// The ranks that read standard input: a rank's number, all or none [default: 0, where there is any]
+    #[arg(short = 'i', long, alias = "input", value_name = "RANK", conflicts_with = "pty")]
+    pub stdin: Option<Stdin>,
     /// Inside an allocation: the node of each rank, in rank order: n1,n2,n1 or n[1-2],n1, or a file of such lines (a name with a /)
     #[arg(short = 'w', long, value_name = "LIST", conflicts_with_all = ["nodes", "distribution"])]
     pub nodelist: Option<String>,

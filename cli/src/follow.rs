@@ -5,10 +5,11 @@
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and go on where it was
 //!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, of a job of one's own ─▶ Cancel, and follow on to the end
 //!     of a job of one's own: the head's word suffices for how its command ended, and the quorum's is not waited for
-//!   LaunchInput ◀── keys, while it runs and where it has a terminal
+//!   LaunchInput ◀── keys or standard input, while it runs and where it has a terminal or reads any
 //! ```
 
 use crate::failure::{Exit, Failure};
+use crate::feeder::Feeder;
 use crate::interrupts::Interrupts;
 use crate::label::{Labeller, Source};
 use crate::patience::Patience;
@@ -22,6 +23,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::Start;
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::pending;
 use std::io::Write;
 use std::time::Duration;
@@ -114,73 +116,86 @@ pub enum End {
     Left(u8),
 }
 
-/// A job of the user's own that is followed: the first Ctrl-C cancels it and a second one leaves it. Its terminal, where it
-/// has one, is the user's while it runs; a signal that ends us then cancels it.
+/// A job of the user's own that is followed: the first Ctrl-C, or signal that ends us, cancels it and a second one leaves it. Its
+/// terminal, where it has one, is the user's while it runs; what ends us then leaves it at once.
 pub struct Own {
     interrupts: Interrupts,
-    terminal: Option<Terminal>,
+    farewell: Farewell,
+    gives: Gives,
 }
 
-struct Terminal {
+/// What the user gives the job while it runs.
+pub enum Gives {
+    Nothing,
+    Input(Feeder),
     /// Begins when the job first runs.
-    typist: Option<Typist>,
-    farewell: Farewell,
+    Terminal(Option<Typist>),
 }
 
 impl Own {
-    /// Takes Ctrl-C from here on, and with `pty` what else ends this process.
-    pub fn take(pty: bool) -> Result<Self, Failure> {
-        let terminal = if pty { Some(Terminal { typist: None, farewell: Farewell::take()? }) } else { None };
-        Ok(Self { interrupts: Interrupts::take()?, terminal })
+    /// Takes signals from here on.
+    pub fn take(gives: Gives) -> Result<Self, Failure> {
+        Ok(Self { interrupts: Interrupts::take()?, farewell: Farewell::take()?, gives })
     }
 
     /// The terminal is the user's own again.
     fn rest(&mut self) {
-        if let Some(typist) = self.terminal.as_mut().and_then(|t| t.typist.as_mut()) {
+        if let Gives::Terminal(Some(typist)) = &mut self.gives {
             typist.rest();
         }
     }
 }
 
 /// What came from the one before the screen.
+#[derive(Clone, Copy)]
 enum Came {
     Interrupt,
     /// What ends us, as a shell says it.
     Farewell(u8),
 }
 
-/// Types at the job's terminal while it runs, and waits for what is no key. Without a job of one's own, for ever.
+/// Gives the job what the user has for it while it runs, and waits for a signal. Without a job of one's own, for ever.
 async fn hands(own: &mut Option<Own>, client: &Client, start: &Start, mut runs: watch::Receiver<bool>) -> Result<Came, Failure> {
-    let Some(Own { interrupts, terminal }) = own else { return pending().await };
-    let Some(Terminal { typist, farewell }) = terminal else {
-        interrupts.pressed().await;
-        return Ok(Came::Interrupt);
-    };
-    let typing = async {
-        loop {
-            if runs.wait_for(|runs| *runs).await.is_err() {
-                return pending().await;
-            }
-            let typist = match &mut *typist {
-                Some(typist) => typist,
-                none => none.insert(Typist::begin()?),
-            };
-            typist.go_on()?;
-            let mut begun = runs.clone();
-            tokio::select! {
-                never = typist.type_on(client, start, &mut begun) => match never {},
-                _ = runs.wait_for(|runs| !*runs) => typist.rest(),
-            }
+    let Some(Own { interrupts, farewell, gives }) = own else { return pending().await };
+    let giving = async {
+        match gives {
+            Gives::Nothing => pending().await,
+            Gives::Input(feeder) => match feeder.feed(client, start, &mut runs).await {},
+            Gives::Terminal(typist) => type_on(typist, client, start, runs).await.map(|never| match never {}),
         }
     };
     tokio::select! {
-        failed = typing => failed,
+        failed = giving => failed,
         () = interrupts.pressed() => Ok(Came::Interrupt),
         code = farewell.comes() => Ok(Came::Farewell(code)),
     }
 }
 
-/// Follows an allocation to its end and shows its output; tells whether it was cancelled here. `own`: see [`Own`]. `submission`: it is
+/// Types at the job's terminal while it runs.
+async fn type_on(
+    typist: &mut Option<Typist>,
+    client: &Client,
+    start: &Start,
+    mut runs: watch::Receiver<bool>,
+) -> Result<Infallible, Failure> {
+    loop {
+        if runs.wait_for(|runs| *runs).await.is_err() {
+            return pending().await;
+        }
+        let typist = match &mut *typist {
+            Some(typist) => typist,
+            none => none.insert(Typist::begin()?),
+        };
+        typist.go_on()?;
+        let mut begun = runs.clone();
+        tokio::select! {
+            never = typist.type_on(client, start, &mut begun) => match never {},
+            _ = runs.wait_for(|runs| !*runs) => typist.rest(),
+        }
+    }
+}
+
+/// Follows an allocation to its end and shows its output; tells what a shell says of the signal that cancelled it here. `own`: see [`Own`]. `submission`: it is
 /// submitted first; one that is not taken is not tried again.
 pub async fn follow(
     session: &Session,
@@ -189,8 +204,8 @@ pub async fn follow(
     screen: Screen,
     mut own: Option<Own>,
     submission: Option<v1::SubmitRequest>,
-) -> Result<(End, bool), Failure> {
-    let cancelled = Cell::new(false);
+) -> Result<(End, Option<u8>), Failure> {
+    let cancelled = Cell::new(None);
     let submitted = watch::Sender::new(submission.is_none());
     let (screen, patience) = (RefCell::new(screen), Patience::default());
     let following = Following { session, request, screen, patience, cancelled, submission, submitted };
@@ -230,16 +245,10 @@ pub async fn follow(
 
 /// Waits for what makes us leave while nothing can be told to anybody, and gives what a shell says of it.
 async fn left(own: &mut Option<Own>) -> u8 {
-    match own {
-        None => pending().await,
-        Some(Own { interrupts, terminal: None }) => {
-            interrupts.pressed().await;
-            INTERRUPTED
-        }
-        Some(Own { interrupts, terminal: Some(terminal) }) => tokio::select! {
-            () = interrupts.pressed() => INTERRUPTED,
-            code = terminal.farewell.comes() => code,
-        },
+    let Some(Own { interrupts, farewell, .. }) = own else { return pending().await };
+    tokio::select! {
+        () = interrupts.pressed() => INTERRUPTED,
+        code = farewell.comes() => code,
     }
 }
 
@@ -250,7 +259,7 @@ struct Following<'a> {
     screen: RefCell<Screen>,
     patience: Patience,
     /// Whether it was cancelled here: the quorum then says how it ended.
-    cancelled: Cell<bool>,
+    cancelled: Cell<Option<u8>>,
     submission: Option<v1::SubmitRequest>,
     /// Whether that is committed.
     submitted: watch::Sender<bool>,
@@ -264,7 +273,7 @@ impl Following<'_> {
         let ours = own.is_some();
         let mut waiting_told = !ours;
         let (runs, running) = watch::channel(false);
-        let start = Start { id: String::new(), allocation: key.clone() };
+        let start = Start { allocation: key.clone(), ..Start::default() };
         let mut both = Box::pin(async { tokio::try_join!(self.submit(client), self.logs(client), self.watch(client, ours, &last, &runs)) });
         let waiting = async {
             self.submission_taken().await;
@@ -297,20 +306,32 @@ impl Following<'_> {
             };
             let Some(came) = came else { break };
             own.iter_mut().for_each(Own::rest);
-            if let (Came::Interrupt, true) = (&came, self.cancelled.get()) {
-                return Ok(End::Left(INTERRUPTED));
+            let (code, again) = match came {
+                Came::Interrupt => (INTERRUPTED, "; Ctrl-C again leaves it to end by itself"),
+                Came::Farewell(code) => (code, ""),
+            };
+            if self.cancelled.get().is_some() {
+                return Ok(End::Left(code));
             }
-            let again = if let Came::Interrupt = came { "; Ctrl-C again leaves it to end by itself" } else { "" };
             eprintln!("lattice: cancelling allocation {}{again}", short(key));
-            answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await?;
-            self.cancelled.set(true);
-            if let Came::Farewell(code) = came {
+            let cancelled = answer(client.allocations().cancel(v1::CancelRequest { key: key.clone() })).await;
+            match (cancelled, came) {
+                (Ok(_), _) => self.cancelled.set(Some(code)),
+                (Err(failure), Came::Interrupt) => return Err(failure),
+                // Who ends us does not wait until it can be told to somebody.
+                (Err(failure), Came::Farewell(code)) => {
+                    eprint!("{}", failure.text());
+                    eprintln!("lattice: allocation {} goes on; `lattice cancel` ends it later", short(key));
+                    return Ok(End::Left(code));
+                }
+            }
+            if let (Came::Farewell(code), Some(Own { gives: Gives::Terminal(_), .. })) = (came, own.as_ref()) {
                 return Ok(End::Left(code));
             }
         }
         let seen = last.borrow_mut().take();
         match seen {
-            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if !self.cancelled.get() => Ok(End::Told(code)),
+            Some(v1::Allocation { entry_exit_code: Some(code), .. }) if self.cancelled.get().is_none() => Ok(End::Told(code)),
             Some(allocation) if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) => {
                 Ok(End::Ended(Box::new(allocation)))
             }
@@ -368,7 +389,7 @@ impl Following<'_> {
         let mut stream = self.opened(client.allocations().watch(request).await).await?;
         while let Some(allocation) = stream.message().await? {
             self.patience.progress();
-            let told = allocation.entry_exit_code.is_some() && !self.cancelled.get();
+            let told = allocation.entry_exit_code.is_some() && self.cancelled.get().is_none();
             runs.send_replace(allocation.state == "Running" && !told);
             last.replace(Some(allocation));
             if told {
@@ -379,8 +400,15 @@ impl Following<'_> {
     }
 }
 
+/// Says why a launch was brought down, where it was.
+pub fn say_brought_down(why: &str) {
+    if !why.is_empty() {
+        eprintln!("lattice: the launch was brought down: {why}");
+    }
+}
+
 /// What a command that followed an allocation to its end gives back: the program's code where it has one.
-pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
+pub fn exit_of(end: &End, cancelled_here: Option<u8>) -> Result<u8, Failure> {
     let a = match end {
         End::Ended(allocation) => allocation,
         End::Told(code) => return Ok(program_code(*code)),
@@ -392,8 +420,8 @@ pub fn exit_of(end: &End, cancelled_here: bool) -> Result<u8, Failure> {
     if a.state == "Completed" {
         return Ok(0);
     }
-    if a.state == "Cancelled" && cancelled_here {
-        return Ok(130);
+    if let Some(code) = cancelled_here.filter(|_| a.state == "Cancelled") {
+        return Ok(code);
     }
     Err(Failure::other(format!("allocation {} is {} without an exit code of its program: {}", short(&a.id), a.state, a.reason))
         .hint(format!("`lattice explain {}` tells more", short(&a.id))))
@@ -415,14 +443,14 @@ mod tests {
     #[test]
     fn the_programs_code_is_given() {
         let code = |end: &End, here| exit_of(end, here).map_err(|failure| failure.beside_a_program().exit());
-        assert_eq!(code(&ended("Completed", Some(0)), false), Ok(0));
-        assert_eq!(code(&ended("Failed", Some(7)), false), Ok(7));
-        assert_eq!(code(&ended("Failed", Some(137)), false), Ok(137));
-        assert_eq!(code(&ended("Failed", Some(512)), false), Ok(255));
-        assert_eq!(code(&ended("Failed", None), false), Err(125));
-        assert_eq!(code(&ended("Cancelled", None), true), Ok(130));
-        assert_eq!(code(&ended("Cancelled", None), false), Err(125));
-        assert_eq!(code(&End::Left(143), true), Ok(143));
-        assert_eq!(code(&End::Told(3), false), Ok(3));
+        assert_eq!(code(&ended("Completed", Some(0)), None), Ok(0));
+        assert_eq!(code(&ended("Failed", Some(7)), None), Ok(7));
+        assert_eq!(code(&ended("Failed", Some(137)), None), Ok(137));
+        assert_eq!(code(&ended("Failed", Some(512)), None), Ok(255));
+        assert_eq!(code(&ended("Failed", None), None), Err(125));
+        assert_eq!(code(&ended("Cancelled", None), Some(143)), Ok(143));
+        assert_eq!(code(&ended("Cancelled", None), None), Err(125));
+        assert_eq!(code(&End::Left(143), Some(143)), Ok(143));
+        assert_eq!(code(&End::Told(3), None), Ok(3));
     }
 }

@@ -15,6 +15,7 @@ mod data;
 mod directives;
 mod exits;
 mod failure;
+mod feeder;
 mod flags;
 mod follow;
 mod handover;

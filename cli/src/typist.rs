@@ -29,7 +29,8 @@ pub struct Typist {
 /// What ends this process from outside; the terminal is the user's own again by then.
 pub struct Farewell {
     terminate: Signal,
-    hangup: Signal,
+    /// Not under `nohup`.
+    hangup: Option<Signal>,
 }
 
 /// The size for the launch's terminal, where this process has one at both ends.
@@ -120,23 +121,29 @@ impl Typist {
 impl Farewell {
     /// From here on these signals do not end this process by themselves.
     pub fn take() -> Result<Self, Failure> {
-        Ok(Self { terminate: take(SignalKind::terminate())?, hangup: take(SignalKind::hangup())? })
+        let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(take(SignalKind::hangup())?) };
+        Ok(Self { terminate: take(SignalKind::terminate())?, hangup })
     }
 
     /// Waits for a signal that ends us, and gives what a shell says of that.
     pub async fn comes(&mut self) -> u8 {
+        let hangs_up = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         let kind = tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = self.hangup.recv() => SignalKind::hangup(),
+            _ = hangs_up => SignalKind::hangup(),
         };
         128 + u8::try_from(kind.as_raw_value()).unwrap_or(0)
     }
+}
 
-    /// The same; without one of these, for ever.
-    pub async fn came(farewell: &mut Option<Self>) -> u8 {
-        match farewell {
-            Some(farewell) => farewell.comes().await,
-            None => std::future::pending().await,
-        }
-    }
+/// Whether whoever started this process lets it go on when this signal comes.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }

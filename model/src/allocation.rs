@@ -99,6 +99,23 @@ impl EndReason {
         }
     }
 
+    /// Why its launch was brought down, in the words of the launch's head; `None`: it was not.
+    pub fn brought_down(&self) -> Option<String> {
+        match self {
+            Self::LaunchAborted { why, .. } => Some(why.clone()),
+            Self::OutOfMemory { node, kill } if kill.launch > 0 => Some(kill.on(node)),
+            Self::OutOfMemory { .. }
+            | Self::Exited { .. }
+            | Self::WalltimeExceeded
+            | Self::Cancelled { .. }
+            | Self::PrologueFailed { .. }
+            | Self::NodeLost { .. }
+            | Self::ProbeFailed { .. }
+            | Self::DrainDeadline { .. }
+            | Self::RunLeaseLapsed { .. } => None,
+        }
+    }
+
     /// The program's exit code, where one is known.
     pub fn exit_code(&self) -> Option<i32> {
         match self {

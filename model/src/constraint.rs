@@ -22,6 +22,8 @@ pub const PMIX: &str = "pmix";
 pub const RUN_LEASE: &str = "run_lease";
 /// The feature of a node whose agent lays launches out as they are asked to be: an older one knows blocks of one program alone.
 pub const LAUNCH_SHAPES: &str = "launch_shapes";
+/// The feature of a node whose agent passes standard input on to ranks.
+pub const LAUNCH_INPUT: &str = "launch_input";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

@@ -2,6 +2,7 @@
 
 use crate::binding::RankBinding;
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
+use crate::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use crate::layout::{self, LaunchShape, LayoutError, RankRun};
 use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,12 @@ impl LaunchSpec {
         self.env.get(PMI_PORT_VARIABLE).is_some_and(|asked| asked == PMI_PORT_ASKED)
     }
 
+    /// Which of its ranks read standard input, or why that cannot be.
+    pub fn stdin(&self) -> Result<Stdin, NoSuchStdin> {
+        let asked: Stdin = self.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse())?;
+        asked.check(self.size(), self.pty.is_some()).map(|()| asked)
+    }
+
     /// Its ranks in order.
     pub fn runs(&self) -> Vec<RankRun> {
         let counts: Vec<u32> = self.nodes.iter().map(|n| n.count).collect();
@@ -233,6 +240,13 @@ pub struct MemoryKill {
     pub had_bytes: Option<u64>,
     /// How much the allocation may have on that node; `None`: no limit of its own, the machine itself had no more.
     pub limit_bytes: Option<u64>,
+}
+
+impl MemoryKill {
+    /// What happened on which node, for people.
+    pub fn on(&self, node: &NodeId) -> String {
+        format!("out of memory on {node}: {self}")
+    }
 }
 
 /// The exit code of what was killed for its memory: 128 + SIGKILL.

@@ -4,6 +4,7 @@ use crate::binding::RankBinding;
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::data::Data;
+use crate::input::{STDIN_VARIABLE, Stdin};
 use crate::launch::TerminalSize;
 use crate::layout::{Distribution, EntryLaunch};
 use crate::network::Connectivity;
@@ -353,7 +354,8 @@ impl AllocationSpec {
         if self.share.is_none() && cores > node.size.cores {
             return Some(format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node));
         }
-        self.unfenced_by(node).or_else(|| self.unshaped_by(node)).or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
+        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node));
+        self.unfenced_by(node).or_else(older).or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
     }
 
     /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.
@@ -369,6 +371,13 @@ impl AllocationSpec {
         let wanted = self.launch != EntryLaunch::default();
         (wanted && !constraint::has(&node.features, constraint::LAUNCH_SHAPES))
             .then(|| "has an older agent, which does not know the layout of ranks that is asked for".to_owned())
+    }
+
+    /// Why a node's agent cannot bring its ranks standard input, where it is to have some.
+    pub fn unfed_by(&self, node: &Node) -> Option<String> {
+        let wanted = self.env.get(STDIN_VARIABLE).is_some_and(|asked| asked.parse::<Stdin>() != Ok(Stdin::None));
+        (wanted && !constraint::has(&node.features, constraint::LAUNCH_INPUT))
+            .then(|| "has an older agent, which passes no standard input on: say --stdin=none".to_owned())
     }
 
     /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.

@@ -99,7 +99,7 @@ impl LaunchHead {
             PartEvent::Aborted { code, why } => self.abort(code, why),
             PartEvent::OutOfMemory { kill } => {
                 let node = ranks.node.clone();
-                let abort = self.abort(MEMORY_KILL_CODE, format!("out of memory on {node}: {kill}"))?;
+                let abort = self.abort(MEMORY_KILL_CODE, kill.on(&node))?;
                 self.out_of_memory = Some((node, kill));
                 Some(abort)
             }

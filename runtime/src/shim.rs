@@ -252,6 +252,16 @@ pub enum ToShim {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
+    /// A piece of standard input for those ranks of a launch that [`LaunchSpec::stdin`] names, with its place in bytes from the
+    /// beginning. What was taken before is passed over, and so is what does not follow it: see [`FromShim::InputTaken`].
+    Input {
+        launch: LaunchId,
+        offset: u64,
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// Nothing follows.
+        last: bool,
+    },
     /// That terminal is to have another size.
     Resized { launch: LaunchId, size: TerminalSize },
     /// Starts a program on a terminal that the agent made and keeps the other end of, unless that was done: in a session
@@ -284,7 +294,8 @@ pub enum StopReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
-    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; one of the version before would leave that out.
+    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; `input`: it passes standard input on. One of a version before would
+    /// leave that out.
     Hello {
         protocol: u32,
         allocation: AllocationId,
@@ -292,6 +303,8 @@ pub enum FromShim {
         pid: u32,
         #[serde(default)]
         shapes: bool,
+        #[serde(default)]
+        input: bool,
     },
     /// Mounts are made and processes can be started; or they could not be, for this reason.
     Ready { failed: Option<String> },
@@ -314,6 +327,9 @@ pub enum FromShim {
     },
     /// The ranks of this node that have not come to the fence in which others wait.
     Absent { launch: LaunchId, ranks: Vec<u32> },
+    /// So many bytes of standard input were taken by each rank here that still reads it; `None`: none does any more.
+    /// `again`: what is beyond is to be sent (again): said when ranks begin, and in each replay.
+    InputTaken { launch: LaunchId, upto: Option<u64>, again: bool },
     /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },
     /// The attached program's process is made: it has the terminal. (Replayed while it lives.)

@@ -3,12 +3,14 @@
 use crate::agent_link::REST_MS;
 use crate::bridge::{Bridge, Heard, Pmix};
 use crate::log_files;
+use crate::rank_input::{self, RankInput};
 use crate::rank_socket::{Came, PmiPort, PmiSocket, PortOf};
 use crate::say;
 use crate::slurm;
 use crate::terminal::RankTerminal;
 use crate::work::Work;
 use lattice_model::binding::{MemoryPolicy, RankPlace};
+use lattice_model::input::Taken;
 use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, PmixAction, PmixEvent, PmixServer, Server, Way, process_mapping, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
@@ -29,6 +31,8 @@ const PMI_FD: i32 = 3;
 const TERMINAL: u32 = u32::MAX;
 /// And the launch's bridge to PMIx.
 pub const BRIDGE: u32 = u32::MAX - 1;
+/// Beside a local rank's number: its standard input.
+const INPUT: u32 = 1 << 31;
 /// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Read at a time, in bytes.
@@ -94,6 +98,8 @@ pub struct Launch {
     pub aborted: Option<(i32, String)>,
     /// The first rank's, where it is here and has one.
     terminal: Option<RankTerminal>,
+    /// Standard input of those ranks here that read it, where there are any.
+    input: Option<RankInput>,
     /// What of it was killed for its memory, the last time.
     pub memory_kill: Option<MemoryKill>,
 }
@@ -164,6 +170,8 @@ impl Launch {
         let shared = group.and_then(|group| Ok((group, Environment::new(&spec.env)?)));
         let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut terminal = None;
+        let stdin = spec.stdin().unwrap_or_default();
+        let mut input = numbers.iter().any(|rank| stdin.is_for(*rank)).then(RankInput::default);
         let locals: Vec<u32> = (0..part.count).collect();
         for some in locals.chunks(MADE_TOGETHER) {
             let make = |local: &u32| RankFiles::make(&spec, part, &job, *local, pmix.as_ref(), around, &token);
@@ -175,6 +183,9 @@ impl Launch {
                     Ok((files, child)) => {
                         pids.push((*local, child.pid));
                         terminal = terminal.or(files.terminal.map(|(ours, _)| ours));
+                        if let (Some(input), Some((ours, _))) = (&mut input, files.input) {
+                            input.add(*local, ours, token(INPUT | *local), around.epoll);
+                        }
                         let state = RankState::Running { pid: child.pid, start: child.into_start() };
                         let (pmi, port) = match files.pmi {
                             Some(PmiEnd::Inherited { ours, .. }) => (Some(ours), None),
@@ -206,6 +217,7 @@ impl Launch {
             aborted: None,
             memory_kill: None,
             terminal,
+            input,
         };
         Started { launch, pids, failed }
     }
@@ -266,6 +278,23 @@ impl Launch {
     /// Its terminal, where it has one here that is not hung up.
     pub fn terminal(&mut self) -> Option<&mut RankTerminal> {
         self.terminal.as_mut()
+    }
+
+    /// A piece of standard input came: see [`lattice_runtime::shim::ToShim::Input`].
+    pub fn take_input(&mut self, offset: u64, bytes: &[u8], last: bool, epoll: &Epoll) {
+        if let Some(input) = &mut self.input {
+            input.take(offset, bytes, last, epoll);
+        }
+    }
+
+    /// How much of it was taken by those of its ranks here that read it, where any ever did.
+    pub fn input_taken(&self) -> Option<Taken> {
+        self.input.as_ref().map(RankInput::taken)
+    }
+
+    /// The same, where the agent is to hear of it.
+    pub fn input_news(&mut self) -> Option<Taken> {
+        self.input.as_mut().and_then(RankInput::news)
     }
 
     /// The terminal hangs up: an interactive shell does not end by SIGTERM.
@@ -337,6 +366,12 @@ impl Launch {
                     true => self.terminal = Some(terminal),
                     false => terminal.close(epoll),
                 }
+            }
+            return happenings;
+        }
+        if local < BRIDGE && local & INPUT != 0 {
+            if let Some(input) = &mut self.input {
+                input.ready(local & !INPUT, flags, epoll);
             }
             return happenings;
         }
@@ -444,6 +479,9 @@ impl Launch {
         happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
         happenings.extend(self.handle_pmix(PmixEvent::Exited { local, code: outcome.code() }, epoll));
         self.close(local, epoll);
+        if let Some(input) = &mut self.input {
+            input.remove(local, epoll);
+        }
         if self.rank(local) == 0
             && let Some(mut terminal) = self.terminal.take()
         {
@@ -582,6 +620,8 @@ struct RankFiles {
     pmi: Option<PmiEnd>,
     /// The first rank's, where one is asked for, and its other end.
     terminal: Option<(RankTerminal, OwnedFd)>,
+    /// Our end of its standard input and its own, where it has one.
+    input: Option<(OwnedFd, OwnedFd)>,
     /// Its number in the launch.
     rank: u32,
     /// Its own part of the environment.
@@ -630,7 +670,13 @@ impl RankFiles {
             }
             None => None,
         };
-        Ok(Self { out, err, pmi, terminal, rank, env, binding })
+        let input = match spec.stdin() {
+            Ok(stdin) if stdin.is_for(rank) => {
+                Some(rank_input::pipe(around.owner).map_err(|e| system("making its standard input", e.into()))?)
+            }
+            Ok(_) | Err(_) => None,
+        };
+        Ok(Self { out, err, pmi, terminal, input, rank, env, binding })
     }
 
     fn prepare<'a>(
@@ -640,9 +686,10 @@ impl RankFiles {
         env: &'a Environment,
         around: &'a Surroundings<'_>,
     ) -> Result<Prepared<'a>, NotStarted> {
-        let [stdin, stdout, stderr] = match &self.terminal {
-            Some((_, slave)) => [slave.as_fd(); 3],
-            None => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
+        let [stdin, stdout, stderr] = match (&self.terminal, &self.input) {
+            (Some((_, slave)), _) => [slave.as_fd(); 3],
+            (None, Some((_, theirs))) => [theirs.as_fd(), self.out.as_fd(), self.err.as_fd()],
+            (None, None) => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
         };
         process::prepare(&Program {
             argv: spec.program_of(self.rank).1,

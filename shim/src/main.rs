@@ -18,6 +18,7 @@ mod bridge;
 mod launch;
 mod log_files;
 mod log_ring;
+mod rank_input;
 mod rank_socket;
 mod script;
 mod serve;

@@ -278,8 +278,18 @@ impl Shim {
                     let place = (&self.dir, &self.work);
                     let happenings = launch.socket_ready(local, flags, now_ms(), place, &self.epoll, |local| socket_token(number, local));
                     self.happened(number, happenings);
+                    self.tell_input(number, false);
                 }
             }
+        }
+    }
+
+    /// Tells how much of a launch's standard input was taken, where that is news; `again`: in any case, and what is beyond is wanted.
+    fn tell_input(&mut self, number: u32, again: bool) {
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        let news = launch.input_news();
+        if let Some(taken) = if again { launch.input_taken() } else { news } {
+            self.agent.tell(&replay::input_taken(launch.id(), taken, again));
         }
     }
 
@@ -335,6 +345,14 @@ impl Shim {
                 let launch = self.launches.values_mut().find(|l| l.id() == launch);
                 if let Some(terminal) = launch.and_then(Launch::terminal) {
                     terminal.typed(&bytes, &self.epoll);
+                }
+            }
+            ToShim::Input { launch, offset, bytes, last } => {
+                if let Some(number) = self.number_of(launch)
+                    && let Some(launch) = self.launches.get_mut(&number)
+                {
+                    launch.take_input(offset, &bytes, last, &self.epoll);
+                    self.tell_input(number, false);
                 }
             }
             ToShim::Resized { launch, size } => {
@@ -405,6 +423,7 @@ impl Shim {
         }
         // The abort that this end means goes first: who reads of the end knows by then what it was.
         self.happened(number, happenings);
+        self.tell_input(number, false);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
         self.agent.tell(&FromShim::RankEnded { launch: id, rank, outcome });
         if over {

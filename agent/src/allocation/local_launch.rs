@@ -1,6 +1,7 @@
 //! One launch's part on this node, as far as the shim told.
 
 use crate::mesh::frame::ToHead;
+use lattice_model::input::Taken;
 use lattice_model::{LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
@@ -16,13 +17,15 @@ pub(super) struct LocalLaunch {
     fences: BTreeMap<u32, Vec<u8>>,
     aborted: Option<(i32, String)>,
     out_of_memory: Option<MemoryKill>,
+    /// How much of standard input its ranks here took, where any read it.
+    input: Option<Taken>,
     head: Option<mpsc::Sender<ToHead>>,
 }
 
 impl LocalLaunch {
     pub(super) fn new(spec: LaunchSpec) -> Self {
         let (ended, fences) = (BTreeMap::new(), BTreeMap::new());
-        Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, head: None }
+        Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
     }
 
     /// Whether none of this node's ranks is left, or ever will be there.
@@ -46,6 +49,7 @@ impl LocalLaunch {
         }
         let mut known: Vec<ToHead> = Vec::new();
         known.extend(self.fences.iter().map(|(number, blob)| ToHead::Fence { number: *number, blob: blob.clone() }));
+        known.extend(self.input.map(|taken| ToHead::Input { taken: taken.into(), again: true }));
         known.extend(self.out_of_memory.map(told));
         known.extend(self.aborted.iter().map(|(code, why)| ToHead::Aborted { code: *code, why: why.clone() }));
         known.extend(self.ended.iter().map(|(rank, outcome)| ToHead::RankEnded { rank: *rank, outcome: (*outcome).into() }));
@@ -72,6 +76,12 @@ impl LocalLaunch {
         self.fences.retain(|n, _| n.saturating_add(1) >= number);
         self.fences.insert(number, blob.clone());
         self.tell(ToHead::Fence { number, blob });
+    }
+
+    /// How much of standard input was taken; `again`: what is beyond is to be sent.
+    pub(super) fn input_taken(&mut self, taken: Taken, again: bool) {
+        self.input = Some(taken);
+        self.tell(ToHead::Input { taken: taken.into(), again });
     }
 
     /// Who has not come to a fence. Of this moment only: nobody needs to hear it again.

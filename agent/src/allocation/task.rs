@@ -11,11 +11,15 @@ use crate::context::Shared;
 use crate::environment;
 use crate::hooks::Moment;
 use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::input::WirePiece;
 use crate::mesh::terminal::ToTerminal;
 use crate::spool::launches;
 use crate::terminal;
+use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
-use lattice_model::{AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome};
+use lattice_model::{
+    AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome, Stdin,
+};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
@@ -41,6 +45,10 @@ const UNDO_AGAIN: Duration = Duration::from_secs(1);
 /// Why a launch is not begun by a shim of the version before.
 const SHAPELESS: &str = "its shim was started by an older version, which lays ranks out in blocks of one program alone: leave the options of \
                          its layout out, or begin the allocation anew";
+
+/// The same of one that has standard input.
+const INPUTLESS: &str = "its shim was started by an older version, which passes no standard input on: say --stdin=none, or begin the allocation \
+                         anew";
 
 /// Where the task says how it is.
 pub(super) struct Says {
@@ -70,6 +78,7 @@ pub(super) fn begin(
         fresh: false,
         synced: false,
         shapes: false,
+        inputs: false,
         started: false,
         entry_waits: false,
         launches: BTreeMap::new(),
@@ -112,6 +121,8 @@ struct AllocationTask {
     synced: bool,
     /// Whether the shim knows launches of other shapes than the usual one.
     shapes: bool,
+    /// Whether the shim passes standard input on.
+    inputs: bool,
     /// Whether the brain said that it may run.
     started: bool,
     /// Whether the inline command's launch is to begin once the shim has told all that it has.
@@ -484,14 +495,14 @@ impl AllocationTask {
     async fn heard(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
         match message {
-            FromShim::Hello { allocation, epoch, pid, shapes, .. } => {
+            FromShim::Hello { allocation, epoch, pid, shapes, input, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
                     self.link = None;
                     return self.shim_lost(&why).await;
                 }
-                self.shapes = shapes;
+                (self.shapes, self.inputs) = (shapes, input);
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
@@ -554,6 +565,10 @@ impl AllocationTask {
                 self.of(launch, |l| l.rank_ended(rank, outcome));
             }
             FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
+            FromShim::InputTaken { launch, upto, again } => {
+                let taken = upto.map_or(Taken::Over, Taken::UpTo);
+                self.of(launch, |l| l.input_taken(taken, again));
+            }
             FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.of(launch, |l| l.lost(&why)),
             FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
@@ -686,6 +701,10 @@ impl AllocationTask {
                 self.of(launch.id, |l| l.lost(SHAPELESS));
                 continue;
             }
+            if launch.stdin() != Ok(Stdin::None) && !self.inputs {
+                self.of(launch.id, |l| l.lost(INPUTLESS));
+                continue;
+            }
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);
@@ -695,6 +714,10 @@ impl AllocationTask {
     async fn obey_head(&mut self, launch: LaunchId, message: ToPart) {
         match message {
             ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
+            ToPart::Input(piece) => {
+                let WirePiece { offset, bytes, last } = *piece;
+                self.send(ToShim::Input { launch, offset, bytes, last }).await;
+            }
             ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
             ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
             ToPart::Forget => {

@@ -17,7 +17,10 @@
 use super::line::{Around, Broken, Kind, LineTask, News};
 use super::told::Told;
 use crate::mesh::branch::Up;
-use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::frame::{FrameError, ToHead, ToPart};
+use crate::mesh::input::WirePiece;
+use lattice_model::Stdin;
+use lattice_model::input::{Pushed, Taken, Window};
 use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,6 +66,12 @@ pub(super) struct Branch {
     abort: Option<Arc<Told>>,
     /// Parts whose agents know no subtrees.
     older: BTreeSet<u32>,
+    /// Which parts have ranks that read standard input.
+    readers: Readers,
+    /// Parts in all.
+    parts: u32,
+    /// What of it not all of them took.
+    input: Window<Arc<Told>>,
     sender: mpsc::Sender<(u64, News)>,
     news: mpsc::Receiver<(u64, News)>,
 }
@@ -76,6 +85,36 @@ struct Line {
     absent: Option<(u32, Vec<u32>)>,
     /// When it was told last that it is not reached.
     unreached: Option<Instant>,
+    /// How much of standard input its ranks took, as the present connection told.
+    taken: Option<Taken>,
+}
+
+/// Parts that have ranks which read standard input.
+enum Readers {
+    None,
+    Part(u32),
+    All,
+}
+
+impl Readers {
+    fn of(around: &Around) -> Self {
+        match around.spec.stdin() {
+            Err(_) | Ok(Stdin::None) => Self::None,
+            Ok(Stdin::All) => Self::All,
+            Ok(Stdin::Rank(rank)) => {
+                let run = around.spec.runs().into_iter().find(|run| (run.first..run.first + run.count).contains(&rank));
+                run.and_then(|run| u32::try_from(run.node).ok()).map_or(Self::None, Self::Part)
+            }
+        }
+    }
+
+    fn are_in(&self, subtree: Subtree) -> bool {
+        match self {
+            Self::None => false,
+            Self::Part(part) => subtree.contains(Subtree::single(*part)),
+            Self::All => true,
+        }
+    }
 }
 
 impl Line {
@@ -99,7 +138,9 @@ impl Branch {
     pub(super) fn new(around: Around, subtree: Subtree) -> Self {
         let (sender, news) = mpsc::channel(QUEUE);
         let (done, abort, older) = (None, None, BTreeSet::new());
-        Self { around, lines: BTreeMap::new(), numbers: 0, hub: FenceHub::new(subtree), done, abort, older, sender, news }
+        let (readers, input) = (Readers::of(&around), Window::default());
+        let (hub, parts) = (FenceHub::new(subtree), subtree.len());
+        Self { around, lines: BTreeMap::new(), numbers: 0, hub, done, abort, older, readers, parts, input, sender, news }
     }
 
     /// Begins to serve these parts, in as few lines as can be.
@@ -125,7 +166,7 @@ impl Branch {
         let task = LineTask { number, around: self.around.clone(), subtree, kind, news: self.sender.clone() };
         let queue = task.begin(stop.clone());
         let link = Link::Broken { since: Instant::now() };
-        self.lines.insert(number, Line { subtree, queue, stop, link, absent: None, unreached: None });
+        self.lines.insert(number, Line { subtree, queue, stop, link, absent: None, unreached: None, taken: None });
     }
 
     /// The next that a line tells.
@@ -139,14 +180,14 @@ impl Branch {
         match news {
             News::Connected => {
                 line.link = Link::Connected { away: line.subtree.parts().collect() };
-                (line.absent, line.unreached) = (None, None);
+                (line.absent, line.unreached, line.taken) = (None, None, None);
                 if let Some(abort) = self.abort.clone() {
                     self.tell_line(number, abort);
                 }
                 None
             }
             News::Broken(broken) => {
-                line.link = Link::Broken { since: Instant::now() };
+                (line.link, line.taken) = (Link::Broken { since: Instant::now() }, None);
                 match broken {
                     Broken::Served => None,
                     Broken::Refused => {
@@ -172,7 +213,20 @@ impl Branch {
                 }
                 Some(Heard::Said { part, said: ToHead::Begun })
             }
-            Up::Said { part, said } => of_it(&part).then_some(Heard::Said { part, said }),
+            Up::Said { part, said } => {
+                let heard = of_it(&part).then_some(Heard::Said { part, said })?;
+                if let Heard::Said { said: ToHead::Lost { .. }, .. } = heard
+                    && line.subtree.is_single()
+                {
+                    // Nobody reads there any more.
+                    self.took(number, Taken::Over, false);
+                }
+                Some(heard)
+            }
+            Up::Input { taken, again } => {
+                self.took(number, taken.into(), again);
+                None
+            }
             Up::Fence { number: fence, blob } => {
                 let contributed = self.hub.contribute(line.subtree, fence, blob);
                 match contributed {
@@ -208,7 +262,7 @@ impl Branch {
         match told.message {
             ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
             ToPart::Abort { .. } => self.abort = Some(Arc::clone(told)),
-            ToPart::NameAbsent | ToPart::Forget => {}
+            ToPart::NameAbsent | ToPart::Forget | ToPart::Input(_) => {}
         }
         let over = matches!(told.message, ToPart::Forget);
         let heard = self.lines.iter().filter(|(_, line)| over || matches!(line.link, Link::Connected { .. }));
@@ -222,6 +276,48 @@ impl Branch {
             let broken: Vec<u64> = broken.map(|(number, _)| *number).collect();
             broken.into_iter().for_each(|number| self.go_round(number));
         }
+    }
+
+    /// Whether another piece of standard input can be taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.input.has_room()
+    }
+
+    /// Passes a piece of standard input on to those lines that have told what they have; the others get it when they do.
+    pub(super) fn feed(&mut self, piece: &WirePiece, told: &Arc<Told>) -> Result<(), FrameError> {
+        match self.input.push(piece.place()?, Arc::clone(told)) {
+            Pushed::Astray => return Err(FrameError::Malformed),
+            Pushed::Known => return Ok(()),
+            Pushed::New => {}
+        }
+        let reading = self.lines.iter().filter(|(_, line)| matches!(line.taken, Some(Taken::UpTo(_))));
+        for number in reading.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.tell_line(number, Arc::clone(told));
+        }
+        Ok(())
+    }
+
+    /// A line tells how much it took. Where that is the first that its connection tells, or it asks, it is sent what is beyond.
+    fn took(&mut self, number: u64, taken: Taken, again: bool) {
+        let Some(line) = self.lines.get_mut(&number).filter(|line| self.readers.are_in(line.subtree)) else { return };
+        let is_first = line.taken.replace(taken).is_none();
+        if is_first || again {
+            for piece in self.input.beyond(taken).cloned().collect::<Vec<_>>() {
+                self.tell_line(number, piece);
+            }
+        }
+        if let Some(all) = self.taken() {
+            self.input.let_go(all);
+        }
+    }
+
+    /// How much of standard input every rank below took that reads it; `None` while not all such parts have told.
+    pub(super) fn taken(&self) -> Option<Taken> {
+        // A head begins with its own part alone.
+        let served: u32 = self.lines.values().map(|line| line.subtree.len()).sum();
+        let reading = self.lines.values().filter(|line| self.readers.are_in(line.subtree));
+        let taken: Option<Vec<Taken>> = reading.map(|line| line.taken).collect();
+        taken.filter(|_| served == self.parts)?.into_iter().min()
     }
 
     /// A line that takes no more is begun anew: whoever comes back hears everything.

@@ -215,6 +215,7 @@ impl LineTask {
         match said {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
             ToHead::Synced => Up::Away { parts: Vec::new() },
+            ToHead::Input { taken, again } => Up::Input { taken, again },
             ToHead::Begun
             | ToHead::RankEnded { .. }
             | ToHead::Aborted { .. }

@@ -10,6 +10,7 @@ use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame::{self, Frame, FrameError, ToHead, ToPart};
 use lattice_model::LaunchId;
+use lattice_model::input::Taken;
 use lattice_quorum::identity::Caller;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
@@ -85,7 +86,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: 
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(QUEUE);
     let reader = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(read(recv, to_branch)));
-    let ended = Served { part, branch, send, deaf: false, away: None, absent: None }.run(from_parent, &parent.stop).await;
+    let ended = Served { part, branch, send, deaf: false, away: None, absent: None, taken: None }.run(from_parent, &parent.stop).await;
     drop(reader);
     if let Ended::Over(branch) = ended {
         // Whoever cannot be reached now keeps it in memory until its allocation goes.
@@ -119,6 +120,7 @@ struct Served {
     /// As they were told last.
     away: Option<Vec<u32>>,
     absent: Option<(u32, Vec<u32>)>,
+    taken: Option<Taken>,
 }
 
 impl Served {
@@ -133,6 +135,13 @@ impl Served {
                 }
                 told = from_parent.recv() => {
                     let Some(told) = told else { return Ended::Broken };
+                    if let ToPart::Input(piece) = &told.message {
+                        if let Err(error) = self.branch.feed(piece, &told) {
+                            tracing::warn!(%error, "a parent sends standard input that does not follow what came: it is to begin anew");
+                            return Ended::Broken;
+                        }
+                        continue;
+                    }
                     self.branch.tell(&told);
                     if matches!(told.message, ToPart::Forget) {
                         return Ended::Over(self.branch);
@@ -142,6 +151,7 @@ impl Served {
                     if let Some(heard) = self.branch.hear(line, news) && !self.pass_on(heard).await {
                         return Ended::Broken;
                     }
+                    self.say_what_is_taken().await;
                     // Who waits for a fence is told at once that all are there, and of changes in between now and then.
                     if self.branch.away().is_empty() {
                         self.say_who_is_away().await;
@@ -183,6 +193,12 @@ impl Served {
             Heard::Replaced => return false,
         }
         true
+    }
+
+    async fn say_what_is_taken(&mut self) {
+        let Some(taken) = self.branch.taken().filter(|taken| self.taken != Some(*taken)) else { return };
+        let again = self.taken.replace(taken).is_none();
+        self.say(Up::Input { taken: taken.into(), again }).await;
     }
 
     async fn say_who_is_away(&mut self) {

@@ -26,6 +26,7 @@ impl Told {
             ToPart::Abort { code, why } => Down::Abort { code, why },
             ToPart::NameAbsent => Down::NameAbsent,
             ToPart::Forget => Down::Forget,
+            ToPart::Input(piece) => Down::Input(piece),
         };
         Ok(Arc::new(Self { frame: Frame::of(&down)?, message }))
     }
@@ -53,6 +54,7 @@ impl Told {
             Down::Abort { code, why } => ToPart::Abort { code, why },
             Down::NameAbsent => ToPart::NameAbsent,
             Down::Forget => ToPart::Forget,
+            Down::Input(piece) => ToPart::Input(piece),
             Down::FenceDone { number, blob, packed_from: None } => ToPart::FenceDone { number, blob },
             Down::FenceDone { number, blob, packed_from: Some(bytes) } => {
                 let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= BLOB_BYTES_MAX).ok_or(FrameError::Malformed)?;
@@ -67,7 +69,7 @@ impl Told {
     pub(super) fn fence(&self) -> Option<u32> {
         match self.message {
             ToPart::FenceDone { number, .. } => Some(number),
-            ToPart::NameAbsent | ToPart::Abort { .. } | ToPart::Forget => None,
+            ToPart::NameAbsent | ToPart::Abort { .. } | ToPart::Forget | ToPart::Input(_) => None,
         }
     }
 }

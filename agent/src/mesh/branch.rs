@@ -1,8 +1,10 @@
 //! What the agents of a launch's tree say to each other. One stream for each edge, opened by the parent.
 //!
-//! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged.
+//! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged but standard input, which nobody
+//! could tell again (decision 37).
 
 use super::frame::{FrameError, ToHead, WireLaunch};
+use super::input::{WirePiece, WireTaken};
 use super::shape::WireShape;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN, Subtree};
 use rkyv::{Archive, Deserialize, Serialize};
@@ -41,6 +43,8 @@ pub enum Down {
     Abort { code: i32, why: String },
     /// The launch is over and its end was told: it need not be remembered.
     Forget,
+    /// Standard input, for those parts that have ranks which read it.
+    Input(Box<WirePiece>),
 }
 
 /// From the agent that serves a subtree.
@@ -62,4 +66,7 @@ pub enum Up {
     Replaced,
     /// A part of the subtree, whose agent is not reached from the one above it: perhaps the head reaches it. Said again from time to time.
     Unreached { part: u32 },
+    /// How much of standard input every rank of the subtree took that reads it; not said before all such parts have told. `again`:
+    /// what is beyond is to be sent.
+    Input { taken: WireTaken, again: bool },
 }

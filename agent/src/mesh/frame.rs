@@ -8,6 +8,7 @@
 //! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
 
 use super::binding::WireBinding;
+use super::input::{WirePiece, WireTaken};
 use super::shape::{WireAsk, WireShape};
 use bytes::Bytes;
 use lattice_model::binding::BindingRequest;
@@ -182,6 +183,9 @@ pub enum Open {
     ShapedPart(Box<(WireLaunch, WireShape)>),
     /// [`Open::Launch`] of such a one, or of one whose ranks' ends are to be told.
     ShapedLaunch(Box<(LaunchOpen, WireAsk)>),
+    /// From an `api` agent, for a user: standard input of a launch of this head. Then one [`HeadAnswer`]; after it [`WirePiece`] one way
+    /// and [`WireTaken`] the other. An agent of the version before knows none: see [`lattice_model::constraint::LAUNCH_INPUT`].
+    Input(AbortOpen),
 }
 
 /// Whether a session is carried.
@@ -230,6 +234,8 @@ pub enum ToPart {
     Forget,
     /// A fence waits too long: who of this node's ranks has not come? Answered by [`ToHead::Absent`], where the shim knows.
     NameAbsent,
+    /// Standard input. Only to a part that has said how much it has: one of the version before never does.
+    Input(Box<WirePiece>),
 }
 
 /// From a part to its head. After each connect everything that is known is said again, then `Synced`.
@@ -264,6 +270,11 @@ pub enum ToHead {
     /// Ranks that have not come to the fence in which others wait.
     Absent {
         ranks: Vec<u32>,
+    },
+    /// How much of standard input its ranks took. `again`: what is beyond is to be sent.
+    Input {
+        taken: WireTaken,
+        again: bool,
     },
 }
 

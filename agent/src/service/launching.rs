@@ -6,7 +6,7 @@
 use super::access::{Whose, shown};
 use super::caller::Caller;
 use super::output::{Selection, gather, received};
-use super::{Api, attaching};
+use super::{Api, attaching, feeding};
 use crate::allocation::AllocationHandle;
 use crate::environment::entry_launch_id;
 use crate::mesh::frame::{self, AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open, WireOutcome};
@@ -16,7 +16,8 @@ use crate::meshd;
 use crate::spool::index::Position;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
-use lattice_model::constraint::{LAUNCH_SHAPES, has};
+use lattice_model::constraint::{LAUNCH_INPUT, LAUNCH_SHAPES, has};
+use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::layout::ShapeRequest;
 use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
@@ -73,6 +74,12 @@ pub(super) async fn launch(
     let usual = ShapeRequest { nodes: if request.tasks_per_node > 0 { 0 } else { asked.nodes }, ..asked.clone() };
     let is_usual = usual == ShapeRequest::default() && !request.exits;
     let older = api.cluster.borrow().nodes.get(&target.head).is_some_and(|head| !has(&head.features, LAUNCH_SHAPES));
+    let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
+    let stdin = stdin.map_err(|unknown: NoSuchStdin| Status::invalid_argument(unknown.to_string()))?;
+    let is_inputless = api.cluster.borrow().nodes.get(&target.head).is_some_and(|head| !has(&head.features, LAUNCH_INPUT));
+    if is_inputless && stdin != Stdin::None {
+        return Err(Status::failed_precondition(format!("the launch's head {}: {}", target.head, crate::launch::INPUTLESS)));
+    }
     if older && !is_usual {
         let text =
             format!("the launch's head {} has an agent of an older version, which knows nothing of its layout: update it", target.head);
@@ -158,8 +165,8 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     }
 }
 
-/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does. The head takes
-/// what is typed by the time that this returns.
+/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does; or brings standard input
+/// there. The head takes what is typed by the time that this returns.
 pub(super) async fn type_on(
     api: &Api,
     request: Request<Streaming<v1::LaunchInputRequest>>,
@@ -176,7 +183,7 @@ pub(super) async fn type_on(
     };
     let target = target(api, &caller, &start.allocation).await?;
     let id = given.unwrap_or_else(|| entry_launch_id(target.allocation, target.epoch));
-    let what = format!("the keyboard of launch {id}");
+    let what = format!("the {} of launch {id}", if start.standard { "standard input" } else { "keyboard" });
     api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::AttachStarted, &target.whose(), &what).await?;
     let open = AbortOpen {
         id: *id.0.as_bytes(),
@@ -185,6 +192,9 @@ pub(super) async fn type_on(
         uid: caller.principal.uid,
         user: caller.principal.name,
     };
+    if start.standard {
+        return feeding::feed(api, requests, &target, open).await;
+    }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
     let way = if target.head == api.context.me {
         let (handle, id) = meshd::launch_of(&api.context, &open).map_err(Status::failed_precondition)?;
@@ -199,7 +209,7 @@ pub(super) async fn type_on(
         }
     };
     let (out, stream) = mpsc::channel(1);
-    let _ = out.try_send(Ok(v1::LaunchInputResponse {}));
+    let _ = out.try_send(Ok(v1::LaunchInputResponse { taken: None }));
     tokio::spawn(async move {
         if let Err(status) = carry(requests, way).await {
             let _ = out.send(Err(status)).await;
@@ -218,7 +228,9 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
                 let (rows, columns) = attaching::size(Some(given));
                 ToTerminal::Size { rows, columns }
             }
-            Some(What::Input(_) | What::Start(_)) => return Err(Status::invalid_argument("more at once than is typed, or a second start")),
+            Some(What::Input(_) | What::Start(_) | What::Piece(_)) => {
+                return Err(Status::invalid_argument("more at once than is typed, a second start, or no keys"));
+            }
             None => continue,
         };
         match &mut way {

@@ -132,7 +132,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 35] = [
+    let cases: [(&str, Change); 37] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -176,6 +176,8 @@ fn bad_values_are_refused_by_name() {
         ("env", |s| drop(s.env.insert("LATTICE_NODE".into(), "n1".into()))),
         ("env", |s| drop(s.env.insert(PMI_PORT_VARIABLE.into(), "4711".into()))),
         ("env", |s| drop(s.env.insert(PMI_VARIABLE.into(), "pmi3".into()))),
+        ("stdin", |s| drop(s.env.insert(STDIN_VARIABLE.into(), "some".into()))),
+        ("stdin", |s| drop(s.env.insert(STDIN_VARIABLE.into(), "4096".into()))),
         ("uenv", |s| s.environment = Some(v1::Environment { uenv: "/a.sqfs".into(), ..Default::default() })),
     ];
     for (field, change) in cases {

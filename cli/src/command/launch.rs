@@ -3,8 +3,9 @@
 use crate::args::Launch;
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
+use crate::feeder::{self, Feeder};
 use crate::flags::{Nodes, Requeue, SubmitFlags};
-use crate::follow::{Own, Screen, exit_of, follow, program_code};
+use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
 use crate::layout::{self, Programs};
 use crate::patience::Patience;
@@ -18,7 +19,8 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
-use lattice_model::Distribution;
+use lattice_model::input::STDIN_VARIABLE;
+use lattice_model::{Distribution, Stdin};
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -49,9 +51,11 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let pty = if args.pty { Some(typist::size()?) } else { None };
     let Programs { first, behind, ranks } = layout::programs(args.command, args.ranks)?;
     let (flags, ranks) = job_flags(args.flags, ranks)?;
+    let stdin = feeder::wanted(args.stdin, args.pty);
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
-    let spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    spec.env.extend(input_variable(stdin));
     // Who looks on sees it fail, and says himself whether it begins again.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
     let launch = v1::LaunchShape { programs: behind, ranks, ..spec.launch.clone().unwrap_or_default() };
@@ -59,12 +63,24 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
     // Before anything is submitted, so that no Ctrl-C leaves a job behind unseen.
-    let own = Own::take(pty.is_some())?;
+    let own = Own::take(match stdin {
+        Stdin::None if pty.is_some() => Gives::Terminal(None),
+        Stdin::None => Gives::Nothing,
+        Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
+    })?;
     let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec) };
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
     let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
+    if let End::Ended(allocation) = &end {
+        say_brought_down(&allocation.brought_down);
+    }
     exit_of(&end, cancelled)
+}
+
+/// By which a launch says who reads standard input.
+fn input_variable(stdin: Stdin) -> Option<(String, String)> {
+    (stdin != Stdin::None).then(|| (STDIN_VARIABLE.to_owned(), stdin.to_string()))
 }
 
 /// What cannot be with files of ranks' own.
@@ -104,6 +120,8 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let around = Surroundings::look(args.flags.export)?;
     let mut env = around.env;
     env.extend(args.flags.variables());
+    let stdin = feeder::wanted(args.stdin, args.pty);
+    env.extend(input_variable(stdin));
     let client = session.connect().await?;
     let allocation = session.key(typed)?;
     let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, asked).await?;
@@ -125,14 +143,23 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         exits: args.exit_table.is_some(),
     };
     let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
-    let farewell = if args.pty { Some(Farewell::take()?) } else { None };
-    follow_launch(session, client, &request, Shown { screen, table }, farewell).await
+    let feeder = (stdin != Stdin::None).then(Feeder::default);
+    let leaves = if args.pty { Leaves::AtOnce } else { Leaves::AtItsEnd };
+    follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves).await
 }
 
 /// Where what a launch says goes.
 pub struct Shown {
     pub screen: Screen,
     pub table: Option<ExitTable>,
+}
+
+/// When a signal that ends us does so: the launch is brought down for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Whoever had its terminal is gone, or waits for us.
+    AtOnce,
+    AtItsEnd,
 }
 
 /// Ranks in all and on each node, 0 where the allocation's own numbers hold.
@@ -155,73 +182,88 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
 }
 
 /// The request's id makes it safe to say again after a broken connection.
-/// The first Ctrl-C brings the launch down, and its end is waited for; the second one leaves it.
-/// A farewell brings it down as well, and nothing is waited for.
+/// The first Ctrl-C, or signal that ends us, brings the launch down, and its end is waited for unless `leaves` says otherwise; a second
+/// one leaves it.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
     request: &v1::LaunchRequest,
     mut shown: Shown,
-    mut farewell: Option<Farewell>,
+    feeder: Option<Feeder>,
+    leaves: Leaves,
 ) -> Result<u8, Failure> {
     let patience = Patience::default();
-    let mut interrupts = Interrupts::take()?;
-    let mut interrupted = false;
+    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    // What a shell says of the signal that brought it down.
+    let mut ended_by = None;
     // Raw from here on: Ctrl-C is a key like others then.
-    let mut typist = if request.pty.is_some() { Some(Typist::begin()?) } else { None };
+    let mut giver = match feeder {
+        Some(feeder) => Giver::Feeder(feeder),
+        None if request.pty.is_some() => Giver::Typist(Typist::begin()?),
+        None => Giver::Nobody,
+    };
     loop {
         let once = {
             let (begins, mut begun) = watch::channel(false);
             let once = launch_once(session, &client, request, &mut shown, &patience, begins);
             tokio::pin!(once);
-            let typing = type_on(&mut typist, &client, request, &mut begun);
-            tokio::pin!(typing);
+            let giving = giver.give(&client, request, &mut begun);
+            tokio::pin!(giving);
             loop {
-                tokio::select! {
+                let (code, at_once) = tokio::select! {
                     done = &mut once => break done,
-                    never = &mut typing => match never {},
-                    code = Farewell::came(&mut farewell) => {
-                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                        answer(client.allocations().abort_launch(abort)).await?;
-                        return Ok(code);
-                    }
-                    () = interrupts.pressed() => {
-                        if interrupted {
-                            return Ok(INTERRUPTED);
-                        }
-                        interrupted = true;
-                        eprintln!("lattice: bringing the launch down; Ctrl-C again leaves it to end by itself");
-                        let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                        answer(client.allocations().abort_launch(abort)).await?;
-                    }
+                    never = &mut giving => match never {},
+                    () = interrupts.pressed() => (INTERRUPTED, false),
+                    code = farewell.comes() => (code, leaves == Leaves::AtOnce),
+                };
+                if ended_by.is_some() {
+                    return Ok(code);
                 }
+                if !at_once {
+                    let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
+                    eprintln!("lattice: bringing the launch down{again}");
+                }
+                let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+                answer(client.allocations().abort_launch(abort)).await?;
+                if at_once {
+                    return Ok(code);
+                }
+                ended_by = Some(code);
             }
         };
         match once {
             Err(failure) if patience.bears(&failure) => {
-                client = patience.connect_again(session, failure).await?;
+                client = tokio::select! {
+                    connected = patience.connect_again(session, failure) => connected?,
+                    code = farewell.comes() => {
+                        eprintln!("lattice: no agent to tell: the launch goes on; `lattice cancel` ends its allocation");
+                        return Ok(code);
+                    }
+                };
             }
             done => {
                 shown.screen.finish()?;
-                return done;
+                return done.map(|code| ended_by.unwrap_or(code));
             }
         }
     }
 }
 
-/// Types at the launch's terminal, where it has one.
-async fn type_on(
-    typist: &mut Option<Typist>,
-    client: &Client,
-    request: &v1::LaunchRequest,
-    begun: &mut watch::Receiver<bool>,
-) -> Infallible {
-    match typist {
-        Some(typist) => {
-            let start = Start { id: request.id.clone(), allocation: request.allocation.clone() };
-            typist.type_on(client, &start, begun).await
+/// Who gives a launch what it reads.
+enum Giver {
+    Typist(Typist),
+    Feeder(Feeder),
+    Nobody,
+}
+
+impl Giver {
+    async fn give(&mut self, client: &Client, request: &v1::LaunchRequest, begun: &mut watch::Receiver<bool>) -> Infallible {
+        let start = Start { id: request.id.clone(), allocation: request.allocation.clone(), standard: false };
+        match self {
+            Self::Typist(typist) => typist.type_on(client, &start, begun).await,
+            Self::Feeder(feeder) => feeder.feed(client, &start, begun).await,
+            Self::Nobody => std::future::pending().await,
         }
-        None => std::future::pending().await,
     }
 }
 
@@ -242,9 +284,7 @@ async fn launch_once(
             Some(What::Output(chunk)) => shown.screen.show(session, &chunk)?,
             Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.take(piece.exits.clone())),
             Some(What::Ended(ended)) => {
-                if !ended.aborted.is_empty() {
-                    eprintln!("lattice: the launch was brought down: {}", ended.aborted);
-                }
+                say_brought_down(&ended.aborted);
                 shown.table.as_ref().map_or(Ok(()), ExitTable::write)?;
                 return Ok(program_code(ended.code));
             }

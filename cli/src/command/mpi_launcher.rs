@@ -4,13 +4,12 @@
 //! What the library starts is no rank of ours: it is one process on the node, without what tells ranks of each other. Its launch
 //! has a process on the allocation's first node as well, where launches are remembered; that one ends at once.
 
-use super::launch::{Shown, follow_launch};
+use super::launch::{Leaves, Shown, follow_launch};
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
 use crate::request::Surroundings;
 use crate::session::Session;
-use crate::typist::Farewell;
 use lattice_api::v1;
 use lattice_api::v1::launch_shape::RankPlace;
 use lattice_model::binding::{CpuBind, GpuBind};
@@ -172,7 +171,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         ..Default::default()
     };
     let shown = Shown { screen: Screen::new(false), table: None };
-    follow_launch(session, session.connect().await?, &request, shown, Some(Farewell::take()?)).await
+    follow_launch(session, session.connect().await?, &request, shown, None, Leaves::AtOnce).await
 }
 
 #[cfg(test)]

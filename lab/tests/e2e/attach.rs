@@ -27,6 +27,7 @@ pub fn trials() -> Vec<Trial> {
         ATTACH.test("a_signal_from_outside_leaves_the_terminal_restored", &[], signals),
         ATTACH.test("a_launch_has_a_terminal_that_outlives_its_agent", &[], launch),
         ATTACH.test("a_job_of_its_own_has_a_terminal", &[], job),
+        ATTACH.test("a_signal_that_ends_a_launch_without_a_terminal_ends_its_ranks", &[], ended_from_outside),
         ATTACH.test("the_image_is_seen_inside", &[Need::Mounts], image),
     ]
 }
@@ -417,4 +418,37 @@ fn job(w: &World) {
         assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     }
     w.assert_nothing_left();
+}
+
+fn ended_from_outside(w: &World) {
+    let id = sleeper(w, &["--nodes", "2"]);
+    let ranks = ["sh", "-c", "echo up; exec sleep 602"];
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        let mut tty = Tty::start(w.at("n2").command(&[&["launch", "--alloc", &id, "-n", "2"], &ranks[..]].concat()));
+        tty.sees("up");
+        w.wait("both ranks to run", || on_launch(&id, "sleep") == 4);
+        kill(Pid::from_raw(tty.pid()), signal).unwrap();
+        tty.ended_with(code);
+        // It waited for their end.
+        assert_eq!(on_launch(&id, "sleep"), 2);
+        let mut tty = Tty::start(w.lattice.command(&[&["launch"], &ranks[..]].concat()));
+        tty.sees("up");
+        let job = last(w);
+        kill(Pid::from_raw(tty.pid()), signal).unwrap();
+        tty.ended_with(code);
+        assert_eq!(text(&w.status(&job), "state"), "Cancelled");
+    }
+    // Under nohup the terminal may go.
+    let launch = w.lattice.command(&["launch", "--alloc", &id, "-n", "1", "sh", "-c", "echo up; read x; echo $x"]);
+    let mut kept = Command::new("/bin/sh");
+    kept.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(launch.get_program()).args(launch.get_args());
+    kept.envs(launch.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut tty = Tty::start(kept);
+    tty.sees("up");
+    kill(Pid::from_raw(tty.pid()), Signal::SIGHUP).unwrap();
+    // What is typed is the first rank's standard input.
+    tty.types("kept all the same\n");
+    tty.sees("kept all the same\r\nkept all the same");
+    tty.ended_with(0);
+    cancel(w, &id);
 }

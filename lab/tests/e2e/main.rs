@@ -24,6 +24,7 @@ mod histories;
 mod hooks;
 mod hosts;
 mod identity;
+mod input;
 mod isolation;
 mod jobs;
 mod keys;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         fencing::trials(),
+        input::trials(),
         tree::trials(),
         notifications::trials(),
         watches::trials(),

@@ -12,6 +12,7 @@ use crate::mpi::{submit_ring, whole_log};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::networks::{Direction, From};
+use lattice_lab::up::Options;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
@@ -19,16 +20,13 @@ use serde_json::Value;
 const FENCE_SECONDS: u64 = 4;
 const NODES: [&str; 4] = ["--nodes", "7", "--tasks-per-node", "2"];
 
-static TREE: Group = Group {
-    theme: "tree",
-    name: "tree",
-    nodes: 7,
-    quorum: 1,
-    tweak: |o| {
-        o.agent_lines = "launch_fanout: 2\n".to_owned();
-        o.fence_timeout_seconds = FENCE_SECONDS;
-    },
-};
+static TREE: Group = Group { theme: "tree", name: "tree", nodes: 7, quorum: 1, tweak: narrow };
+
+/// Seven agents in three levels.
+pub fn narrow(o: &mut Options) {
+    o.agent_lines = "launch_fanout: 2\n".to_owned();
+    o.fence_timeout_seconds = FENCE_SECONDS;
+}
 
 /// Where one link alone can be cut: the head, two below it, and one below the first of these.
 static LINKS: Group = Group {

@@ -2,6 +2,8 @@
 
 use super::{Ending, Script, Shim, Walltime};
 use crate::launch::Happening;
+use lattice_model::LaunchId;
+use lattice_model::input::Taken;
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE};
 
 impl Shim {
@@ -9,7 +11,7 @@ impl Shim {
     pub(super) fn replay(&mut self) {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
-        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id(), shapes: true });
+        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id(), shapes: true, input: true });
         for message in self.run_lease.replay() {
             agent.tell(&message);
         }
@@ -40,6 +42,9 @@ impl Shim {
                     agent.tell(&FromShim::Fence { launch: id, number, blob });
                 }
             }
+            if let Some(taken) = launch.input_taken() {
+                agent.tell(&input_taken(id, taken, true));
+            }
             if let Some(kill) = launch.memory_kill {
                 agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });
             }
@@ -62,4 +67,13 @@ impl Shim {
         agent.tell(&FromShim::Synced);
         agent.replayed();
     }
+}
+
+/// How much of a launch's standard input was taken here.
+pub(super) fn input_taken(launch: LaunchId, taken: Taken, again: bool) -> FromShim {
+    let upto = match taken {
+        Taken::UpTo(bytes) => Some(bytes),
+        Taken::Over => None,
+    };
+    FromShim::InputTaken { launch, upto, again }
 }

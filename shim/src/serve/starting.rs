@@ -237,6 +237,7 @@ impl Shim {
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });
         }
+        self.tell_input(number, true);
         for local in failed {
             // Its outcome is known; this tells it on.
             self.rank_ended(number, local, RankOutcome::NotStarted { code: 126 });
@@ -260,6 +261,7 @@ impl Shim {
         if !sane || spec.check().is_err() || spec.ranks_on(&part.node).first() != Some(&part.first) {
             return Err(format!("{} ranks from {} on {} cannot be", part.count, part.first, self.node));
         }
+        spec.stdin().map_err(|e| e.to_string())?;
         let cpus_per_task = spec.shape.cpus_per_task;
         let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count, cpus_per_task)).transpose();
         Ok((part.clone(), places.map_err(|e| e.to_string())?.unwrap_or_default()))

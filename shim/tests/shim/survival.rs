@@ -38,6 +38,7 @@ pub fn killed_agent() {
         epoch: bed.config.epoch,
         pid: bed.pid as u32,
         shapes: true,
+        input: true,
     };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);

@@ -1,0 +1,207 @@
+//! Standard input of this process on its way to ranks of a launch.
+//!
+//! What the ranks have not taken is kept, and sent again on each new connection: an agent on the way may die and come back. Where that
+//! is as much as may be under way, nothing more is read, and whoever writes to us waits.
+
+use crate::keyboard::{self, Key};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_api::v1::launch_input_request::{Start, What};
+use lattice_model::Stdin;
+use lattice_model::input::{Place, Taken, Window};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::pending;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+/// Pieces that are read ahead, and pieces that wait for the agent.
+const QUEUE: usize = 4;
+/// Between two tries to reach the launch.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Which ranks get standard input, where `asked` leaves that open: the first, where there is any for us to read.
+pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
+    match asked {
+        Some(asked) => asked,
+        None if !pty && is_ours() => Stdin::Rank(0),
+        None => Stdin::None,
+    }
+}
+
+/// Whether there is something that we may read: not `/dev/null`, nor a terminal of which others are in the foreground.
+fn is_ours() -> bool {
+    let stdin = std::io::stdin();
+    let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
+    let is_device = file.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    if is_device && file.st_rdev == libc::makedev(1, 3) {
+        return false;
+    }
+    nix::unistd::tcgetpgrp(stdin.as_fd()).map_or(true, |foreground| foreground == nix::unistd::getpgrp())
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Feeder {
+    /// Once the launch takes something.
+    keys: Option<mpsc::Receiver<Key>>,
+    window: Window<v1::InputPiece>,
+    /// Bytes that were read.
+    read: u64,
+    /// Bytes that were taken by all.
+    taken: u64,
+    /// Nothing more is to be read.
+    ended: bool,
+    /// Nothing more is to be done.
+    over: bool,
+}
+
+impl Feeder {
+    /// Feeds the launch from the time that it is known to have begun, for as long as it is asked to.
+    pub async fn feed(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
+        while !self.over {
+            if begun.wait_for(|begun| *begun).await.is_err() {
+                break;
+            }
+            let (requests, stream) = mpsc::channel(QUEUE);
+            let start = What::Start(Start { standard: true, ..launch.clone() });
+            let _ = requests.try_send(v1::LaunchInputRequest { what: Some(start) });
+            match client.allocations().launch_input(ReceiverStream::new(stream)).await {
+                Ok(answers) => self.carry(&requests, answers.into_inner()).await,
+                Err(status) if status.code() == Code::Unimplemented => self.give_up(status.message()),
+                // Until its head takes it, and while it is away, the input waits.
+                Err(_) => {}
+            }
+            if !self.over {
+                sleep(AGAIN).await;
+            }
+        }
+        pending().await
+    }
+
+    /// Until the connection breaks, or nothing is left to be done.
+    async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) {
+        let Ok(Some(first)) = answers.message().await else { return };
+        let Some(first) = first.taken.map(taken) else {
+            return self.give_up("this node's agent is of an older version, which passes none on");
+        };
+        self.took(first);
+        let mut unsent: VecDeque<v1::InputPiece> = self.window.beyond(first).cloned().collect();
+        while !self.over {
+            tokio::select! {
+                answer = answers.message() => match answer {
+                    Ok(Some(v1::LaunchInputResponse { taken: Some(now) })) => self.took(taken(now)),
+                    Ok(_) | Err(_) => return,
+                },
+                room = to.reserve(), if !unsent.is_empty() => match (room, unsent.pop_front()) {
+                    (Ok(room), Some(piece)) => room.send(v1::LaunchInputRequest { what: Some(What::Piece(piece)) }),
+                    _ => return,
+                },
+                piece = self.next(), if unsent.is_empty() => unsent.push_back(piece),
+            }
+        }
+    }
+
+    /// The next piece, once there is room for it.
+    async fn next(&mut self) -> v1::InputPiece {
+        if self.ended || !self.window.has_room() {
+            return pending().await;
+        }
+        let keys = self.keys.get_or_insert_with(|| {
+            let (to, keys) = mpsc::channel(QUEUE);
+            keyboard::read(to, |key| key);
+            keys
+        });
+        let data = match keys.recv().await {
+            Some(Key::Bytes(bytes)) => bytes,
+            Some(Key::End) | None => Vec::new(),
+        };
+        self.ended = data.is_empty();
+        self.keep(data)
+    }
+
+    fn keep(&mut self, data: Vec<u8>) -> v1::InputPiece {
+        let place = Place { offset: self.read, bytes: data.len(), last: self.ended };
+        let piece = v1::InputPiece { offset: place.offset, data, last: place.last };
+        self.read = place.end();
+        self.window.push(place, piece.clone());
+        piece
+    }
+
+    /// So much was taken. What was let go before cannot be given to another attempt of the job: its input ends, and we say so.
+    fn took(&mut self, now: Taken) {
+        self.window.let_go(now);
+        match now {
+            Taken::Over => self.over = true,
+            Taken::UpTo(bytes) if bytes < self.taken => {
+                eprintln!(
+                    "lattice: the job begins again, and standard input cannot: it ends here, {} bytes are missing",
+                    self.taken - bytes
+                );
+                self.stop();
+                (self.window, self.read, self.taken) = (Window::default(), bytes, bytes);
+                self.keep(Vec::new());
+            }
+            Taken::UpTo(bytes) => self.taken = bytes,
+        }
+        if self.over {
+            self.stop();
+        }
+    }
+
+    /// Reads no more.
+    fn stop(&mut self) {
+        (self.keys, self.ended) = (None, true);
+    }
+
+    fn give_up(&mut self, why: &str) {
+        eprintln!("lattice: standard input is not passed on: {why}; say --stdin=none");
+        self.over = true;
+        self.stop();
+    }
+}
+
+fn taken(v1::InputTaken { bytes, over }: v1::InputTaken) -> Taken {
+    if over { Taken::Over } else { Taken::UpTo(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(pieces: &[&str]) -> Feeder {
+        let mut feeder = Feeder::default();
+        for piece in pieces {
+            feeder.keep(piece.as_bytes().to_vec());
+        }
+        feeder
+    }
+
+    fn kept(feeder: &Feeder) -> Vec<(u64, &[u8], bool)> {
+        feeder.window.beyond(Taken::UpTo(0)).map(|piece| (piece.offset, piece.data.as_slice(), piece.last)).collect()
+    }
+
+    #[test]
+    fn what_is_not_taken_is_kept_and_what_was_let_go_ends_the_input_of_another_attempt() {
+        let mut feeder = fed(&["abc", "def"]);
+        feeder.took(Taken::UpTo(4));
+        assert_eq!(kept(&feeder), [(3, &b"def"[..], false)]);
+        assert!(!feeder.ended);
+        feeder.took(Taken::UpTo(0));
+        assert_eq!(kept(&feeder), [(0, &b""[..], true)], "nothing but the end");
+        assert!(feeder.ended && !feeder.over);
+        feeder.took(Taken::Over);
+        assert!(feeder.over && kept(&feeder).is_empty());
+    }
+
+    #[test]
+    fn what_is_asked_for_holds_and_a_terminal_of_the_launchs_own_is_fed_by_keys_alone() {
+        assert_eq!(wanted(Some(Stdin::All), false), Stdin::All);
+        assert_eq!(wanted(Some(Stdin::None), false), Stdin::None);
+        assert_eq!(wanted(None, true), Stdin::None);
+    }
+}

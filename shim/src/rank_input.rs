@@ -1,0 +1,225 @@
+//! Standard input of a launch's ranks here: a pipe each, and what not all of them took yet.
+//!
+//! Each byte is taken once, by its place, so an agent may send anything again. What is kept is no more than who sends may have under
+//! way: a rank that does not read stops the input and nothing else. One that ended, or closed its end, is waited for no longer.
+
+use crate::say;
+use lattice_model::Principal;
+use lattice_model::input::{Taken, WINDOW_BYTES};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::unistd::{Gid, Uid, fchown, pipe2, write};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+/// Progress that is told, in bytes, while more waits to be read.
+const TOLD_EVERY_BYTES: u64 = 128 * 1024;
+
+/// A pipe: ours, which does not block, and the rank's end, which is its user's own as a file.
+pub fn pipe(owner: &Principal) -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (theirs, ours) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    fchown(&theirs, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+    Ok((ours, theirs))
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct RankInput {
+    /// Those that read, by local rank.
+    readers: BTreeMap<u32, Reader>,
+    /// What not all of them took.
+    kept: VecDeque<u8>,
+    /// Bytes before that.
+    before: u64,
+    /// Nothing follows.
+    last: bool,
+    /// What was told last.
+    told: Option<Taken>,
+}
+
+struct Reader {
+    pipe: OwnedFd,
+    /// Bytes that it took.
+    at: u64,
+    waits_to_write: bool,
+    /// In `epoll` events.
+    token: u64,
+}
+
+impl RankInput {
+    /// Another rank that reads, of which `token` tells in `epoll`.
+    pub fn add(&mut self, local: u32, pipe: OwnedFd, token: u64, epoll: &Epoll) {
+        // That nobody has its other end any more is told unasked.
+        match epoll.add(&pipe, EpollEvent::new(EpollFlags::empty(), token)) {
+            Ok(()) => drop(self.readers.insert(local, Reader { pipe, at: 0, waits_to_write: false, token })),
+            Err(errno) => say(&format!("standard input of a rank cannot be watched, and is empty: {}", errno.desc())),
+        }
+    }
+
+    /// A piece came.
+    pub fn take(&mut self, offset: u64, bytes: &[u8], last: bool, epoll: &Epoll) {
+        let end = self.before + self.kept.len() as u64;
+        let known = end.checked_sub(offset).and_then(|known| usize::try_from(known).ok());
+        // What does not follow is sent again, and is asked for where that is needed.
+        let Some(new) = known.and_then(|known| bytes.get(known..)).filter(|_| !self.last) else { return };
+        if self.readers.is_empty() || self.kept.len() + new.len() > WINDOW_BYTES {
+            return;
+        }
+        self.kept.extend(new);
+        self.last = last;
+        for local in self.readers.keys().copied().collect::<Vec<_>>() {
+            self.pass_on(local, epoll);
+        }
+    }
+
+    /// A rank's pipe has room, or no reader any more.
+    pub fn ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll) {
+        if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
+            self.remove(local, epoll);
+        } else {
+            self.pass_on(local, epoll);
+        }
+    }
+
+    /// A rank reads no more.
+    pub fn remove(&mut self, local: u32, epoll: &Epoll) {
+        if let Some(reader) = self.readers.remove(&local) {
+            // A child between clone and exec may hold a copy: closing alone would leave it registered.
+            let _ = epoll.delete(&reader.pipe);
+        }
+        self.let_go();
+    }
+
+    /// How much every rank that reads has taken.
+    pub fn taken(&self) -> Taken {
+        self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Over)
+    }
+
+    /// The same, where it is worth telling: not each of many small steps.
+    pub fn news(&mut self) -> Option<Taken> {
+        let now = self.taken();
+        let far = match (self.told, now) {
+            (Some(Taken::UpTo(told)), Taken::UpTo(now)) => now - told >= TOLD_EVERY_BYTES || (self.kept.is_empty() && now > told),
+            (Some(Taken::Over), _) => false,
+            (None, _) | (Some(Taken::UpTo(_)), Taken::Over) => true,
+        };
+        far.then(|| *self.told.insert(now))
+    }
+
+    fn pass_on(&mut self, local: u32, epoll: &Epoll) {
+        let Some(reader) = self.readers.get_mut(&local) else { return };
+        let end = self.before + self.kept.len() as u64;
+        while reader.at < end {
+            let (front, back) = self.kept.as_slices();
+            // What one of them did not take is kept, so it fits.
+            let skip = usize::try_from(reader.at - self.before).unwrap_or(usize::MAX);
+            let rest = front.get(skip..).filter(|rest| !rest.is_empty()).or_else(|| back.get(skip.saturating_sub(front.len())..));
+            match write(&reader.pipe, rest.unwrap_or_default()) {
+                Ok(n) => reader.at += n as u64,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
+                Err(_) => return self.remove(local, epoll),
+            }
+        }
+        if reader.at == end && self.last {
+            return self.remove(local, epoll);
+        }
+        let waits = reader.at < end;
+        if waits != reader.waits_to_write {
+            let flags = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+            if epoll.modify(&reader.pipe, &mut EpollEvent::new(flags, reader.token)).is_ok() {
+                reader.waits_to_write = waits;
+            }
+        }
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        match self.taken() {
+            Taken::UpTo(bytes) => {
+                let over = usize::try_from(bytes - self.before).unwrap_or(usize::MAX).min(self.kept.len());
+                self.kept.drain(..over);
+                self.before += over as u64;
+            }
+            Taken::Over => self.kept = VecDeque::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::epoll::EpollCreateFlags;
+    use std::fs::File;
+    use std::io::Read;
+
+    fn me() -> Principal {
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        Principal { name: "me".into(), uid, gid, groups: vec![] }
+    }
+
+    struct Bed {
+        epoll: Epoll,
+        input: RankInput,
+        ends: Vec<File>,
+    }
+
+    fn bed(ranks: u32) -> Bed {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        let mut input = RankInput::default();
+        let ends = (0..ranks).map(|local| {
+            let (ours, theirs) = pipe(&me()).unwrap();
+            input.add(local, ours, local.into(), &epoll);
+            File::from(theirs)
+        });
+        let ends = ends.collect();
+        Bed { epoll, input, ends }
+    }
+
+    #[test]
+    fn what_comes_twice_is_taken_once_and_what_does_not_follow_is_not_taken() {
+        let Bed { epoll, mut input, mut ends } = bed(2);
+        assert_eq!(input.news(), Some(Taken::UpTo(0)));
+        for (offset, bytes, last) in
+            [(0, "abc", false), (0, "abc", false), (2, "cde", false), (9, "x", false), (5, "f", true), (6, "g", false)]
+        {
+            input.take(offset, bytes.as_bytes(), last, &epoll);
+        }
+        assert_eq!((input.news(), input.news()), (Some(Taken::Over), None));
+        for end in &mut ends {
+            let mut text = String::new();
+            end.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "abcdef");
+        }
+    }
+
+    #[test]
+    fn the_slowest_reader_holds_up_the_input_until_it_is_gone() {
+        let Bed { epoll, mut input, mut ends } = bed(2);
+        let much: Vec<u8> = (0..WINDOW_BYTES).map(|i| (i % 251) as u8).collect();
+        input.take(0, &much, false, &epoll);
+        let Taken::UpTo(at_first) = input.taken() else { panic!("both read") };
+        assert!(at_first > 0 && at_first < much.len() as u64, "a pipe holds {at_first}");
+        // There is no room for more than a window.
+        input.take(much.len() as u64, &vec![1; at_first as usize + 1], false, &epoll);
+        assert_eq!(input.kept.len(), WINDOW_BYTES - at_first as usize);
+        let mut heard = vec![0; much.len()];
+        let mut at = 0;
+        while at < heard.len() {
+            at += ends[0].read(&mut heard[at..]).unwrap();
+            input.ready(0, EpollFlags::EPOLLOUT, &epoll);
+        }
+        assert!(heard == much);
+        assert_eq!(input.taken(), Taken::UpTo(at_first), "the other one took nothing more");
+        drop(ends.pop());
+        let mut events = [EpollEvent::empty(); 4];
+        let n = epoll.wait(&mut events, 1000u16).unwrap();
+        let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is told");
+        input.ready(1, gone.events(), &epoll);
+        assert_eq!((input.taken(), input.kept.len()), (Taken::UpTo(much.len() as u64), 0));
+        input.remove(0, &epoll);
+        assert_eq!(input.taken(), Taken::Over);
+    }
+}
