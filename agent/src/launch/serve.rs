@@ -108,7 +108,7 @@ enum Ended {
     /// The parent is gone, or another one is there.
     Broken,
     /// The launch is over, and everybody below is to hear so.
-    Over(Branch),
+    Over(Box<Branch>),
 }
 
 struct Served {
@@ -144,7 +144,7 @@ impl Served {
                     }
                     self.branch.tell(&told);
                     if matches!(told.message, ToPart::Forget) {
-                        return Ended::Over(self.branch);
+                        return Ended::Over(Box::new(self.branch));
                     }
                 }
                 Some((line, news)) = self.branch.news() => {
