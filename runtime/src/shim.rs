@@ -174,12 +174,6 @@ impl ShimDir {
         self.0.join("flushed")
     }
 
-    /// The paths of directories that its launches have elsewhere, one a line. The shim makes and removes them; when it
-    /// died, the agent removes what is left.
-    pub fn elsewhere(&self) -> PathBuf {
-        self.0.join("elsewhere")
-    }
-
     /// The allocation's script. Mode 0400, owned by the user, who cannot come to it by its path (the directories are
     /// root's): its interpreter opens it as `/proc/self/fd/3`, which asks for rights on the file alone.
     pub fn script(&self) -> PathBuf {

@@ -14,12 +14,10 @@ use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::{BridgeJob, Frames, FromBridge, ToBridge, encode};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::remove::remove_tree;
-use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -65,21 +63,15 @@ pub struct Heard {
 
 /// Makes the directory where a launch's ranks and its bridge keep what lives as long as they do. Not among the shim's own files:
 /// no user may go there. Where anybody may make directories, only a name that cannot be foreseen is not taken before.
-fn make_directory(allocation: AllocationId, dir: &ShimDir, owner: &Principal) -> io::Result<PathBuf> {
+fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<PathBuf> {
     let path = nix::unistd::mkdtemp(&std::env::temp_dir().join(format!("lattice-pmix-{}-XXXXXX", allocation.short())))?;
-    // Written down before there is anything in it: a shim that is killed does not remove it.
-    match note(dir, &path).and_then(|()| File::open(&path)).and_then(|made| log_files::give(&made, owner)) {
+    match File::open(&path).and_then(|made| log_files::give(&made, owner)) {
         Ok(()) => Ok(path),
         Err(error) => {
             remove_directory(&path);
             Err(error)
         }
     }
-}
-
-fn note(dir: &ShimDir, path: &Path) -> io::Result<()> {
-    let mut all = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.elsewhere())?;
-    all.write_all(format!("{}\n", path.display()).as_bytes())
 }
 
 /// Removes it, when nobody is left who writes there.
@@ -96,8 +88,7 @@ impl Bridge {
         if !program.exists() {
             return Err(format!("{} is not there: install {PROGRAM} beside lattice-shim", program.display()));
         }
-        let directory =
-            make_directory(spec.allocation, around.dir, around.owner).map_err(|error| format!("making a directory for it: {error}"))?;
+        let directory = make_directory(spec.allocation, around.owner).map_err(|error| format!("making a directory for it: {error}"))?;
         let job =
             BridgeJob::new(spec, namespace, node, &directory.to_string_lossy()).ok_or_else(|| "the launch has no ranks here".to_owned());
         let started = job.and_then(|job| Self::start_in(spec, &job, &program, around, token));

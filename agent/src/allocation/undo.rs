@@ -6,7 +6,6 @@ use crate::machine;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::remove::remove_tree;
 use lattice_runtime::shim::ShimDir;
 use lattice_runtime::stuck;
 use std::fs;
@@ -54,7 +53,6 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
         context.spools.note(share, &context.me, dir);
     }
     failpoint::pass(Point::OutputNoted);
-    remove_elsewhere(dir).map_err(|e| format!("{}: {e}", dir.elsewhere().display()))?;
     let files = [
         (dir.socket(), Point::SocketRemoved),
         (dir.config(), Point::ConfigRemoved),
@@ -77,20 +75,6 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     context.spools.end(share, &context.me, dir);
     context.spools.trim();
     Ok(())
-}
-
-/// Removes what launches had elsewhere, where their shim did not. What their user mounted there keeps a directory, and no node.
-fn remove_elsewhere(dir: &ShimDir) -> io::Result<()> {
-    let all = match fs::read_to_string(dir.elsewhere()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read?,
-    };
-    for path in all.lines() {
-        if let Err(error) = remove_tree(Path::new(path)) {
-            tracing::warn!(path, %error, "a launch's directory is left");
-        }
-    }
-    fs::remove_file(dir.elsewhere())
 }
 
 /// Whether there is nothing to read: no output, and no word of the shim.

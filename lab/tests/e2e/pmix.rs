@@ -2,7 +2,6 @@
 
 use crate::harness::{Folder, Group, JOB, Need, World, binaries, machine, ms};
 use crate::layout;
-use crate::survival;
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
@@ -167,14 +166,6 @@ fn killed_server(w: &World) {
     let ended = w.ended(&id);
     assert_eq!(text(&ended, "state"), "Failed", "{ended}");
     assert!(text(&ended, "reason").contains("the PMIx server of this node is gone"), "{ended}");
-    w.assert_nothing_left();
-    assert_no_directories(&id);
-    // Where a shim is killed, nobody is left who would remove what the server had.
-    let (id, _) = waiting(w, &w.dir.join("pmix-never"));
-    survival::kill_shim(w, &id);
-    w.wait("the job to be in the queue again", || text(&w.status(&id), "requeue_count") == "1");
-    w.ok(&["cancel", &id]);
-    w.ended(&id);
     w.assert_nothing_left();
     assert_no_directories(&id);
 }

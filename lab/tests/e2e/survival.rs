@@ -89,8 +89,7 @@ fn scripts_launch(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Kills the shim of the allocation's first node.
-pub fn kill_shim(w: &World, id: &str) {
+fn kill_shim(w: &World, id: &str) {
     let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
     let status = w.at(&node).json(&["node", "status"]).unwrap();
     let local = status["allocations"].as_array().unwrap().iter().find(|a| a["id"] == id).unwrap().clone();
