@@ -419,7 +419,7 @@ impl Head {
         if let ToPart::Input(piece) = &told.message
             && let Err(error) = self.branch.feed(piece, &told)
         {
-            tracing::warn!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
+            tracing::debug!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
         }
     }
 

@@ -12,6 +12,7 @@ use lattice_model::input::{Place, Taken, Window};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -41,7 +42,7 @@ fn is_ours() -> bool {
     if is_device && file.st_rdev == libc::makedev(1, 3) {
         return false;
     }
-    nix::unistd::tcgetpgrp(stdin.as_fd()).map_or(true, |foreground| foreground == nix::unistd::getpgrp())
+    !stdin.is_terminal() || nix::unistd::tcgetpgrp(stdin.as_fd()) == Ok(nix::unistd::getpgrp())
 }
 
 /// See the module.
@@ -119,6 +120,12 @@ impl Feeder {
         let data = match keys.recv().await {
             Some(Key::Bytes(bytes)) => bytes,
             Some(Key::End) | None => Vec::new(),
+            Some(Key::Broken(why)) => {
+                // Half an input that ends well would be taken for a whole one.
+                eprintln!("lattice: standard input cannot be read: {why}; its ranks wait for the rest, until the launch is ended");
+                self.stop();
+                return pending().await;
+            }
         };
         self.ended = data.is_empty();
         self.keep(data)

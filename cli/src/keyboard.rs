@@ -1,9 +1,11 @@
 //! What is typed, or comes by standard input in its place.
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, FromRawFd};
 use tokio::sync::mpsc;
 
 /// Read at once, in bytes.
@@ -15,6 +17,8 @@ pub enum Key {
     Bytes(Vec<u8>),
     /// There is no more.
     End,
+    /// It cannot be read, and this is not its end.
+    Broken(String),
 }
 
 /// Reads standard input in a thread of its own, which ends with this process: a read of a terminal cannot be called
@@ -28,13 +32,21 @@ pub fn read<T: Send + 'static>(to: mpsc::Sender<T>, wrap: impl Fn(Key) -> T + Se
         loop {
             let key = match stdin.read(&mut chunk) {
                 Ok(n) if n > 0 => Key::Bytes(chunk[..n].to_vec()),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Ok(_) | Err(_) => Key::End,
+                Ok(_) => Key::End,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Whoever else has the file open made it so.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && is_ready(&stdin) => continue,
+                Err(error) => Key::Broken(error.to_string()),
             };
-            let over = key == Key::End;
+            let over = !matches!(key, Key::Bytes(_));
             if to.blocking_send(wrap(key)).is_err() || over {
                 return;
             }
         }
     });
+}
+
+/// Waits until there is something to read.
+fn is_ready(file: &File) -> bool {
+    matches!(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE), Ok(_) | Err(Errno::EINTR))
 }

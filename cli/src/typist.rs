@@ -28,7 +28,8 @@ pub struct Typist {
 
 /// What ends this process from outside; the terminal is the user's own again by then.
 pub struct Farewell {
-    terminate: Signal,
+    /// Not where whoever started us ignores it (`trap '' TERM`).
+    terminate: Option<Signal>,
     /// Not under `nohup`.
     hangup: Option<Signal>,
 }
@@ -109,7 +110,7 @@ impl Typist {
             let what = tokio::select! {
                 key = self.keys.recv() => match key {
                     Some(Key::Bytes(bytes)) => What::Input(bytes),
-                    Some(Key::End) | None => return,
+                    Some(Key::End | Key::Broken(_)) | None => return,
                 },
                 _ = self.resized.recv() => What::Size(now()),
             };
@@ -121,23 +122,24 @@ impl Typist {
 impl Farewell {
     /// From here on these signals do not end this process by themselves.
     pub fn take() -> Result<Self, Failure> {
-        let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(take(SignalKind::hangup())?) };
-        Ok(Self { terminate: take(SignalKind::terminate())?, hangup })
+        let heeded = |kind| if is_ignored(kind) { Ok(None) } else { take(kind).map(Some) };
+        Ok(Self { terminate: heeded(SignalKind::terminate())?, hangup: heeded(SignalKind::hangup())? })
     }
 
     /// Waits for a signal that ends us, and gives what a shell says of that.
     pub async fn comes(&mut self) -> u8 {
-        let hangs_up = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         let kind = tokio::select! {
-            _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = hangs_up => SignalKind::hangup(),
+            () = sent(&mut self.terminate) => SignalKind::terminate(),
+            () = sent(&mut self.hangup) => SignalKind::hangup(),
         };
         128 + u8::try_from(kind.as_raw_value()).unwrap_or(0)
+    }
+}
+
+async fn sent(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -118,6 +118,11 @@ impl Readers {
 }
 
 impl Line {
+    /// What of standard input outlives a connection: that nobody below reads it any more.
+    fn over(&self) -> Option<Taken> {
+        self.taken.filter(|taken| *taken == Taken::Over)
+    }
+
     fn has(&self, part: u32) -> bool {
         self.subtree.contains(Subtree::single(part))
     }
@@ -180,14 +185,14 @@ impl Branch {
         match news {
             News::Connected => {
                 line.link = Link::Connected { away: line.subtree.parts().collect() };
-                (line.absent, line.unreached, line.taken) = (None, None, None);
+                (line.absent, line.unreached, line.taken) = (None, None, line.over());
                 if let Some(abort) = self.abort.clone() {
                     self.tell_line(number, abort);
                 }
                 None
             }
             News::Broken(broken) => {
-                (line.link, line.taken) = (Link::Broken { since: Instant::now() }, None);
+                (line.link, line.taken) = (Link::Broken { since: Instant::now() }, line.over());
                 match broken {
                     Broken::Served => None,
                     Broken::Refused => {

@@ -74,7 +74,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
         // What was typed so far is the shell's that called us; what follows is for the other terminal.
         keyboard::read(requests.clone(), |key| match key {
             Key::Bytes(bytes) => request(Typed::Input(bytes)),
-            Key::End => request(Typed::End(EndOfInput {})),
+            Key::End | Key::Broken(_) => request(Typed::End(EndOfInput {})),
         });
         talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
     };

@@ -51,10 +51,17 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let pty = if args.pty { Some(typist::size()?) } else { None };
     let Programs { first, behind, ranks } = layout::programs(args.command, args.ranks)?;
     let (flags, ranks) = job_flags(args.flags, ranks)?;
-    let stdin = feeder::wanted(args.stdin, args.pty);
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
     let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    let stdin = match args.stdin {
+        Some(Stdin::Rank(_) | Stdin::All) if begins_again(&spec) => {
+            return Err(Failure::usage("--requeue and --stdin: what was read of standard input cannot be given to another attempt")
+                .hint("say --requeue=never, or --stdin=none"));
+        }
+        None if begins_again(&spec) => Stdin::None,
+        asked => feeder::wanted(asked, args.pty),
+    };
     spec.env.extend(input_variable(stdin));
     // Who looks on sees it fail, and says himself whether it begins again.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
@@ -76,6 +83,11 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
         say_brought_down(&allocation.brought_down);
     }
     exit_of(&end, cancelled)
+}
+
+/// Whether it may be requeued.
+fn begins_again(spec: &v1::AllocationSpec) -> bool {
+    spec.requeue.as_ref().is_some_and(|requeue| requeue.policy != Requeue::Never.name())
 }
 
 /// By which a launch says who reads standard input.

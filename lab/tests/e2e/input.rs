@@ -159,6 +159,11 @@ fn readers(w: &World) {
     assert_eq!(sorted(&fed(command, b"a\n")), ["a"]);
     let refused = fed(job(&["--stdin=3", "cat"]), b"a\n");
     assert!(refused.code != Some(0) && refused.err.contains("the launch has 3 ranks"), "{}", refused.err);
+    // What may begin again finds none, for it could not be given to it again.
+    let twice = fed(job(&["--requeue=always", "--stdin=all", "cat"]), b"a\n");
+    assert_eq!(twice.code, Some(2), "{}", twice.err);
+    assert!(twice.err.contains("cannot be given to another attempt"), "{}", twice.err);
+    assert_eq!(sorted(&fed(job(&["--requeue=always", "sh", "-c", "cat; echo over"]), b"a\n")), ["0: over", "1: over", "2: over"]);
     let submitted = fed(w.lattice.command(&["submit", "-o", "name", "--", "/bin/readlink", "/proc/self/fd/0"]), b"a\n").out;
     w.completed(submitted.trim());
     assert_eq!(w.log(submitted.trim()), "/dev/null\n");

@@ -19,11 +19,17 @@ const QUIT_MS_MAX: u64 = 10_000;
 const TIMER_MS_MAX: u64 = i64::MAX as u64 / 1_000_000 / 2;
 
 impl Shim {
-    /// SIGTERM to one launch now, SIGKILL soon.
+    /// SIGTERM to one launch now, SIGKILL soon; where all work is being ended, when that is killed: a `lattice launch` in a script that
+    /// is told to end brings its ranks down, and they keep the grace that they were given.
     pub(super) fn bring_down(&mut self, number: u32) {
+        let soon = now_ms() + ABORT_GRACE_MS;
+        let kill_at = match self.ending {
+            Ending::Terminating { kill_at, .. } => kill_at.max(soon),
+            Ending::No | Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => soon,
+        };
         let Some(launch) = self.launches.get_mut(&number) else { return };
         if launch.down == Down::No {
-            launch.down = Down::Terminating { kill_at: now_ms() + ABORT_GRACE_MS };
+            launch.down = Down::Terminating { kill_at };
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
             launch.hang_up();

@@ -36,6 +36,7 @@ fn main() {
         trial("binding_that_cannot_be_is_refused", tree, binding::impossible),
         trial("walltime_ends_what_ignores_sigterm", tree, work::walltime),
         trial("walltime_without_scope", None, work::walltime_without_scope),
+        trial("an_abort_takes_no_grace_from_work_that_is_ended", tree, work::grace_of_an_abort),
         trial("stop_leaves_nothing_not_even_daemons", tree, work::daemons),
         trial("stop_without_scope_leaves_nothing", None, work::daemons_without_scope),
         trial("run_lease_that_lasts_lets_work_begin_and_go_on", tree, run_lease::lasts),

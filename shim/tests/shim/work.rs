@@ -228,6 +228,21 @@ pub fn daemons_without_scope() {
     ends_daemons(Bed::ready(Setting { without_scope: true, ..Setting::default() }));
 }
 
+/// A `lattice launch` in a script is ended with everything else, and brings its ranks down for it.
+pub fn grace_of_an_abort() {
+    let mut bed = Bed::ready(Setting::default());
+    let saves = "trap 'sleep 2.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    let launch = bed.start_sh(1, 1, saves);
+    bed.wait_log(1, 0, "up");
+    bed.agent.send(&ToShim::Stop { why: StopReason::Walltime, grace_ms: 20_000 });
+    bed.agent.until("Stopping", |m| *m == FromShim::Stopping { why: StopReason::Walltime });
+    bed.agent.send(&ToShim::Abort { launch: launch.id, code: 143, why: "interrupted".into() });
+    assert_eq!(bed.agent.outcomes(&launch).0, [exited(0)]);
+    assert_eq!(bed.log(1, 0, LogStream::Out), "up\nsaved\n");
+    bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
+    bed.quit();
+}
+
 pub fn image() {
     let mut bed = Bed::ready(Setting { image: Some("in the image\n"), ..Setting::default() });
     let at = bed.config.image.clone().unwrap().1;
