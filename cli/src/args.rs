@@ -170,7 +170,7 @@ pub struct Launch {
     /// Give the first rank a terminal: yours
     #[arg(long, conflicts_with = "label")]
     pub pty: bool,
-    /// The ranks that read standard input: a rank's number, all or none [default: 0, where there is any]
+    /// The ranks that read standard input: a rank's number, all or none [default: 0, of a pipe or a file]
     #[arg(short = 'i', long, alias = "input", value_name = "RANK", conflicts_with = "pty")]
     pub stdin: Option<Stdin>,
     /// Inside an allocation: the node of each rank, in rank order: n1,n2,n1 or n[1-2],n1, or a file of such lines (a name with a /)

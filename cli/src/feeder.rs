@@ -34,15 +34,14 @@ pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
     }
 }
 
-/// Whether there is something that we may read: not `/dev/null`, nor a terminal of which others are in the foreground.
+/// Whether there is something that we may read unasked: not `/dev/null`, nor a terminal, where what is typed meanwhile is for what
+/// runs next.
 fn is_ours() -> bool {
     let stdin = std::io::stdin();
     let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
     let is_device = file.st_mode & libc::S_IFMT == libc::S_IFCHR;
-    if is_device && file.st_rdev == libc::makedev(1, 3) {
-        return false;
-    }
-    !stdin.is_terminal() || nix::unistd::tcgetpgrp(stdin.as_fd()) == Ok(nix::unistd::getpgrp())
+    let is_null = is_device && file.st_rdev == libc::makedev(1, 3);
+    !is_null && !stdin.is_terminal()
 }
 
 /// See the module.

@@ -439,14 +439,14 @@ fn ended_from_outside(w: &World) {
         assert_eq!(text(&w.status(&job), "state"), "Cancelled");
     }
     // Under nohup the terminal may go.
-    let launch = w.lattice.command(&["launch", "--alloc", &id, "-n", "1", "sh", "-c", "echo up; read x; echo $x"]);
+    let launch = w.lattice.command(&["launch", "--alloc", &id, "-n", "1", "--stdin=0", "sh", "-c", "echo up; read x; echo $x"]);
     let mut kept = Command::new("/bin/sh");
     kept.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(launch.get_program()).args(launch.get_args());
     kept.envs(launch.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut tty = Tty::start(kept);
     tty.sees("up");
     kill(Pid::from_raw(tty.pid()), Signal::SIGHUP).unwrap();
-    // What is typed is the first rank's standard input.
+    // What is typed is the first rank's standard input, since that was asked for.
     tty.types("kept all the same\n");
     tty.sees("kept all the same\r\nkept all the same");
     tty.ended_with(0);
