@@ -138,6 +138,13 @@ pub struct AgentConfig {
     pub output_dir: PathBuf,
     /// Below which directories `--data-mount` may have its targets.
     pub mount_roots: Vec<PathBuf>,
+    /// The fabric's manager, which makes keys for work in a network domain: `https://HOST/…` or `http://HOST/…`. Empty: none, and
+    /// work gets its domain's number alone. The same for all agents.
+    pub fabric_manager: String,
+    /// The file with the token that it is shown: mode 0600; empty: none.
+    pub fabric_manager_token: PathBuf,
+    /// Authorities that its certificate is checked with, in PEM; empty: the system's.
+    pub fabric_manager_ca: PathBuf,
     /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
     /// What of this node is looked after, see [`HealthSettings`].
@@ -231,6 +238,9 @@ impl Default for AgentConfig {
             home_source: String::new(),
             output_dir: PathBuf::new(),
             mount_roots: vec!["/data".into(), "/mnt".into()],
+            fabric_manager: String::new(),
+            fabric_manager_token: PathBuf::new(),
+            fabric_manager_ca: PathBuf::new(),
             scheduler_lease_ms: 5000,
             health: HealthSettings::default(),
             conformance: ConformanceSettings::default(),

@@ -8,6 +8,7 @@ use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::NodeView;
+use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gpus::GpuStandings;
 use crate::growth::Growth;
@@ -59,6 +60,8 @@ pub struct Context {
     pub hooks: Hooks,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
+    /// Keys for the fabric.
+    pub fabric: Fabric,
     /// What is the matter with this node.
     pub troubles: Troubles,
     /// What its checks find.

@@ -135,7 +135,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
     }
     mpi(config, &mut add);
-    network(&mut add);
+    network(config, &mut add);
     let machine = machine::look(&config.simulated_gpus);
     add("processors", Health::Ok, processors(&machine.topology));
     match gpu_shortcoming(&machine) {
@@ -276,9 +276,11 @@ fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) 
 }
 
 /// What a network domain is worth on this machine.
-fn network(add: &mut dyn FnMut(&'static str, Health, String)) {
-    let text = if features::has_cxi() {
-        "CXI devices are here, and this version makes no CXI services: a domain's VNI reaches work (FI_CXI_DEFAULT_VNI) and the site's hooks \
+fn network(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
+    let text = if features::has_cxi() && !config.fabric_manager.is_empty() {
+        return add("network domains", Health::Ok, format!("CXI devices are here, and keys are had from {}", config.fabric_manager));
+    } else if features::has_cxi() {
+        "CXI devices are here, and no fabric_manager is configured: a domain's VNI reaches work (FI_CXI_DEFAULT_VNI) and the site's hooks \
          (LATTICE_VNI), and holds where a prologue makes a service for it"
     } else {
         "no CXI device (Slingshot) is here, in /sys/class/cxi: a domain is a name and a number on this node and isolates nothing; work that \

@@ -22,11 +22,14 @@ mod told;
 pub use serve::{Parents, serve};
 
 use crate::context::Shared;
+use crate::environment;
+use crate::mesh::call::WireCall;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
 use branch::{Branch, Heard};
+use lattice_model::constraint::LAUNCH_CALLS;
 use lattice_model::input::Taken;
-use lattice_model::{AllocationId, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
+use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
@@ -198,10 +201,11 @@ impl Entry {
     }
 }
 
-fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> LaunchView {
+fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
     if let Some(entry) = map.get(&spec.id) {
         return entry.view();
     }
+    environment::of_fabric(&mut spec.env, share, context);
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -234,7 +238,8 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
     let lines = stop.child_token();
     // They end with this task, also where it is not told to stop.
     let _ends = lines.clone().drop_guard();
-    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let calls = context.lacking(LAUNCH_CALLS, spec.nodes.iter().map(|ranks| &ranks.node)).is_empty();
+    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, calls, stop: lines };
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
@@ -407,10 +412,27 @@ impl Head {
                 }
                 return None;
             }
+            ToHead::Call(call) => {
+                self.carry(part, *call);
+                return None;
+            }
             // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
             ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
         };
         self.launch.handle(part, event)
+    }
+
+    /// A call goes to its part. What is lost on the way its asker says again; who would never answer is answered for.
+    fn carry(&mut self, part: usize, call: WireCall) {
+        let parts = self.launch.spec().nodes.len();
+        let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
+            tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
+            return;
+        };
+        let call = if self.branch.is_older(call.to) { call.unserved() } else { Some(call) };
+        if let Some(told) = call.and_then(|call| told(ToPart::Call(Box::new(call.into())))) {
+            self.branch.tell(&told);
+        }
     }
 
     /// What does not follow what came, or is too long, is not passed on: who sends it so waits in vain.

@@ -30,6 +30,7 @@ pub mod doctor;
 mod driver;
 mod entry;
 mod environment;
+mod fabric;
 mod facts;
 mod features;
 mod gossip_keys;
@@ -74,6 +75,7 @@ use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::driver::{NodeView, Outputs};
+use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gossip_keys::GossipKeys;
 use crate::gpus::{GpuWatching, Offering};
@@ -181,6 +183,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
     let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &credentials, stop.child_token())?;
     let troubles = Troubles::default();
+    let fabric = Fabric::open(&config, troubles.clone())?;
     let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
     let membership = gossip(&config, keys.keyring(), journal.life(), stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
@@ -237,6 +240,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
         data,
+        fabric: fabric.clone(),
         troubles,
         checks: checks.clone(),
         gpus: gpus.standings(),
@@ -272,6 +276,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     })
     .await?;
     failpoint::pass(Point::StraysSwept);
+    tasks.spawn(fabric.revoke(stop.child_token()));
 
     let offering = Offering::begin(&gpus, size, &config, &context);
     let offer = offering.offer();

@@ -6,6 +6,7 @@
 
 pub mod binding;
 pub mod branch;
+pub mod call;
 pub mod fact;
 pub mod frame;
 pub mod input;

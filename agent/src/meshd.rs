@@ -72,7 +72,8 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     match opened? {
-        Open::Branch(open) => launch::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Branch(open) => launch::serve(context, &stream.peer, *open, false, stream.send, stream.recv).await,
+        Open::CallingBranch(open) => launch::serve(context, &stream.peer, *open, true, stream.send, stream.recv).await,
         Open::Part(launch) => part(context, &stream.peer, LaunchSpec::try_from(launch)?, stream.send, stream.recv).await,
         Open::ShapedPart(shaped) => {
             let (launch, shape) = *shaped;
@@ -119,7 +120,7 @@ async fn part(
     }
     let id = launch.id;
     let parent = context.parents.take(id);
-    let mut to_head = handle.attach(&context.me, launch).await;
+    let mut to_head = handle.attach(&context.me, launch, false).await;
     let (from_head, mut heard) = mpsc::channel(LOG_QUEUE);
     let reader = tokio::spawn(read_to_part(recv, from_head));
     let result = loop {

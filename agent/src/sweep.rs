@@ -43,6 +43,7 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
     crate::machine::sweep(&context.state_dir, known);
     crate::hatch::sweep(&context.state_dir, known);
+    context.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
     mounts_and_loops(&context.state_dir, known);
     for path in context.data.take_strays(known) {
         tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
@@ -169,7 +170,7 @@ fn quit(dir: &ShimDir) -> io::Result<()> {
     let Ok(mut stream) = connect_shim(dir) else { return Ok(()) };
     tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is told to quit");
     stream.set_read_timeout(Some(QUIT_WAIT))?;
-    for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
+    for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }, ToShim::Quit] {
         stream.write_all(&encode(&message).map_err(io::Error::other)?)?;
     }
     // It says what it has, and closes the line when it ends.

@@ -17,6 +17,7 @@
 //! | [`up`], [`faults`], [`down`] | its life |
 //! | [`hub`], [`networks`] | networks that can be cut |
 //! | [`lattice`] | the CLI, asked |
+//! | [`fabric`] | a simulated manager of a fabric |
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
 //! | [`fences`], [`streams`], [`pmi1`] | ranks that come to fences, what that is held against, and how they speak PMI |
@@ -31,6 +32,7 @@ pub mod cluster;
 pub mod configs;
 pub mod demo;
 pub mod down;
+pub mod fabric;
 pub mod faults;
 pub mod fences;
 pub mod gpus;

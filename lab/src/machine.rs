@@ -37,6 +37,10 @@ pub struct Machine {
     pub open_mpicc: Option<PathBuf>,
     /// An S3 server for tests.
     pub moto: Option<PathBuf>,
+    /// Where Python has mpi4py with an MPICH of its own.
+    pub mpi4py_mpich: Option<PathBuf>,
+    /// Where it has mpi4py with an Open MPI of its own.
+    pub mpi4py_open: Option<PathBuf>,
     /// MPICH's process manager.
     pub hydra: Option<PathBuf>,
     /// Slurm's launcher, where its daemons are installed as well.
@@ -58,6 +62,8 @@ impl Machine {
             mpicc: find("mpicc.mpich").or_else(|| find("mpicc").filter(|p| is_mpich(p))),
             open_mpicc: find("mpicc.openmpi"),
             moto: find("moto_server"),
+            mpi4py_mpich: mpi4py("mpich"),
+            mpi4py_open: mpi4py("openmpi"),
             hydra: find("mpiexec.hydra"),
             srun: find("srun").filter(|_| slurm),
         }
@@ -99,6 +105,13 @@ pub fn find(name: &str) -> Option<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     })
+}
+
+/// The virtual environment that `.ci/run` makes in the cache.
+fn mpi4py(mpi: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    Some(cache.join(format!("lattice-mpi4py-{mpi}"))).filter(|made| made.join("bin/mpiexec").exists())
 }
 
 fn is_mpich(mpicc: &Path) -> bool {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
-use lattice_lab::{bench, demo, down, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
+use lattice_lab::{bench, demo, down, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,6 +46,8 @@ enum Command {
     /// One rank of those that send what a fence sends, and nothing else
     #[command(hide = true)]
     PmiStreams(streams::Options),
+    /// A simulated manager of a fabric (for agents' `fabric_manager`)
+    FabricManager(fabric::Options),
     /// Holds the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -355,6 +357,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::PmiRing(options) => ring::run(&options)?,
         Command::PmiFence(options) => fences::run(&options)?,
         Command::PmiStreams(options) => streams::run(&options)?,
+        Command::FabricManager(options) => fabric::run(&options)?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

@@ -24,6 +24,8 @@ pub const RUN_LEASE: &str = "run_lease";
 pub const LAUNCH_SHAPES: &str = "launch_shapes";
 /// The feature of a node whose agent passes standard input on to ranks.
 pub const LAUNCH_INPUT: &str = "launch_input";
+/// The feature of a node whose agent carries what the nodes of a launch ask each other: see [`crate::call`].
+pub const LAUNCH_CALLS: &str = "launch_calls";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

@@ -11,6 +11,7 @@
 pub mod allocation;
 pub mod audit;
 pub mod binding;
+pub mod call;
 pub mod claim;
 pub mod config;
 pub mod conformance;
@@ -43,6 +44,7 @@ pub mod vcluster;
 pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
+pub use call::Call;
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;

@@ -29,6 +29,56 @@ pub enum ToBridge {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
+    /// What became of a question ([`FromBridge::Ask`]). `found`: what was looked up and is there.
+    Answered { id: u64, status: AnswerStatus, found: Vec<Published> },
+    /// What a rank of another node has put ([`Question::Modex`]). `status` is that node's library's own.
+    Modex {
+        id: u64,
+        status: i32,
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
+    /// Another node wants what a rank of this one has put, once it has: answered by [`FromBridge::Modex`].
+    GiveModex { from: u32, number: u64, rank: u32 },
+}
+
+/// What a rank wants of what is published in its launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    Publish(Published),
+    Lookup {
+        keys: Vec<String>,
+    },
+    Unpublish {
+        keys: Vec<String>,
+    },
+    /// What a rank of another node has put.
+    Modex {
+        rank: u32,
+    },
+}
+
+/// A value that a rank published, as the library has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    pub key: String,
+    pub rank: u32,
+    /// The library's number of its type.
+    pub data_type: u16,
+    #[serde(with = "serde_bytes")]
+    pub value: Vec<u8>,
+}
+
+/// How a question ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AnswerStatus {
+    Done,
+    /// Of several keys not all are there.
+    Partly,
+    NotFound,
+    Duplicate,
+    Full,
+    NotSupported,
 }
 
 /// What the bridge says.
@@ -44,12 +94,27 @@ pub enum FromBridge {
     Finalized { rank: u32 },
     /// A rank wants the launch to end.
     Aborted { rank: u32, code: i32, message: String },
+    /// A rank asks something; `id` is the bridge's own.
+    Ask { id: u64, question: Question },
+    /// What a rank of this node has put, for another node.
+    Modex {
+        from: u32,
+        number: u64,
+        status: i32,
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+    },
     /// All ranks of this node wait in a fence, with what they have to say to the others.
     Fence {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
 }
+
+/// [`ToBridge::Modex`] of what cannot be asked for: `PMIX_ERR_NOT_SUPPORTED`.
+pub const MODEX_NOT_SUPPORTED: i32 = -47;
+/// Of data that is too long: `PMIX_ERR_OUT_OF_RESOURCE`.
+pub const MODEX_TOO_LONG: i32 = -29;
 
 /// One launch as the bridge of one of its nodes needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,6 +25,8 @@ pub struct Job {
     pub appnums: Vec<u32>,
     /// The value of `PMI_process_mapping`, from [`process_mapping`].
     pub mapping: String,
+    /// Which of `nodes` this is.
+    pub part: u32,
     /// The nodes, as `runs` count them.
     pub nodes: Vec<NodeId>,
     /// All ranks in their order.
@@ -206,6 +208,7 @@ mod tests {
             ranks: vec![],
             appnums: vec![],
             mapping: String::new(),
+            part: 0,
             nodes: vec![],
             runs: vec![],
         };

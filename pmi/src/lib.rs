@@ -18,6 +18,8 @@
 //! last fence, as a plain sequence of records, so that blobs joined end to end are the blob of both: only the servers look
 //! into them.
 //!
+//! Names that ranks publish are kept by the server of the launch's first node; the others ask it ([`lattice_model::call`]).
+//!
 //! A rank's first line tells which version it speaks. The wires are PMI-1 (source: the grammar `src/pmi/maint/pmi-1.1.txt` of
 //! MPICH, and what Debian's MPICH 4.0.2 sends) and PMI-2 (`pmi-2.0.txt` there, and what Slurm's `libpmi2` sends).
 
@@ -29,6 +31,7 @@ mod hub;
 mod job;
 mod kvs;
 mod message;
+mod names;
 mod pmix;
 mod server;
 mod tree;

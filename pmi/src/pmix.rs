@@ -2,14 +2,26 @@
 //!
 //! The library in `lattice-pmix` answers what a rank asks; here is what must outlive agents and be the same everywhere. A
 //! fence is that of PMI: numbered, contributed once, replayed after a connect. Its data is the library's own and means
-//! nothing to us, so it travels as the values of records that all have one key: joined blobs are the joined data.
+//! nothing to us, so it travels as the values of records that all have one key: joined blobs are the joined data. What ranks
+//! publish goes the way of PMI's names, in a directory of its own.
 
 use crate::blob::{self, BLOB_BYTES_MAX};
-use crate::bridge::{FromBridge, ToBridge};
-use crate::wire::{Excerpt, VALUE_BYTES_MAX};
+use crate::bridge::{AnswerStatus, FromBridge, MODEX_NOT_SUPPORTED, MODEX_TOO_LONG, Published, Question, ToBridge};
+use crate::names::{Answered, Ask, Named, Names};
+use crate::wire::{Excerpt, NameRefused, VALUE_BYTES_MAX};
+use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the records that the library's data is cut into.
 const DATA_KEY: &[u8] = b"x";
+/// Bytes of a value that is published, at most.
+const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a key at most: `PMIX_MAX_KEYLEN`.
+const PUBLISHED_KEY_BYTES_MAX: usize = 511;
+/// Questions of one node that wait for an answer at most, and keys of one.
+const QUESTIONS_MAX: usize = 4096;
+/// Bytes before a published value: its rank and its type.
+const PUBLISHED_HEADER_BYTES: usize = 6;
 /// The code of a launch that is brought down for a reason of ours.
 const ABORT_CODE: i32 = 1;
 
@@ -24,6 +36,10 @@ pub enum PmixEvent<'a> {
     Exited { local: u32, code: i32 },
     /// The head's answer to a fence.
     FenceDone { number: u32, blob: &'a [u8] },
+    /// The server of another node asks or answers, of [`Service::Published`] or [`Service::Modex`].
+    Called(&'a Call),
+    /// Whether calls are carried to other nodes from now on; until this is said, they are.
+    Carried(bool),
 }
 
 /// What is to be done about it.
@@ -33,6 +49,8 @@ pub enum PmixAction {
     Tell(ToBridge),
     /// To be told to the head.
     Fence { number: u32, blob: Vec<u8> },
+    /// To be taken to another node's server, and again while it is [`PmixServer::unanswered`].
+    Call(Call),
     /// The launch is to be brought down.
     Abort { code: i32, why: String },
 }
@@ -53,12 +71,144 @@ struct Contribution {
     blob: Vec<u8>,
 }
 
+/// Which key of which question an ask is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asker {
+    id: u64,
+    key: usize,
+}
+
+/// A question whose keys are not all answered.
+#[derive(Debug)]
+struct Asked {
+    keys: Vec<String>,
+    answers: BTreeMap<usize, Answered>,
+}
+
+impl Asked {
+    /// How it ended, and what was found.
+    fn ended(self) -> (AnswerStatus, Vec<Published>) {
+        let mut found = Vec::new();
+        let mut refused = None;
+        let keys = self.keys.len();
+        let mut good = 0;
+        for (key, answered) in self.keys.into_iter().zip(self.answers.into_values()) {
+            match answered {
+                Answered::Done => good += 1,
+                Answered::Found(bytes) => {
+                    good += 1;
+                    found.extend(read(key, &bytes));
+                }
+                Answered::Refused(why) => refused = Some(why),
+            }
+        }
+        let status = match refused {
+            None => AnswerStatus::Done,
+            Some(NameRefused::NotPublished) if good > 0 && good < keys => AnswerStatus::Partly,
+            Some(NameRefused::NotPublished) => AnswerStatus::NotFound,
+            Some(NameRefused::Published) => AnswerStatus::Duplicate,
+            Some(NameRefused::Full | NameRefused::BadLength) => AnswerStatus::Full,
+            Some(NameRefused::SeveralNodes) => AnswerStatus::NotSupported,
+        };
+        (status, found)
+    }
+}
+
+fn written(published: &Published) -> Vec<u8> {
+    [&published.rank.to_le_bytes()[..], &published.data_type.to_le_bytes(), &published.value].concat()
+}
+
+fn read(key: String, bytes: &[u8]) -> Option<Published> {
+    let ([a, b, c, d, e, f], value) = bytes.split_first_chunk::<PUBLISHED_HEADER_BYTES>()?;
+    let (rank, data_type) = (u32::from_le_bytes([*a, *b, *c, *d]), u16::from_le_bytes([*e, *f]));
+    Some(Published { key, rank, data_type, value: value.to_vec() })
+}
+
+/// What ranks put before any fence: asked of the node that has the rank, as often as it takes, and given whenever it is asked for.
+#[derive(Debug)]
+struct Modex {
+    part: u32,
+    /// By rank, the part that has it.
+    parts: Vec<u32>,
+    carried: bool,
+    number: u64,
+    /// By number: the bridge's id, and the call that is not answered.
+    asked: BTreeMap<u64, (u64, Call)>,
+    /// The parts and numbers for which the bridge was asked and has not answered.
+    giving: BTreeSet<(u32, u64)>,
+}
+
+impl Modex {
+    fn ask(&mut self, id: u64, rank: u32, out: &mut Vec<PmixAction>) {
+        let to = self.parts.get(rank as usize).copied().filter(|to| *to != self.part && self.carried);
+        let Some(to) = to.filter(|_| self.asked.len() < QUESTIONS_MAX) else {
+            return out.push(unsupported(id));
+        };
+        self.number += 1;
+        let (from, number) = (self.part, self.number);
+        let call = Call { from, to, service: Service::Modex, leg: Leg::Asks, number, body: rank.to_le_bytes().to_vec() };
+        self.asked.insert(number, (id, call.clone()));
+        out.push(PmixAction::Call(call));
+    }
+
+    fn called(&mut self, call: &Call, out: &mut Vec<PmixAction>) {
+        match call.leg {
+            Leg::Asks => {
+                let rank = call.body.as_slice().try_into().ok().map(u32::from_le_bytes);
+                let Some(rank) = rank.filter(|rank| self.parts.get(*rank as usize) == Some(&self.part)) else {
+                    return out.extend(call.unserved().map(PmixAction::Call));
+                };
+                // One that asks again is answered once, and where too many ask, it asks again.
+                if self.giving.len() < QUESTIONS_MAX && self.giving.insert((call.from, call.number)) {
+                    out.push(PmixAction::Tell(ToBridge::GiveModex { from: call.from, number: call.number, rank }));
+                }
+            }
+            Leg::Answers => {
+                let Some((id, _)) = self.asked.get(&call.number).filter(|(_, asked)| asked.to == call.from) else { return };
+                let id = *id;
+                self.asked.remove(&call.number);
+                out.push(match call.body.split_first_chunk::<4>() {
+                    Some((status, data)) => {
+                        PmixAction::Tell(ToBridge::Modex { id, status: i32::from_le_bytes(*status), data: data.to_vec() })
+                    }
+                    None => unsupported(id),
+                });
+            }
+        }
+    }
+
+    fn given(&mut self, from: u32, number: u64, status: i32, data: &[u8], out: &mut Vec<PmixAction>) {
+        if !self.giving.remove(&(from, number)) {
+            return;
+        }
+        let (status, data) = if data.len() + 4 > BODY_BYTES_MAX { (MODEX_TOO_LONG, &[][..]) } else { (status, data) };
+        let body = [&status.to_le_bytes()[..], data].concat();
+        let (leg, service) = (Leg::Answers, Service::Modex);
+        out.push(PmixAction::Call(Call { from: self.part, to: from, service, leg, number, body }));
+    }
+
+    fn carry(&mut self, carried: bool, out: &mut Vec<PmixAction>) {
+        self.carried = carried;
+        if !carried {
+            out.extend(std::mem::take(&mut self.asked).into_values().map(|(id, _)| unsupported(id)));
+        }
+    }
+}
+
+fn unsupported(id: u64) -> PmixAction {
+    PmixAction::Tell(ToBridge::Modex { id, status: MODEX_NOT_SUPPORTED, data: Vec::new() })
+}
+
 /// Serves one launch on one node.
 #[derive(Debug)]
 pub struct PmixServer {
     ranks: Vec<(u32, Phase)>,
     /// Whether this node has all ranks: its fences are nobody else's affair.
     alone: bool,
+    names: Names<Asker>,
+    /// By the bridge's id.
+    asked: BTreeMap<u64, Asked>,
+    modex: Modex,
     fences: u32,
     last: Option<Contribution>,
     pending: Option<Contribution>,
@@ -66,12 +216,16 @@ pub struct PmixServer {
 }
 
 impl PmixServer {
-    /// `ranks` are the node's own, by local rank; `size` is how many the launch has.
-    pub fn new(ranks: &[u32], size: u32) -> Self {
-        let alone = u32::try_from(ranks.len()).is_ok_and(|count| count == size);
+    /// `ranks` are the node's own, by local rank; `parts` are the places in the launch of each rank's node, and `part` this one's.
+    pub fn new(ranks: &[u32], parts: Vec<u32>, part: u32) -> Self {
+        let alone = ranks.len() == parts.len();
+        let modex = Modex { part, parts, carried: true, number: 0, asked: BTreeMap::new(), giving: BTreeSet::new() };
         Self {
             ranks: ranks.iter().map(|rank| (*rank, Phase::Fresh)).collect(),
             alone,
+            names: Names::new(part, Service::Published),
+            asked: BTreeMap::new(),
+            modex,
             fences: 0,
             last: None,
             pending: None,
@@ -111,7 +265,19 @@ impl PmixServer {
             }
             PmixEvent::Exited { local, code } => self.exited(local, code, out),
             PmixEvent::FenceDone { number, blob } => self.fence_done(number, blob, out),
+            PmixEvent::Called(call) if call.service == Service::Modex => self.modex.called(call, out),
+            PmixEvent::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
+            PmixEvent::Carried(carried) => {
+                self.names_say(out, |names, named| names.carry(carried, named));
+                self.modex.carry(carried, out);
+            }
         }
+    }
+
+    /// What was asked of another part and is not answered.
+    pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
+        let modex = self.modex.asked.values().map(|(_, call)| call);
+        self.names.unanswered().into_iter().chain(modex).filter(|_| !self.aborted)
     }
 
     fn said(&mut self, said: FromBridge, out: &mut Vec<PmixAction>) {
@@ -123,6 +289,8 @@ impl PmixServer {
                 self.abort(code, format!("rank {rank} aborted the launch with code {code}{said}"), out);
             }
             FromBridge::Fence { data } => self.fence(&data, out),
+            FromBridge::Ask { id, question } => self.ask(id, question, out),
+            FromBridge::Modex { from, number, status, data } => self.modex.given(from, number, status, &data, out),
             FromBridge::Failed { why } => {
                 self.abort(ABORT_CODE, format!("the PMIx server of this node failed: {}", Excerpt(why.as_bytes())), out);
             }
@@ -149,6 +317,63 @@ impl PmixServer {
                 self.abort(code, format!("rank {rank} {how} between MPI_Init and MPI_Finalize"), out);
             }
             Phase::Fresh | Phase::Over => {}
+        }
+    }
+
+    fn ask(&mut self, id: u64, question: Question, out: &mut Vec<PmixAction>) {
+        let (keys, asks): (Vec<String>, Vec<Ask>) = match question {
+            Question::Publish(published) => {
+                let value = written(&published);
+                let name = published.key.clone().into_bytes();
+                (vec![published.key], vec![Ask::Publish { name, value }])
+            }
+            Question::Lookup { keys } => {
+                let asks = keys.iter().map(|key| Ask::Lookup { name: key.clone().into_bytes() }).collect();
+                (keys, asks)
+            }
+            Question::Unpublish { keys } => {
+                let asks = keys.iter().map(|key| Ask::Unpublish { name: key.clone().into_bytes() }).collect();
+                (keys, asks)
+            }
+            Question::Modex { rank } => return self.modex.ask(id, rank, out),
+        };
+        let waiting: usize = self.asked.values().map(|asked| asked.keys.len()).sum();
+        let is_long = |ask: &Ask| match ask {
+            Ask::Publish { name, value } => name.len() > PUBLISHED_KEY_BYTES_MAX || value.len() > PUBLISHED_BYTES_MAX,
+            Ask::Unpublish { name } | Ask::Lookup { name } => name.len() > PUBLISHED_KEY_BYTES_MAX,
+        };
+        let refused = if keys.is_empty() || self.asked.contains_key(&id) {
+            Some(AnswerStatus::NotSupported)
+        } else {
+            (waiting + keys.len() > QUESTIONS_MAX || asks.iter().any(is_long)).then_some(AnswerStatus::Full)
+        };
+        if let Some(status) = refused {
+            return out.push(PmixAction::Tell(ToBridge::Answered { id, status, found: Vec::new() }));
+        }
+        self.asked.insert(id, Asked { keys, answers: BTreeMap::new() });
+        for (key, ask) in asks.into_iter().enumerate() {
+            self.names_say(out, |names, named| names.ask(Asker { id, key }, ask, named));
+        }
+    }
+
+    fn names_say(&mut self, out: &mut Vec<PmixAction>, say: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
+        let mut said = Vec::new();
+        say(&mut self.names, &mut said);
+        for named in said {
+            match named {
+                Named::Answer { who, answered } => self.named(who, answered, out),
+                Named::Call(call) => out.push(PmixAction::Call(call)),
+            }
+        }
+    }
+
+    fn named(&mut self, Asker { id, key }: Asker, answered: Answered, out: &mut Vec<PmixAction>) {
+        let Some(asked) = self.asked.get_mut(&id) else { return };
+        asked.answers.insert(key, answered);
+        if asked.answers.len() == asked.keys.len()
+            && let Some((status, found)) = self.asked.remove(&id).map(Asked::ended)
+        {
+            out.push(PmixAction::Tell(ToBridge::Answered { id, status, found }));
         }
     }
 
@@ -222,7 +447,7 @@ mod tests {
 
     #[test]
     fn nodes_get_each_others_data_joined_in_order() {
-        let (mut a, mut b) = (PmixServer::new(&[0, 1], 3), PmixServer::new(&[2], 3));
+        let (mut a, mut b) = (PmixServer::new(&[0, 1], vec![0, 0, 1], 0), PmixServer::new(&[2], vec![0, 0, 1], 1));
         let mut hub = FenceHub::new(Subtree::whole(2));
         let data = [vec![b'a'; 3000], vec![b'b'; 5]];
         let mut merged = None;
@@ -244,10 +469,10 @@ mod tests {
 
     #[test]
     fn a_fence_without_data_and_one_of_a_node_alone() {
-        let mut far = PmixServer::new(&[0], 2);
+        let mut far = PmixServer::new(&[0], vec![0, 1], 0);
         assert_eq!(says(&mut far, FromBridge::Fence { data: Vec::new() }), [PmixAction::Fence { number: 1, blob: Vec::new() }]);
         assert_eq!(act(&mut far, PmixEvent::FenceDone { number: 1, blob: &[] }), [PmixAction::Tell(ToBridge::Fenced { data: vec![] })]);
-        let mut alone = PmixServer::new(&[0, 1], 2);
+        let mut alone = PmixServer::new(&[0, 1], vec![0, 0], 0);
         assert_eq!(says(&mut alone, FromBridge::Fence { data: vec![1] }), [PmixAction::Tell(ToBridge::Fenced { data: vec![1] })]);
         assert_eq!(alone.replay(), []);
     }
@@ -255,7 +480,7 @@ mod tests {
     #[test]
     fn who_ends_between_init_and_finalize_ends_the_launch() {
         let ended = |said: &[FromBridge], code| {
-            let mut server = PmixServer::new(&[4, 5], 2);
+            let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
             for said in said {
                 assert_eq!(says(&mut server, said.clone()), []);
             }
@@ -272,7 +497,7 @@ mod tests {
 
     #[test]
     fn an_abort_is_told_with_its_code_and_ends_it() {
-        let mut server = PmixServer::new(&[0], 1);
+        let mut server = PmixServer::new(&[0], vec![0], 0);
         let out = says(&mut server, FromBridge::Aborted { rank: 0, code: 7, message: "bad input".to_owned() });
         assert_eq!(out, [PmixAction::Abort { code: 7, why: "rank 0 aborted the launch with code 7: \"bad input\"".to_owned() }]);
         assert_eq!(says(&mut server, FromBridge::Fence { data: Vec::new() }), []);
@@ -280,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_bridge_that_goes_ends_the_launch_of_those_in_it_alone() {
-        let mut server = PmixServer::new(&[0], 1);
+        let mut server = PmixServer::new(&[0], vec![0], 0);
         assert_eq!(act(&mut server, PmixEvent::BridgeLost { why: "it ended" }), []);
         says(&mut server, FromBridge::Joined { rank: 0 });
         let why = "the PMIx server of this node is gone: it ended".to_owned();
@@ -289,13 +514,81 @@ mod tests {
 
     #[test]
     fn two_fences_at_once_and_keys_of_pmi_are_refused() {
-        let mut server = PmixServer::new(&[0], 2);
+        let mut server = PmixServer::new(&[0], vec![0, 1], 0);
         says(&mut server, FromBridge::Fence { data: Vec::new() });
         let mut pmi = Vec::new();
         blob::append(&mut pmi, b"key", b"value");
-        let mut other = PmixServer::new(&[0], 2);
+        let mut other = PmixServer::new(&[0], vec![0, 1], 0);
         says(&mut other, FromBridge::Fence { data: Vec::new() });
         assert!(matches!(act(&mut other, PmixEvent::FenceDone { number: 1, blob: &pmi }).as_slice(), [PmixAction::Abort { .. }]));
         assert!(matches!(says(&mut server, FromBridge::Fence { data: Vec::new() }).as_slice(), [PmixAction::Abort { .. }]));
+    }
+
+    #[test]
+    fn what_is_published_on_one_node_is_found_on_another_by_its_publisher() {
+        let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
+        let published = |key: &str, rank| Published { key: key.to_owned(), rank, data_type: 3, value: b"port".to_vec() };
+        let ask = |id, question| FromBridge::Ask { id, question };
+        let answered = |id, status, found| [PmixAction::Tell(ToBridge::Answered { id, status, found })];
+        assert_eq!(says(&mut first, ask(7, Question::Publish(published("a", 0)))), answered(7, AnswerStatus::Done, vec![]));
+        // The other one asks, and is answered by way of calls.
+        let mut through = |question| {
+            let out = says(&mut other, ask(9, question));
+            let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+            assert!(other.unanswered().eq([call]));
+            let out = act(&mut first, PmixEvent::Called(call));
+            let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+            act(&mut other, PmixEvent::Called(call))
+        };
+        let duplicate = through(Question::Publish(published("a", 1)));
+        assert_eq!(duplicate, answered(9, AnswerStatus::Duplicate, vec![]));
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        assert_eq!(through(Question::Lookup { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![published("a", 0)]));
+        assert_eq!(through(Question::Lookup { keys: keys(&["b"]) }), answered(9, AnswerStatus::NotFound, vec![]));
+        assert_eq!(through(Question::Unpublish { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![]));
+        // What cannot be is refused, and nobody waits where nothing is carried.
+        assert_eq!(says(&mut other, ask(1, Question::Lookup { keys: vec![] })), answered(1, AnswerStatus::NotSupported, vec![]));
+        let long = Published { value: vec![0; PUBLISHED_BYTES_MAX], ..published("b", 1) };
+        assert_eq!(says(&mut other, ask(1, Question::Publish(long))), answered(1, AnswerStatus::Full, vec![]));
+        says(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
+        assert_eq!(act(&mut other, PmixEvent::Carried(false)), answered(1, AnswerStatus::NotSupported, vec![]));
+    }
+
+    #[test]
+    fn of_several_keys_those_that_are_there_are_found() {
+        let mut server = PmixServer::new(&[0], vec![0], 0);
+        let published = Published { key: "a".to_owned(), rank: 0, data_type: 3, value: b"1".to_vec() };
+        says(&mut server, FromBridge::Ask { id: 1, question: Question::Publish(published.clone()) });
+        let question = Question::Lookup { keys: vec!["a".to_owned(), "b".to_owned()] };
+        let partly = ToBridge::Answered { id: 2, status: AnswerStatus::Partly, found: vec![published] };
+        assert_eq!(says(&mut server, FromBridge::Ask { id: 2, question }), [PmixAction::Tell(partly)]);
+    }
+
+    #[test]
+    fn what_a_rank_has_put_is_given_to_another_node_as_often_as_it_asks() {
+        let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
+        let told = |id, status, data: &[u8]| [PmixAction::Tell(ToBridge::Modex { id, status, data: data.to_vec() })];
+        let ask = |id, rank| FromBridge::Ask { id, question: Question::Modex { rank } };
+        let out = says(&mut first, ask(5, 1));
+        let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+        let give = [PmixAction::Tell(ToBridge::GiveModex { from: 0, number: 1, rank: 1 })];
+        assert_eq!(act(&mut other, PmixEvent::Called(call)), give);
+        assert_eq!(act(&mut other, PmixEvent::Called(call)), [], "the rank has not put it yet");
+        let given = FromBridge::Modex { from: 0, number: 1, status: 0, data: b"card".to_vec() };
+        let out = says(&mut other, given.clone());
+        let [PmixAction::Call(answer)] = out.as_slice() else { panic!("{out:?}") };
+        assert_eq!(says(&mut other, given), [], "nobody asked again");
+        assert_eq!(act(&mut other, PmixEvent::Called(call)), give, "the answer was lost");
+        assert_eq!(act(&mut first, PmixEvent::Called(answer)), told(5, 0, b"card"));
+        assert_eq!((act(&mut first, PmixEvent::Called(answer)), first.unanswered().count()), (vec![], 0));
+        // A rank of nobody, or of one's own node, which the library knows better; and where nothing is carried.
+        for rank in [0, 2] {
+            assert_eq!(says(&mut first, ask(6, rank)), told(6, MODEX_NOT_SUPPORTED, b""));
+        }
+        says(&mut first, ask(7, 1));
+        assert_eq!(act(&mut first, PmixEvent::Carried(false)), told(7, MODEX_NOT_SUPPORTED, b""));
+        let astray = Call { body: 0_u32.to_le_bytes().to_vec(), ..call.clone() };
+        assert_eq!(act(&mut other, PmixEvent::Called(&astray)), [PmixAction::Call(astray.unserved().unwrap())]);
+        says(&mut other, FromBridge::Modex { from: 0, number: 1, status: 0, data: vec![0; BODY_BYTES_MAX] });
     }
 }

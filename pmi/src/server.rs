@@ -5,10 +5,10 @@
 //!      Fresh ────────────▶ Joined ─────────────────▶ Finalized
 //!        │                 │  ▲ │  ▲ ╲ abort, of PMI-2
 //!        │ barrier_in, ring│  │ │  │  ╰─────────────▶ Aborting
-//!  closed│ kvs-fence       ▼  │ ▼  │ endcmd
-//!  ended │             Fenced ┘ Spawning
+//!  closed│ kvs-fence, name ▼  │ ▼  │ endcmd
+//!  ended │      Fenced, Naming┘ Spawning
 //!        ▼
-//!      Left            closed or ended in Joined, Fenced, Spawning, Aborting: the launch is aborted
+//!      Left            closed or ended in Joined, Fenced, Naming, Spawning, Aborting: the launch is aborted
 //! ```
 //!
 //! The first line that a rank says tells its version of PMI; what it says after that is read by [`version1`] or [`version2`].
@@ -34,7 +34,9 @@ use crate::blob::{self, BLOB_BYTES_MAX};
 use crate::job::{Job, ranks_of_hosts};
 use crate::kvs::Kvs;
 use crate::message::{self, Answer, Garbage, LENGTH_BYTES};
+use crate::names::{Answered, Ask, Named, Names};
 use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, LINE_BYTES_MAX, MAPPING_KEY, NameRefused, Reply, VALUE_BYTES_MAX};
+use lattice_model::call::{Call, Service};
 use std::cell::OnceCell;
 use std::fmt;
 
@@ -51,6 +53,10 @@ pub enum Event<'a> {
     Exited { local: u32, code: i32 },
     /// The head has merged every node's contribution to a fence. One that is not the pending one is ignored.
     FenceDone { number: u32, blob: &'a [u8] },
+    /// The server of another node asks or answers, of [`Service::Names`].
+    Called(&'a Call),
+    /// Whether calls are carried to other nodes from now on; until this is said, they are.
+    Carried(bool),
 }
 
 /// What is to be done, in this order.
@@ -63,6 +69,8 @@ pub enum Action {
     /// All ranks of this node came to fence `number` (from 1): take the pairs put since the last fence to the head.
     /// Never said where one node has all ranks.
     Fence { number: u32, blob: Vec<u8> },
+    /// Take this to the server of its part. Where it asks, take it again from time to time while it is [`Server::unanswered`].
+    Call(Call),
     /// Bring the whole launch down; said once, and the last action of this server. `code` is what the rank asked for
     /// (0 is possible), or what it ended with between init and finalize (where that is not 0), else 1; `why` names the rank.
     Abort { code: i32, why: String },
@@ -87,6 +95,8 @@ enum Phase {
     Joined,
     /// Waits for the end of a fence.
     Fenced(Gathering),
+    /// Waits for what becomes of a name, by PMI-1.
+    Naming,
     /// In the middle of a spawn command: this many of so many were said.
     Spawning { total: u32, so_far: u32 },
     /// Said abort and no code.
@@ -104,6 +114,25 @@ enum Gathering {
     Fence { thread: Option<Vec<u8>> },
     /// The same, with the values of its neighbours.
     Ring { thread: Option<Vec<u8>> },
+}
+
+/// Who waits for what becomes of a name, and how it wants its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asker {
+    local: u32,
+    how: Asked,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    Publish,
+    Unpublish,
+    Lookup,
+    /// A command of PMI-2, by a thread where its client has several.
+    Message {
+        name: Vec<u8>,
+        thread: Option<Vec<u8>>,
+    },
 }
 
 /// Which version of PMI a rank speaks.
@@ -138,7 +167,7 @@ impl Session {
             Phase::Left | Phase::Finalized | Phase::Fenced(Gathering::Barrier) => true,
             Phase::Fenced(Gathering::Fence { thread } | Gathering::Ring { thread }) => thread.is_none(),
             Phase::Joined => self.waits.iter().any(|wait| wait.thread.is_none()),
-            Phase::Fresh | Phase::Spawning { .. } | Phase::Aborting { .. } => false,
+            Phase::Fresh | Phase::Naming | Phase::Spawning { .. } | Phase::Aborting { .. } => false,
         }
     }
 }
@@ -175,8 +204,8 @@ pub struct Server {
     kvs: Kvs,
     /// What ranks of this node put for each other.
     attributes: Kvs,
-    /// Services and their ports, where one node has all ranks.
-    names: Kvs,
+    /// Services and their ports.
+    names: Names<Asker>,
     /// Which ranks each host has, as all of them are told: made when the first one asks.
     hosts: OnceCell<(usize, String)>,
     /// Pairs put here since the last fence, as a blob; empty where one node has all ranks.
@@ -192,12 +221,13 @@ impl Server {
     /// A server whose ranks have said nothing yet.
     pub fn new(job: Job) -> Self {
         let ranks = (0..job.count).map(|_| Session::new()).collect();
+        let names = Names::new(job.part, Service::Names);
         Self {
             job,
             ranks,
             kvs: Kvs::default(),
             attributes: Kvs::small(),
-            names: Kvs::small(),
+            names,
             hosts: OnceCell::new(),
             fresh: Vec::new(),
             fences: 0,
@@ -218,6 +248,8 @@ impl Server {
             Event::Exited { local, code } if local < self.job.count => self.gone(local, Departure::Ended { code }, out),
             Event::Bytes { .. } | Event::Closed { .. } | Event::Exited { .. } => {}
             Event::FenceDone { number, blob } => self.fence_done(number, blob, out),
+            Event::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
+            Event::Carried(carried) => self.names_say(out, |names, named| names.carry(carried, named)),
         }
         self.check_waits(out);
     }
@@ -228,6 +260,11 @@ impl Server {
         let fences = self.last.iter().chain(&self.pending).map(Contribution::action);
         let abort = self.aborted.iter().map(|aborted| Action::Abort { code: aborted.code, why: aborted.why.clone() });
         fences.chain(abort).collect()
+    }
+
+    /// What was asked of another part and is not answered.
+    pub fn unanswered(&self) -> Option<&Call> {
+        self.names.unanswered().filter(|_| self.aborted.is_none())
     }
 
     /// The ranks here that have not come to the fence in which others wait, wherever those are.
@@ -308,29 +345,55 @@ impl Server {
         (*hosts, text)
     }
 
-    fn publish(&mut self, name: &[u8], port: &[u8]) -> Result<(), NameRefused> {
-        self.has_names()?;
-        if !(1..=VALUE_BYTES_MAX).contains(&name.len()) || !(1..=VALUE_BYTES_MAX).contains(&port.len()) {
-            return Err(NameRefused::BadLength);
+    fn ask_name(&mut self, who: Asker, ask: Ask, out: &mut Vec<Action>) {
+        let (name, value) = match &ask {
+            Ask::Publish { name, value } => (name, Some(value)),
+            Ask::Unpublish { name } | Ask::Lookup { name } => (name, None),
+        };
+        let is_sane = |bytes: &Vec<u8>| (1..=VALUE_BYTES_MAX).contains(&bytes.len());
+        let why = if !is_sane(name) || !value.is_none_or(is_sane) {
+            NameRefused::BadLength
+        } else if self.names.waiting().filter(|asker| asker.local == who.local).count() >= version2::WAITS_MAX {
+            NameRefused::Full
+        } else {
+            return self.names_say(out, |names, named| names.ask(who, ask, named));
+        };
+        self.named(&who, Answered::Refused(why), out);
+    }
+
+    fn names_say(&mut self, out: &mut Vec<Action>, say: impl FnOnce(&mut Names<Asker>, &mut Vec<Named<Asker>>)) {
+        let mut said = Vec::new();
+        say(&mut self.names, &mut said);
+        for named in said {
+            match named {
+                Named::Answer { who, answered } => self.named(&who, answered, out),
+                Named::Call(call) => out.push(Action::Call(call)),
+            }
         }
-        if self.names.get(name).is_some() {
-            return Err(NameRefused::Published);
+    }
+
+    fn named(&mut self, who: &Asker, answered: Answered, out: &mut Vec<Action>) {
+        let local = who.local;
+        let done = |answered| match answered {
+            Answered::Refused(why) => Err(why),
+            Answered::Done | Answered::Found(_) => Ok(()),
+        };
+        match &who.how {
+            Asked::Publish => send(local, Reply::Published(done(answered)), out),
+            Asked::Unpublish => send(local, Reply::Unpublished(done(answered)), out),
+            Asked::Lookup => {
+                let found = match &answered {
+                    Answered::Found(port) => Ok(&port[..]),
+                    Answered::Done => Err(NameRefused::NotPublished),
+                    Answered::Refused(why) => Err(*why),
+                };
+                send(local, Reply::LookedUp(found), out);
+            }
+            Asked::Message { name, thread } => return answer(local, version2::named(name, thread.as_deref(), answered), out),
         }
-        self.names.put(name, port).map_err(|_| NameRefused::Full)
-    }
-
-    fn unpublish(&mut self, name: &[u8]) -> Result<(), NameRefused> {
-        self.has_names()?;
-        if self.names.remove(name) { Ok(()) } else { Err(NameRefused::NotPublished) }
-    }
-
-    fn lookup(&self, name: &[u8]) -> Result<&[u8], NameRefused> {
-        self.has_names()?;
-        self.names.get(name).ok_or(NameRefused::NotPublished)
-    }
-
-    fn has_names(&self) -> Result<(), NameRefused> {
-        if self.has_all_ranks() { Ok(()) } else { Err(NameRefused::SeveralNodes) }
+        if let Phase::Naming = self.session(local).phase {
+            self.session(local).phase = Phase::Joined;
+        }
     }
 
     fn gone(&mut self, local: u32, how: Departure, out: &mut Vec<Action>) {
@@ -339,7 +402,7 @@ impl Server {
                 self.session(local).phase = Phase::Left;
                 self.fence_moved(out);
             }
-            Phase::Joined | Phase::Fenced(_) | Phase::Spawning { .. } => {
+            Phase::Joined | Phase::Fenced(_) | Phase::Naming | Phase::Spawning { .. } => {
                 self.abort_for(local, how.code(), &how.to_string(), out);
             }
             Phase::Aborting { said } => {
@@ -546,6 +609,7 @@ mod tests {
             ranks: vec![],
             appnums: vec![],
             mapping: String::new(),
+            part: 0,
             nodes: vec!["a".parse().unwrap(), "b".parse().unwrap()],
             runs,
         });

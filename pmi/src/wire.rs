@@ -3,6 +3,7 @@
 //! `cmd=name key=value key=value…` and a newline; no blanks in a value. Only spawning takes several lines, from
 //! `mcmd=spawn` to `endcmd`. Bytes are not text: a value may hold any byte but a blank and a newline.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
@@ -161,9 +162,9 @@ pub(crate) enum KeyRefused {
 }
 
 /// Why a name is not published, taken back or found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NameRefused {
-    /// The launch has ranks on several nodes, whose servers know nothing of each other's names.
+    /// The launch has ranks on several nodes, of which one is of a version that carries no calls.
     SeveralNodes,
     Published,
     NotPublished,
@@ -175,7 +176,7 @@ impl NameRefused {
     /// Without blanks.
     pub(crate) fn message(self) -> &'static str {
         match self {
-            Self::SeveralNodes => "names_are_served_only_where_one_node_has_all_ranks_of_the_launch",
+            Self::SeveralNodes => "names_are_served_on_several_nodes_only_where_none_is_of_an_older_version",
             Self::Published => "name_is_published_already",
             Self::NotPublished => "name_is_not_published_in_this_launch",
             Self::BadLength => "name_or_port_missing_or_longer_than_vallen_max",

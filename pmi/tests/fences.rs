@@ -50,6 +50,7 @@ impl Node {
                 Action::Send { bytes, .. } => said += &String::from_utf8(bytes).unwrap(),
                 Action::Fence { number, blob } if self.connected => self.to_hub.push_back((number, blob)),
                 Action::Fence { .. } => {}
+                Action::Call(call) => panic!("{call:?}, and nobody publishes"),
                 Action::LastWords { local } => panic!("{local} said no abort"),
                 Action::Abort { why, .. } => panic!("{why}"),
             }
@@ -138,6 +139,7 @@ impl Cluster {
                 ranks: vec![],
                 appnums: vec![],
                 mapping: String::new(),
+                part: rank,
                 nodes: vec![],
                 runs: vec![],
             }),

@@ -66,7 +66,7 @@ impl Stage {
         }
         let runs: Vec<_> = parts.iter().enumerate().map(|(node, part)| RankRun { node, first: part.first, count: part.count }).collect();
         let mapping = process_mapping(&runs);
-        let job = |part: &NodeRanks| Job {
+        let job = |(at, part): (u32, &NodeRanks)| Job {
             number: 7,
             kvsname: "kvs_7".into(),
             size: first,
@@ -75,10 +75,11 @@ impl Stage {
             ranks: vec![],
             appnums: vec![],
             mapping: mapping.clone(),
+            part: at,
             nodes: parts.iter().map(|part| part.node.clone()).collect(),
             runs: runs.clone(),
         };
-        let servers = parts.iter().map(|part| Server::new(job(part))).collect();
+        let servers = (0..).zip(&parts).map(|part| Server::new(job(part))).collect();
         Self {
             hub: FenceHub::new(Subtree::whole(u32::try_from(parts.len()).unwrap())),
             parts,
@@ -101,6 +102,7 @@ impl Stage {
             match action {
                 Action::Send { local, bytes } => self.inboxes.entry(self.parts[node].first + local).or_default().extend(bytes),
                 Action::LastWords { local } => self.last_words.push_back(self.parts[node].first + local),
+                Action::Call(call) => self.handle(call.to as usize, Event::Called(&call)),
                 Action::Abort { code, why } => self.aborts.push_back((code, why)),
                 Action::Fence { number, blob } => {
                     assert!(self.servers.len() > 1, "a launch on one node needs no head");
@@ -171,6 +173,11 @@ fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
             "!" => {
                 let (code, why) = rest.split_once(' ').expect(&at);
                 assert_eq!(stage.aborts.pop_front(), Some((code.parse().expect(&at), why.to_owned())), "{at}");
+            }
+            // Its node is one of a launch of which another is older.
+            "apart" => {
+                let (node, _) = stage.place(rank);
+                stage.handle(node, Event::Carried(false));
             }
             "close" => {
                 let (node, local) = stage.place(rank);

@@ -13,6 +13,7 @@ fn server(size: u32, first: u32, count: u32) -> Server {
         ranks: vec![],
         appnums: vec![],
         mapping: "(vector,(0,1,2))".into(),
+        part: u32::from(first > 0),
         nodes: vec![],
         runs: vec![],
     })
@@ -27,7 +28,7 @@ fn say(server: &mut Server, local: u32, data: &[u8]) -> Vec<Action> {
 fn replies(out: &[Action]) -> String {
     let sent = out.iter().filter_map(|action| match action {
         Action::Send { bytes, .. } => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Action::LastWords { .. } | Action::Fence { .. } | Action::Abort { .. } => None,
+        Action::LastWords { .. } | Action::Fence { .. } | Action::Call(_) | Action::Abort { .. } => None,
     });
     sent.collect()
 }
@@ -258,6 +259,22 @@ fn a_rank_cannot_fill_memory_by_waiting_attributes_or_names() {
     until("names", &|n| format!("cmd=name-publish;thrid=1;name=k{n};port=p;"));
 }
 
+/// Of a node that asks another one, which does not answer.
+#[test]
+fn a_rank_that_waits_for_a_name_asks_no_more_than_its_version_lets_it() {
+    let mut server = server(2, 1, 1);
+    say(&mut server, 0, INIT_2);
+    let ask = |n: usize| message(&format!("cmd=name-lookup;thrid={n};name=k;"));
+    let refused = (0..100_000).find(|n| replies(&say(&mut server, 0, &ask(*n))).contains("rc=2;"));
+    assert!(refused.is_some() && server.unanswered().is_some(), "{refused:?}");
+    let mut server = self::server(2, 1, 1);
+    let said = [INIT, b"cmd=lookup_name service=k\n"].concat();
+    assert!(matches!(say(&mut server, 0, &said).as_slice(), [Action::Send { .. }, Action::Call(_)]));
+    let why = "rank 1 spoke PMI while it waited for the answer to a name";
+    assert_eq!(say(&mut server, 0, b"cmd=get_maxes\n"), [Action::Abort { code: 1, why: why.into() }]);
+    assert_eq!(server.unanswered(), None);
+}
+
 #[test]
 fn no_rank_can_say_the_keys_of_a_ring() {
     let mut server = server(1, 0, 1);
@@ -318,6 +335,7 @@ fn a_mapping_too_long_for_mpich_is_not_found() {
             ranks: vec![],
             appnums: vec![],
             mapping,
+            part: 0,
             nodes: vec![],
             runs: vec![],
         });

@@ -87,7 +87,8 @@ pub struct QuorumConfig {
     pub notify_hook: PathBuf,
     /// How long the server or the program may take for one, in seconds. 1 to 600.
     pub notify_seconds: u64,
-    /// A snapshot is made when so many entries were applied since the last one. At least 10.
+    /// A snapshot is made when so many entries were applied since the last one, and the first one after a start when it is this member's
+    /// turn, at an entry of its own. At least 10.
     pub snapshot_entries: u64,
     /// Changes of nodes, allocations, tenants and leases that are kept in memory, in MiB: an agent that was away goes on with
     /// them, and reads the whole list again where they do not reach back far enough. 1 to 4,096.

@@ -93,6 +93,7 @@ pub use tenants::{QuotaChange, TenantChange};
 pub use vclusters::VClusterChange;
 
 use crate::wire::Refusal;
+use imbl::OrdMap;
 use lattice_model::{
     Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, HoldKind, InteractiveSession, Node, NodeId, Resources, Revision,
     Tenant, Timestamp, VCluster, VniPool,
@@ -111,7 +112,8 @@ pub const LIVE_MAX: usize = 200_000;
 /// Nodes, at most.
 pub const NODES_MAX: usize = 100_000;
 
-/// The agreed state. Entries are behind `Arc`, so that a snapshot or a watcher shares them instead of copying.
+/// The agreed state. Entries are behind `Arc`, so that a snapshot or a watcher shares them instead of copying, and the large maps
+/// are persistent ones: a copy for a snapshot is made between two commits, which wait for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     cluster: String,
@@ -119,11 +121,11 @@ pub struct Ledger {
     revision: Revision,
     /// The last epoch issued.
     epoch: Epoch,
-    nodes: BTreeMap<NodeId, Arc<Node>>,
+    nodes: OrdMap<NodeId, Arc<Node>>,
     /// What each node still carries, live or leaving. The sum never exceeds the registered size when a claim is added.
-    holdings: BTreeMap<NodeId, Vec<Holding>>,
+    holdings: OrdMap<NodeId, Vec<Holding>>,
     #[serde(with = "scripts")]
-    allocations: BTreeMap<AllocationId, Arc<Allocation>>,
+    allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     scripts: scripts::Scripts,
     /// Ended allocations, the first to end first.
@@ -268,9 +270,9 @@ impl Default for Ledger {
             generation: Generation(1),
             revision: Revision(0),
             epoch: Epoch(0),
-            nodes: BTreeMap::new(),
-            holdings: BTreeMap::new(),
-            allocations: BTreeMap::new(),
+            nodes: OrdMap::new(),
+            holdings: OrdMap::new(),
+            allocations: OrdMap::new(),
             scripts: scripts::Scripts::default(),
             ended: VecDeque::new(),
             leases: BTreeMap::new(),

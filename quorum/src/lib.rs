@@ -72,4 +72,5 @@ mod reads;
 mod refused_claims;
 mod relief;
 mod service;
+mod turns;
 mod witnesses;

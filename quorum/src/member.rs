@@ -46,6 +46,7 @@ use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
 use crate::store::room::{Lack, Room, Shortage};
 use crate::tls::TlsError;
+use crate::turns;
 use crate::wire::{HeartbeatSummary, HeldKeys, MemberList, NodeHealth, Refusal, SummaryAnswer};
 use crate::witnesses::Witnesses;
 use lattice_model::{MemberId, Node, NodeId, Revision};
@@ -312,6 +313,7 @@ impl Member {
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
         let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
+        let turns = tokio::spawn(turns::take(Arc::clone(&core)));
         let (servers, failures) = service::serve(&core, listeners);
         tracing::info!(
             member = core.config.id,
@@ -320,7 +322,7 @@ impl Member {
             raft = %core.config.raft_listen,
             "serving"
         );
-        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies];
+        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })

@@ -24,7 +24,8 @@ pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
 use crate::data_mounts::Mount;
 use lattice_model::{
-    AllocationId, Assignment, Boot, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome, TerminalSize,
+    AllocationId, Assignment, Boot, Call, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome,
+    TerminalSize,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -213,8 +214,13 @@ impl LogStream {
 /// From the agent to the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToShim {
-    /// Opens the connection. A newer connection replaces an older one.
-    Hello { protocol: u32 },
+    /// Opens the connection. A newer connection replaces an older one. `calls`: the agent carries them to other nodes, where
+    /// [`ToShim::Calls`] does not say otherwise. One of a version before would leave that out.
+    Hello {
+        protocol: u32,
+        #[serde(default)]
+        calls: bool,
+    },
     /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME. `u64::MAX`: without
     /// end, a service.
     Go { walltime_ms: u64 },
@@ -235,6 +241,10 @@ pub enum ToShim {
     },
     /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
     NameAbsent { launch: LaunchId },
+    /// Whether what this launch's servers here ask other nodes is carried there from now on.
+    Calls { launch: LaunchId, carried: bool },
+    /// A server of another node asks or answers: see [`FromShim::Call`].
+    Call { launch: LaunchId, call: Call },
     /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
     Abort { launch: LaunchId, code: i32, why: String },
     /// The end of this launch is journalled: the shim may forget it (its replay leaves it out from now on).
@@ -288,7 +298,7 @@ pub enum StopReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
-    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; `input`: it passes standard input on. One of a version before would
+    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; `input`: it passes standard input on; `calls`: its servers answer [`ToShim::Call`]. One of a version before would
     /// leave that out.
     Hello {
         protocol: u32,
@@ -299,6 +309,8 @@ pub enum FromShim {
         shapes: bool,
         #[serde(default)]
         input: bool,
+        #[serde(default)]
+        calls: bool,
     },
     /// Mounts are made and processes can be started; or they could not be, for this reason.
     Ready { failed: Option<String> },
@@ -321,6 +333,8 @@ pub enum FromShim {
     },
     /// The ranks of this node that have not come to the fence in which others wait.
     Absent { launch: LaunchId, ranks: Vec<u32> },
+    /// A server of this node asks another node's, or answers it. What is not answered is asked again.
+    Call { launch: LaunchId, call: Call },
     /// So many bytes of standard input were taken by each rank here that still reads it; `None`: none does any more.
     /// `again`: what is beyond is to be sent (again): said when ranks begin, and in each replay.
     InputTaken { launch: LaunchId, upto: Option<u64>, again: bool },

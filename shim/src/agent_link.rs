@@ -194,7 +194,7 @@ impl Connection {
             self.decoder.push(&chunk[..n]);
             while let Some(message) = self.decoder.next().map_err(|e| e.to_string())? {
                 match message {
-                    ToShim::Hello { protocol } if protocol != PROTOCOL_MAJOR => {
+                    ToShim::Hello { protocol, .. } if protocol != PROTOCOL_MAJOR => {
                         return Err(format!("it speaks protocol {protocol}, this shim {PROTOCOL_MAJOR}"));
                     }
                     ToShim::Hello { .. } => self.greeted = true,

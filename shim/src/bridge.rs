@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 const PROGRAM: &str = "lattice-pmix";
 /// How long it may take to be ready, in milliseconds: it looks at the machine's processors and reads a library.
 pub const READY_MS_MAX: u64 = 20_000;
+/// What it may leave unread of what it is told, in bytes.
+const UNREAD_BYTES_MAX: usize = 1024 * 1024;
 /// Read at a time, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks read before others have their turn.
@@ -171,9 +173,9 @@ impl Bridge {
     }
 
     /// Says something. One that is gone tells so itself. It is the user's: what it does not read must not gather here, and a good one
-    /// has read the end of one fence before it comes to the next.
+    /// has read the end of one fence before it comes to the next, and answers of which each was asked for.
     pub fn tell(&mut self, message: &ToBridge, epoll: &Epoll) -> Result<(), String> {
-        if self.socket.unread() > 0 {
+        if self.socket.unread() > UNREAD_BYTES_MAX {
             return Err("it does not read what it is told".to_owned());
         }
         let frame = encode(message).map_err(|error| error.to_string())?;

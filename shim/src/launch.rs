@@ -10,8 +10,9 @@ use crate::slurm;
 use crate::terminal::RankTerminal;
 use crate::work::Work;
 use lattice_model::binding::{MemoryPolicy, RankPlace};
+use lattice_model::call::{Leg, Service};
 use lattice_model::input::Taken;
-use lattice_model::{LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
+use lattice_model::{Call, LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
 use lattice_pmi::{Action, Event, Job, PmixAction, PmixEvent, PmixServer, Server, Way, process_mapping, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
 use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program, Start};
@@ -49,6 +50,9 @@ const STRANGER_REST_MS: u64 = 100;
 /// Strangers from which on a port is left alone no longer each time.
 const STRANGERS_MAX: u64 = 20;
 
+/// Before another node is asked again that did not answer, at first and at most, in milliseconds.
+const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 500..=8000;
+
 /// Ranks that are prepared before the first of them is made: while these are made, those before them run.
 const MADE_TOGETHER: usize = 8;
 
@@ -57,6 +61,8 @@ const MADE_TOGETHER: usize = 8;
 pub enum Happening {
     /// To be told to the agent.
     Fence { number: u32, blob: Vec<u8> },
+    /// The same.
+    Call(Call),
     /// The launch is to be brought down, here and everywhere.
     Abort { code: i32, why: String },
 }
@@ -90,6 +96,8 @@ pub struct Launch {
     /// That a port could not be taken from was said.
     port_failure_told: bool,
     server: Server,
+    /// When other nodes are asked again (milliseconds, CLOCK_BOOTTIME), and how long after that once more.
+    asks_again: Option<(u64, u64)>,
     /// Where it is served PMIx.
     pmix: Option<Pmix>,
     /// How far bringing it down is.
@@ -148,6 +156,7 @@ impl Launch {
     pub fn start(spec: LaunchSpec, part: &NodeRanks, pmix: Option<Pmix>, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
         let numbers = spec.ranks_on(&part.node);
         let runs = spec.runs();
+        let here = spec.nodes.iter().position(|one| one.node == part.node).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX);
         let appnum = |rank: &u32| u32::try_from(spec.program_of(*rank).0).unwrap_or(u32::MAX);
         let job = Job {
             number: spec.number,
@@ -158,6 +167,7 @@ impl Launch {
             ranks: numbers.clone(),
             appnums: numbers.iter().map(appnum).collect(),
             mapping: process_mapping(&runs),
+            part: here,
             nodes: spec.nodes.iter().map(|part| part.node.clone()).collect(),
             runs,
         };
@@ -212,6 +222,7 @@ impl Launch {
             strangers: BTreeMap::new(),
             port_failure_told: false,
             server,
+            asks_again: None,
             pmix,
             down: Down::No,
             aborted: None,
@@ -259,11 +270,11 @@ impl Launch {
         let fence = |action| match action {
             Action::Fence { number, blob } => Some(Happening::Fence { number, blob }),
             // The abort is replayed from `aborted`, with those that did not begin in PMI.
-            Action::Send { .. } | Action::LastWords { .. } | Action::Abort { .. } => None,
+            Action::Send { .. } | Action::LastWords { .. } | Action::Call(_) | Action::Abort { .. } => None,
         };
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.replay()).filter_map(|action| match action {
             PmixAction::Fence { number, blob } => Some(Happening::Fence { number, blob }),
-            PmixAction::Tell(_) | PmixAction::Abort { .. } => None,
+            PmixAction::Tell(_) | PmixAction::Call(_) | PmixAction::Abort { .. } => None,
         });
         self.server.replay().into_iter().filter_map(fence).chain(pmix).collect()
     }
@@ -313,6 +324,54 @@ impl Launch {
         happenings
     }
 
+    /// A server of another node asks, or answers.
+    pub fn called(&mut self, call: &Call, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        match call.service {
+            Service::Names => self.handle(Event::Called(call), epoll, &token),
+            Service::Published | Service::Modex if self.pmix.is_some() => self.handle_pmix(PmixEvent::Called(call), epoll),
+            Service::Published | Service::Modex => call.unserved().map(Happening::Call).into_iter().collect(),
+        }
+    }
+
+    /// Whether what is asked of other nodes is carried there.
+    pub fn carry(&mut self, carried: bool, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        let mut happenings = self.handle(Event::Carried(carried), epoll, &token);
+        happenings.extend(self.handle_pmix(PmixEvent::Carried(carried), epoll));
+        // Who carries them now is new: what the one before had is lost.
+        happenings.extend(self.unanswered().into_iter().map(|call| self.asked(call)).collect::<Vec<_>>());
+        happenings
+    }
+
+    /// What other nodes were asked and have not answered. Those who asked are gone when all have ended.
+    fn unanswered(&self) -> Vec<Call> {
+        let ended = self.ended();
+        let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.unanswered());
+        self.server.unanswered().into_iter().chain(pmix).filter(|_| !ended).cloned().collect()
+    }
+
+    /// When [`Self::ask_again`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn asks_again_at(&self) -> Option<u64> {
+        self.asks_again.map(|(at, _)| at)
+    }
+
+    /// What other nodes were asked and have not answered, when it is time.
+    pub fn ask_again(&mut self, now: u64) -> Vec<Happening> {
+        let Some((_, pause)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
+        let again: Vec<Happening> = self.unanswered().into_iter().map(Happening::Call).collect();
+        if !again.is_empty() {
+            self.asks_again = Some((now + pause, (pause * 2).min(*ASK_AGAIN_MS.end())));
+        }
+        again
+    }
+
+    fn asked(&mut self, call: Call) -> Happening {
+        if call.leg == Leg::Asks {
+            let pause = *ASK_AGAIN_MS.start();
+            self.asks_again = Some((boottime_ms() + pause, pause * 2));
+        }
+        Happening::Call(call)
+    }
+
     fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         for said in heard.said {
@@ -327,7 +386,7 @@ impl Launch {
 
     fn handle_pmix(&mut self, event: PmixEvent<'_>, epoll: &Epoll) -> Vec<Happening> {
         let Some(pmix) = &mut self.pmix else { return Vec::new() };
-        let (mut actions, mut happenings) = (Vec::new(), Vec::new());
+        let (mut actions, mut happenings, mut calls) = (Vec::new(), Vec::new(), Vec::new());
         pmix.server.handle(event, &mut actions);
         for action in actions {
             match action {
@@ -337,9 +396,11 @@ impl Launch {
                     }
                 }
                 PmixAction::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
+                PmixAction::Call(call) => calls.push(call),
                 PmixAction::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
             }
         }
+        happenings.extend(calls.into_iter().map(|call| self.asked(call)).collect::<Vec<_>>());
         happenings
     }
 
@@ -516,6 +577,7 @@ impl Launch {
                 Action::Send { local, bytes } => happenings.extend(self.send(local, bytes, epoll, token)),
                 Action::LastWords { local } => drop(self.hung_up.insert(local, boottime_ms() + EXIT_AWAITED_MS)),
                 Action::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
+                Action::Call(call) => happenings.push(self.asked(call)),
                 Action::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
             }
         }

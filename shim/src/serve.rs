@@ -75,6 +75,8 @@ pub struct Shim {
     /// What of the script was killed for its memory, the last time.
     script_kill: Option<MemoryKill>,
     agent: AgentLink,
+    /// Whether the agent carries calls to other nodes.
+    carries: bool,
     exits: Writer,
     script: Script,
     /// By number.
@@ -212,6 +214,7 @@ impl Shim {
             memory_events,
             script_kill: None,
             agent,
+            carries: true,
             exits,
             script: Script::None,
             launches: BTreeMap::new(),
@@ -301,7 +304,13 @@ impl Shim {
 
     fn message(&mut self, message: ToShim) {
         match message {
-            ToShim::Hello { .. } => self.replay(),
+            ToShim::Hello { calls, .. } => {
+                self.replay();
+                self.carries = calls;
+                for number in self.launches.keys().copied().collect::<Vec<_>>() {
+                    self.carry(number, calls);
+                }
+            }
             ToShim::Go { walltime_ms } => {
                 if let Walltime::NotYet = self.walltime {
                     self.walltime = Walltime::Until(now_ms().saturating_add(walltime_ms));
@@ -315,6 +324,19 @@ impl Shim {
                     let at = launch.spec.number;
                     let happenings = launch.fence_done(number, &blob, &self.epoll, |local| socket_token(at, local));
                     self.happened(at, happenings);
+                }
+            }
+            ToShim::Calls { launch, carried } => {
+                if let Some(number) = self.number_of(launch) {
+                    self.carry(number, carried);
+                }
+            }
+            ToShim::Call { launch, call } => {
+                if let Some(number) = self.number_of(launch)
+                    && let Some(launch) = self.launches.get_mut(&number)
+                {
+                    let happenings = launch.called(&call, &self.epoll, |local| socket_token(number, local));
+                    self.happened(number, happenings);
                 }
             }
             ToShim::NameAbsent { launch } => {
@@ -367,6 +389,13 @@ impl Shim {
             ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
             ToShim::Quit => self.quit(),
         }
+    }
+
+    /// Whether what a launch's servers ask other nodes is carried there.
+    fn carry(&mut self, number: u32, carried: bool) {
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        let happenings = launch.carry(carried, &self.epoll, |local| socket_token(number, local));
+        self.happened(number, happenings);
     }
 
     fn script_ended(&mut self, outcome: RankOutcome) {
@@ -449,6 +478,7 @@ impl Shim {
             let id = launch.id();
             match happening {
                 Happening::Fence { number, blob } => self.agent.tell(&FromShim::Fence { launch: id, number, blob }),
+                Happening::Call(call) => self.agent.tell(&FromShim::Call { launch: id, call }),
                 // We are bringing it down ourselves: its ranks die of that, and it is not why.
                 Happening::Abort { .. } if launch.down != Down::No || !matches!(self.ending, Ending::No) => {}
                 Happening::Abort { code, why } => {

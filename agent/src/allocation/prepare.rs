@@ -1,11 +1,11 @@
 //! The prologue of an allocation on this node. May be done again over what is there, and given up at any moment.
 //!
 //! ```text
-//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ image ─▶ scope, shim
-//!   (blocking)                     (cancellable)     (cancellable) (blocking, short)
+//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ the fabric's key ─▶ image ─▶ scope, shim
+//!   (blocking)                     (cancellable)     (cancellable)       (cancellable) (blocking, short)
 //! ```
 //!
-//! Without prologue and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
+//! Without prologue, key and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
 //! millisecond.
 
 use super::Detail;
@@ -96,7 +96,7 @@ async fn prepare(
         let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
         let (dir, cancel) = (dir.clone(), cancel.clone());
         blocking(move || match begin(&context, &share, &dir)? {
-            Begun::Planned(planned) if !context.hooks.has_prologue() && share.spec.uenv.is_none() && !cancel.is_cancelled() => {
+            Begun::Planned(planned) if is_short(&context, &share) && !cancel.is_cancelled() => {
                 failpoint::pass(Point::PrologueOver);
                 start(&context, &share, assignment.as_ref(), &dir, None, &planned).map(Begun::There)
             }
@@ -116,11 +116,23 @@ async fn prepare(
     hook.await.map_err(|failure| failure.to_string())?;
     failpoint::pass(Point::PrologueOver);
     going_on()?;
+    if context.fabric.concerns(&share, &context.me) {
+        say("preparing: a key for the fabric");
+        tokio::select! {
+            provided = context.fabric.provide(&share, &context.me) => provided.map_err(|error| with_causes(&error))?,
+            () = cancel.cancelled() => going_on()?,
+        }
+    }
     say("preparing: image");
     let image = admit(&context, &share, &cancel).await?;
     going_on()?;
     say("preparing: scope and shim");
     blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
+}
+
+/// Whether nobody has to be waited for.
+fn is_short(context: &Context, share: &DesiredShare) -> bool {
+    !context.hooks.has_prologue() && share.spec.uenv.is_none() && !context.fabric.concerns(share, &context.me)
 }
 
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {

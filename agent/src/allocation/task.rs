@@ -10,6 +10,7 @@ use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
 use crate::environment;
 use crate::hooks::Moment;
+use crate::mesh::call::WireCall;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
 use crate::mesh::terminal::ToTerminal;
@@ -18,7 +19,7 @@ use crate::terminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{
-    AllocationId, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome, Stdin,
+    AllocationId, Call, DesiredShare, EndReason, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, MemoryKill, RankOutcome, Stdin,
 };
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::exits::{self, ExitRecord};
@@ -79,6 +80,7 @@ pub(super) fn begin(
         synced: false,
         shapes: false,
         inputs: false,
+        calls: false,
         started: false,
         entry_waits: false,
         launches: BTreeMap::new(),
@@ -123,6 +125,8 @@ struct AllocationTask {
     shapes: bool,
     /// Whether the shim passes standard input on.
     inputs: bool,
+    /// Whether the shim's servers answer calls.
+    calls: bool,
     /// Whether the brain said that it may run.
     started: bool,
     /// Whether the inline command's launch is to begin once the shim has told all that it has.
@@ -216,7 +220,7 @@ impl AllocationTask {
             }
             Command::Start(share) => self.start(&share).await,
             Command::Stop => self.stop().await,
-            Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
+            Command::Attach { launch, calls, to_head } => self.attach(*launch, calls, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
@@ -264,7 +268,7 @@ impl AllocationTask {
 
     async fn take_link(&mut self, Line { stream, fresh }: Line) -> std::io::Result<()> {
         let mut link = Link::new(stream)?;
-        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
+        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }).await?;
         self.link = Some(link);
         self.renew().await;
         self.fresh = fresh;
@@ -495,14 +499,14 @@ impl AllocationTask {
     async fn heard(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
         match message {
-            FromShim::Hello { allocation, epoch, pid, shapes, input, .. } => {
+            FromShim::Hello { allocation, epoch, pid, shapes, input, calls, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
                     self.link = None;
                     return self.shim_lost(&why).await;
                 }
-                (self.shapes, self.inputs) = (shapes, input);
+                (self.shapes, self.inputs, self.calls) = (shapes, input, calls);
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
@@ -551,11 +555,13 @@ impl AllocationTask {
                     self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
                 }
                 local.begun();
+                let (id, calls) = (launch.id, local.calls);
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
                     self.context.launches.begin(&self.context, &self.share, launch);
                 }
+                self.tell_calls(id, calls).await;
                 for (launch, message) in std::mem::take(&mut self.typed_ahead) {
                     self.typed(launch, message).await;
                 }
@@ -569,6 +575,7 @@ impl AllocationTask {
                 let taken = upto.map_or(Taken::Over, Taken::UpTo);
                 self.of(launch, |l| l.input_taken(taken, again));
             }
+            FromShim::Call { launch, call } => self.of(launch, |l| l.call(call)),
             FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.of(launch, |l| l.lost(&why)),
             FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
@@ -682,11 +689,24 @@ impl AllocationTask {
         self.ended(EndReason::WalltimeExceeded).await;
     }
 
-    async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
-        let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch));
+    /// `calls`: the head, and all on the way to it, carry calls.
+    async fn attach(&mut self, launch: LaunchSpec, calls: bool, to_head: mpsc::Sender<ToHead>) {
+        let id = launch.id;
+        let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
+        local.calls = Some(calls);
         local.attach(to_head, self.walltime_over);
+        if local.begun {
+            self.tell_calls(id, Some(calls)).await;
+        }
         if self.synced {
             self.begin_launches().await;
+        }
+    }
+
+    /// Whether calls of a launch are carried, where that is known: while it is not, the shim's servers wait.
+    async fn tell_calls(&mut self, launch: LaunchId, carried: Option<bool>) {
+        if let Some(carried) = carried {
+            self.send(ToShim::Calls { launch, carried }).await;
         }
     }
 
@@ -718,6 +738,7 @@ impl AllocationTask {
                 let WirePiece { offset, bytes, last } = *piece;
                 self.send(ToShim::Input { launch, offset, bytes, last }).await;
             }
+            ToPart::Call(call) => self.call(launch, *call).await,
             ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
             ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
             ToPart::Forget => {
@@ -726,6 +747,16 @@ impl AllocationTask {
                     self.send(ToShim::Forget { launch }).await;
                 }
             }
+        }
+    }
+
+    /// Another part's server asks or answers. A shim of the version before has none that would.
+    async fn call(&mut self, launch: LaunchId, call: WireCall) {
+        let Ok(call) = Call::try_from(call) else { return };
+        if self.calls {
+            self.send(ToShim::Call { launch, call }).await;
+        } else if let Some(answer) = call.unserved() {
+            self.of(launch, |l| l.call(answer));
         }
     }
 

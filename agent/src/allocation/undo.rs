@@ -68,6 +68,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     }
     machine::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its topology file: {e}"))?;
     hatch::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its hostfiles: {e}"))?;
+    context.fabric.end(share.allocation, share.epoch).map_err(|e| with_causes(&e))?;
     if wrote_nothing(dir) {
         // Many short silent jobs would use up the inodes.
         fs::remove_dir_all(&dir.0).map_err(|e| format!("{}: {e}", dir.0.display()))?;

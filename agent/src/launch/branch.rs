@@ -262,11 +262,23 @@ impl Branch {
         }
     }
 
-    /// Tells everything below. What is broken hears what it has to when it is there again; but that all is over must reach it.
+    /// Whether a part's agent knows no subtrees, and so no calls either.
+    pub(super) fn is_older(&self, part: u32) -> bool {
+        self.older.contains(&part)
+    }
+
+    /// Tells everything below, and of a call its part alone. What is broken hears what it has to when it is there again; but that all is over must reach it.
     pub(super) fn tell(&mut self, told: &Arc<Told>) {
-        match told.message {
+        match &told.message {
             ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
             ToPart::Abort { .. } => self.abort = Some(Arc::clone(told)),
+            ToPart::Call(call) => {
+                let to = self.lines.iter().find(|(_, line)| line.has(call.to) && matches!(line.link, Link::Connected { .. }));
+                if let Some(number) = to.map(|(number, _)| *number) {
+                    self.tell_line(number, Arc::clone(told));
+                }
+                return;
+            }
             ToPart::NameAbsent | ToPart::Forget | ToPart::Input(_) => {}
         }
         let over = matches!(told.message, ToPart::Forget);

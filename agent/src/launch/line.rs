@@ -25,6 +25,8 @@ pub(super) struct Around {
     pub(super) share: Arc<DesiredShare>,
     pub(super) spec: Arc<LaunchSpec>,
     pub(super) fanout: u32,
+    /// Whether calls are carried, here and by all above.
+    pub(super) calls: bool,
     pub(super) stop: CancellationToken,
 }
 
@@ -114,11 +116,11 @@ impl LineTask {
     }
 
     async fn connect(&self) -> Option<Way> {
-        let Around { context, share, spec, fanout, .. } = &self.around;
+        let Around { context, share, spec, fanout, calls, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
         if *node == context.me {
             let handle = context.workers.of_epoch(spec.allocation, spec.epoch)?;
-            let heard = handle.attach(&context.me, LaunchSpec::clone(spec)).await;
+            let heard = handle.attach(&context.me, LaunchSpec::clone(spec), *calls).await;
             return Some(Way::Here { handle, heard });
         }
         let address = context.mesh_address(share, node)?;
@@ -133,7 +135,8 @@ impl LineTask {
         let open = match self.kind {
             Kind::Subtrees => {
                 let Subtree { first, end } = self.subtree;
-                Open::Branch(Box::new(BranchOpen { launch, shape: WireShape::from(&spec.shape), fanout: *fanout, first, end }))
+                let open = Box::new(BranchOpen { launch, shape: WireShape::from(&spec.shape), fanout: *fanout, first, end });
+                if *calls { Open::CallingBranch(open) } else { Open::Branch(open) }
             }
             Kind::Parts if spec.shape == LaunchShape::default() => Open::Part(launch),
             Kind::Parts => Open::ShapedPart(Box::new((launch, WireShape::from(&spec.shape)))),
@@ -167,8 +170,8 @@ impl LineTask {
                     while let Some(told) = queue.recv().await {
                         let sent = match self.kind {
                             Kind::Subtrees => told.frame.send(&mut send).await,
-                            // It is of the version before, which knows no such question.
-                            Kind::Parts if told.message == ToPart::NameAbsent => Ok(()),
+                            // It is of the version before, which knows no such questions.
+                            Kind::Parts if matches!(told.message, ToPart::NameAbsent | ToPart::Call(_)) => Ok(()),
                             Kind::Parts => frame::write(&mut send, &told.message).await,
                         };
                         if sent.is_err() {
@@ -222,6 +225,7 @@ impl LineTask {
             | ToHead::WalltimeOver
             | ToHead::Lost { .. }
             | ToHead::Absent { .. }
+            | ToHead::Call(_)
             | ToHead::OutOfMemory { .. } => Up::Said { part: self.subtree.first, said },
         }
     }

@@ -57,8 +57,15 @@ impl Drop for Parent {
     }
 }
 
-/// Serves a subtree for the agent that opened the stream.
-pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
+/// Serves a subtree for the agent that opened the stream; `calls`: it carries calls, and so does this one then.
+pub async fn serve(
+    context: &Shared,
+    peer: &Caller,
+    open: BranchOpen,
+    calls: bool,
+    mut send: SendStream,
+    recv: RecvStream,
+) -> Result<(), FrameError> {
     let (subtree, fanout) = open.subtree()?;
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
@@ -81,7 +88,8 @@ pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: 
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
     let parent = context.parents.take(spec.id);
-    let around = Around { context: Arc::clone(context), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
+    let around =
+        Around { context: Arc::clone(context), share: worker.share, spec: Arc::new(spec), fanout, calls, stop: parent.stop.clone() };
     let mut branch = Branch::new(around, subtree);
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(QUEUE);

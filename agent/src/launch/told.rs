@@ -27,6 +27,7 @@ impl Told {
             ToPart::NameAbsent => Down::NameAbsent,
             ToPart::Forget => Down::Forget,
             ToPart::Input(piece) => Down::Input(piece),
+            ToPart::Call(call) => Down::Call(call),
         };
         Ok(Arc::new(Self { frame: Frame::of(&down)?, message }))
     }
@@ -55,6 +56,7 @@ impl Told {
             Down::NameAbsent => ToPart::NameAbsent,
             Down::Forget => ToPart::Forget,
             Down::Input(piece) => ToPart::Input(piece),
+            Down::Call(call) => ToPart::Call(call),
             Down::FenceDone { number, blob, packed_from: None } => ToPart::FenceDone { number, blob },
             Down::FenceDone { number, blob, packed_from: Some(bytes) } => {
                 let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= BLOB_BYTES_MAX).ok_or(FrameError::Malformed)?;
@@ -69,7 +71,7 @@ impl Told {
     pub(super) fn fence(&self) -> Option<u32> {
         match self.message {
             ToPart::FenceDone { number, .. } => Some(number),
-            ToPart::NameAbsent | ToPart::Abort { .. } | ToPart::Forget | ToPart::Input(_) => None,
+            ToPart::NameAbsent | ToPart::Abort { .. } | ToPart::Forget | ToPart::Input(_) | ToPart::Call(_) => None,
         }
     }
 }

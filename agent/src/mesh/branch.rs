@@ -1,8 +1,9 @@
 //! What the agents of a launch's tree say to each other. One stream for each edge, opened by the parent.
 //!
 //! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged but standard input, which nobody
-//! could tell again (decision 37).
+//! could tell again (decision 37). Of calls the shims themselves see to it that they are answered (decision 38).
 
+use super::call::WireCall;
 use super::frame::{FrameError, ToHead, WireLaunch};
 use super::input::{WirePiece, WireTaken};
 use super::shape::WireShape;
@@ -45,6 +46,8 @@ pub enum Down {
     Forget,
     /// Standard input, for those parts that have ranks which read it.
     Input(Box<WirePiece>),
+    /// For the server of one part.
+    Call(Box<WireCall>),
 }
 
 /// From the agent that serves a subtree.

@@ -8,6 +8,7 @@
 //! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
 
 use super::binding::WireBinding;
+use super::call::WireCall;
 use super::input::{WirePiece, WireTaken};
 use super::shape::{WireAsk, WireShape};
 use bytes::Bytes;
@@ -186,6 +187,9 @@ pub enum Open {
     /// From an `api` agent, for a user: standard input of a launch of this head. Then one [`HeadAnswer`]; after it [`WirePiece`] one way
     /// and [`WireTaken`] the other. An agent of the version before knows none: see [`lattice_model::constraint::LAUNCH_INPUT`].
     Input(AbortOpen),
+    /// [`Open::Branch`] from a parent that carries calls, as all above it do. An agent of the version before knows none: see
+    /// [`lattice_model::constraint::LAUNCH_CALLS`].
+    CallingBranch(Box<super::branch::BranchOpen>),
 }
 
 /// Whether a session is carried.
@@ -236,6 +240,8 @@ pub enum ToPart {
     NameAbsent,
     /// Standard input. Only to a part that has said how much it has: one of the version before never does.
     Input(Box<WirePiece>),
+    /// For the server of one part, by that of another.
+    Call(Box<WireCall>),
 }
 
 /// From a part to its head. After each connect everything that is known is said again, then `Synced`.
@@ -276,6 +282,8 @@ pub enum ToHead {
         taken: WireTaken,
         again: bool,
     },
+    /// From its server, for that of another part. Only to a parent that carries it ([`Open::CallingBranch`]).
+    Call(Box<WireCall>),
 }
 
 /// [`RankOutcome`] on the wire.

@@ -131,7 +131,8 @@ pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>
     if !with.is_empty() {
         let on = hostlist::fold(with);
         said.push(format!(
-            "{on}: this version makes no CXI service, so VNI {vni} holds only where the site's prologue makes one for LATTICE_VNI"
+            "{on}: VNI {vni} holds where a CXI service was made for it, by the fabric's manager (fabric_manager) or by the site's prologue \
+             (LATTICE_VNI)"
         ));
     }
     said.join("; ")
@@ -186,6 +187,6 @@ mod tests {
         allocation.shares = ["n1", "n2", "n3"].map(share).into();
         let said = unenforced(&allocation, &nodes);
         assert!(said.starts_with("n[1,3]: no CXI device") && said.contains("VNI 1000") && said.contains("--constraint cxi"), "{said}");
-        assert!(said.contains("; n2: this version makes no CXI service"), "{said}");
+        assert!(said.contains("; n2: VNI 1000 holds where a CXI service was made"), "{said}");
     }
 }

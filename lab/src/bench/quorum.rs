@@ -160,12 +160,12 @@ async fn round<C: Client>(pids: &[i32], clients: &mut Vec<C>, into: Option<&mut 
 }
 
 async fn commits(members: &Members, etcd: Option<&Etcd>, rounds: usize) -> Result<Vec<Figure>> {
-    let submitted = Submitted::default();
+    let (submitted, claimed) = (Submitted::default(), Submitted::default());
     let room = Arc::new(Room::new(&members.client()?).await?);
     let clients = (0..MANY).map(|_| members.client()).collect::<Result<Vec<_>>>()?;
     let mut submitters: Vec<_> = clients.iter().map(|c| Submitter::new(c.clone(), &submitted)).collect();
-    let mut claimers: Vec<_> = clients.iter().map(|c| Claimer::new(c.clone(), &room, &submitted)).collect();
-    let mut claimer = vec![Claimer::new(members.client()?, &room, &submitted)];
+    let mut claimers: Vec<_> = clients.iter().map(|c| Claimer::new(c.clone(), &room, &submitted, &claimed)).collect();
+    let mut claimer = vec![Claimer::new(members.client()?, &room, &submitted, &claimed)];
     let (mut putter, mut putters) = (Vec::new(), Vec::new());
     if let Some(etcd) = etcd {
         putter.push(etcd.client(etcd.leader().await?, MANY)?);
@@ -189,6 +189,7 @@ async fn commits(members: &Members, etcd: Option<&Etcd>, rounds: usize) -> Resul
             round(&theirs, &mut putter, counts(&mut one_put)).await?;
         }
         round(&ours, &mut claimer, counts(&mut one_claim)).await?;
+        commits::end_all(&clients, &claimed).await?;
         let last = |m: &Measured| (m.p50_ms.last().copied().unwrap_or(0.0), m.rate.last().copied().unwrap_or(0.0));
         eprintln!(
             "bench: round {number} of {rounds}: one claim {:.2} ms, one put {:.2} ms; 64 clients: {:.0} claims, {:.0} submissions, {:.0} puts a second",

@@ -37,6 +37,8 @@ pub enum Need {
     Pmi2,
     /// Debian's Open MPI (packages openmpi-bin, libopenmpi-dev and libpmix-dev), beside another MPI.
     OpenMpi,
+    /// mpi4py with MPICH, and with Open MPI 5, each in a virtual environment (Python's packages `mpi4py`, `mpich` and `openmpi`).
+    Mpi4py,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
     /// `systemd-analyze` (Debian's package `systemd`).
@@ -135,6 +137,9 @@ fn missing(needs: &[Need]) -> Option<String> {
             Some("there is no libpmi2 here (package libpmi2-0-dev)".to_owned())
         }
         Need::OpenMpi if machine.open_mpicc.is_none() => Some("there is no Open MPI here (mpicc.openmpi)".to_owned()),
+        Need::Mpi4py if machine.mpi4py_mpich.is_none() || machine.mpi4py_open.is_none() => {
+            Some("there is no mpi4py here with both MPICH and Open MPI (.ci/run makes both in the cache)".to_owned())
+        }
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
@@ -144,7 +149,15 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
-        Need::Mounts | Need::Mpich | Need::OpenMpi | Need::Pmi2 | Need::Python | Need::Zstd | Need::Moto | Need::SystemdAnalyze => None,
+        Need::Mounts
+        | Need::Mpich
+        | Need::OpenMpi
+        | Need::Mpi4py
+        | Need::Pmi2
+        | Need::Python
+        | Need::Zstd
+        | Need::Moto
+        | Need::SystemdAnalyze => None,
     })
 }
 

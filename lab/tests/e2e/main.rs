@@ -13,6 +13,7 @@ mod cuts;
 mod data;
 mod demo;
 mod disks;
+mod fabric;
 mod fencing;
 mod full_disk;
 mod gossip;
@@ -37,6 +38,7 @@ mod logs;
 mod member_disk;
 mod members;
 mod mpi;
+mod mpi4py;
 mod network;
 mod notifications;
 mod outage;
@@ -58,6 +60,7 @@ mod unprivileged;
 mod vclusters;
 mod watches;
 mod whole;
+mod wireup;
 
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
@@ -78,15 +81,18 @@ fn main() -> ExitCode {
         hooks::trials(),
         probe::trials(),
         network::trials(),
+        fabric::trials(),
         services::trials(),
         refusal::trials(),
         identity::trials(),
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
+        mpi4py::trials(),
         hatch::trials(),
         layout::trials(),
         pmix::trials(),
+        wireup::trials(),
         survival::trials(),
         outage::trials(),
         fencing::trials(),

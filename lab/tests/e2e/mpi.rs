@@ -1,11 +1,11 @@
 //! Ranks that work together: MPI and PMI across three agents.
 
-use crate::harness::{Group, JOB, Need, World, ended, lab_program, ms};
+use crate::harness::{Folder, Group, JOB, Need, World, ended, lab_program, ms};
 use lattice_lab::demo::Lines;
 use lattice_lab::fences::{self, Wire};
 use lattice_lab::image::{MOUNT_POINT, README};
 use lattice_lab::lattice::text;
-use lattice_lab::{process, streams};
+use lattice_lab::{faults, process, streams};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -14,14 +14,15 @@ use std::process::Command;
 
 static MPI: Group = Group::large("mpi");
 /// Each with a network of its own.
-static WIDE: Group = Group { theme: "mpi", name: "mpi-wide", nodes: 8, quorum: 1, tweak: |o| o.netns = true };
+pub static WIDE: Group = Group { theme: "mpi", name: "mpi-wide", nodes: 8, quorum: 1, tweak: |o| o.netns = true };
 
 pub fn trials() -> Vec<Trial> {
     vec![
         MPI.test("an_mpi_program_runs_as_one_world_from_an_image", &[Need::Mpich, Need::Mounts], mpich),
         MPI.test("mpi_finalize_and_abort_give_their_codes", &[Need::Mpich], mpi_abort),
-        MPI.test("mpi_programs_go_on_without_spawn_and_find_names_on_one_node", &[Need::Mpich], spawn_and_names),
+        MPI.test("mpi_programs_go_on_without_spawn_and_find_names", &[Need::Mpich], spawn_and_names),
         MPI.test("programs_of_pmi_2_meet_and_abort_across_nodes", &[Need::Pmi2], pmi_2),
+        MPI.test("names_are_found_on_other_nodes_while_agents_are_killed", &[Need::Pmi2], names_and_kills),
         MPI.test("programs_that_close_what_they_inherit_come_by_port", &[Need::Mpich, Need::Pmi2], by_port),
         MPI.test("a_pmi_ring_spans_the_nodes", &[], pmi_ring),
         MPI.test("a_hundred_fences_across_agents", &[], fences),
@@ -103,7 +104,7 @@ fn compiled(w: &World, file: &str, source: &str, compiler: &Path, libraries: &[&
     program.to_string_lossy().into_owned()
 }
 
-fn pmi_2_program(w: &World) -> String {
+pub fn pmi_2_program(w: &World) -> String {
     compiled(w, "pmi2.c", include_str!("mpi/pmi2.c"), Path::new("cc"), &["-lpmi2"])
 }
 
@@ -154,10 +155,47 @@ fn by_port(w: &World) {
 fn spawn_and_names(w: &World) {
     let mpicc = crate::harness::machine().mpicc.clone().expect("it is needed");
     let program = compiled(w, "names.c", include_str!("mpi/names.c"), &mpicc, &[]);
-    for (nodes, served) in [("1", "1"), ("2", "0")] {
-        let done = w.run(&["launch", "-N", nodes, "-n", "2", "--", &program, served]);
+    for nodes in ["1", "2"] {
+        let done = w.run(&["launch", "-N", nodes, "-n", "2", "--", &program]);
         assert_eq!((done.code(), done.out().matches("went on, sum 1").count()), (0, 2), "{nodes}: {} {}", done.out(), done.err());
     }
+}
+
+fn names_and_kills(w: &World) {
+    let program = compiled(w, "names2.c", include_str!("mpi/names2.c"), Path::new("cc"), &["-lpmi2"]);
+    found_over_kills(w, 3, &[], &program);
+}
+
+/// Ranks of `program`, one a node, publish for each other, find it and take it back while all agents are killed. Gives the allocation.
+pub fn found_over_kills(w: &World, count: usize, options: &[&str], program: &str) -> String {
+    let folder = Folder::new("published");
+    let at = |file: &str| folder.0.join(file);
+    let (nodes, folder) = (count.to_string(), folder.0.to_string_lossy());
+    let id = w.submit(&[&["--nodes", &nodes], options, &["--", program, &folder]].concat());
+    let all_are = |what: &str| (0..count).all(|rank| at(&format!("{what}.{rank}")).exists());
+    w.wait("it to be published", || all_are("published"));
+    let nodes = w.status(&id)["nodes"].clone();
+    let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    // Whoever decided, passed it on and asked: what was acknowledged outlives them all.
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    std::fs::write(at("go"), "").unwrap();
+    w.wait("it to be found", || all_are("found"));
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
+    std::fs::write(at("ask"), "").unwrap();
+    w.wait("all to ask while nobody carries it", || all_are("asks"));
+    // One of those who ask comes back before the head, the others after it.
+    for node in [&nodes[1], &nodes[0]].into_iter().chain(&nodes[2..]) {
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.completed(&id);
+    assert_eq!(w.log(&id).matches(" knows").count(), count, "{}", w.log(&id));
+    w.assert_nothing_left();
+    id
 }
 
 fn pmi_ring(w: &World) {

@@ -2,6 +2,7 @@
 
 use crate::harness::{Folder, Group, JOB, Need, World, binaries, machine, ms};
 use crate::layout;
+use crate::mpi::found_over_kills;
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
@@ -22,6 +23,9 @@ pub fn trials() -> Vec<Trial> {
         PMIX.test("an_open_mpi_program_is_one_world_across_nodes", &[Need::OpenMpi, Need::Mpich], world),
         PMIX.test("a_rank_that_aborts_or_dies_brings_it_down_and_a_server_too", &[Need::OpenMpi], brought_down),
         PMIX.test("agents_are_killed_while_ranks_wait_in_a_fence", &[Need::OpenMpi], killed_agents),
+        PMIX.test("open_mpi_programs_find_names_on_other_nodes", &[Need::OpenMpi], names),
+        PMIX.test("what_ranks_publish_is_found_on_other_nodes_while_agents_are_killed", &[Need::OpenMpi], published),
+        PMIX.test("what_a_rank_puts_is_got_elsewhere_without_a_fence_while_agents_are_killed", &[Need::OpenMpi], direct_modex),
         PMIX.test("what_cannot_be_is_refused", &[], refused),
     ]
 }
@@ -32,10 +36,14 @@ fn compiler() -> &'static Path {
 
 /// The program, and how a rank of it is run: two nodes of the cluster are one host here, whose shared memory they must not
 /// both take for theirs, and there is no other interface than the loopback.
-fn rank(w: &World, what: &str) -> [String; 3] {
-    let (file, program) = (w.dir.join("world.c"), w.dir.join("world"));
+pub fn rank(w: &World, what: &str) -> [String; 3] {
+    rank_of(w, "world", include_str!("pmix/world.c"), what)
+}
+
+fn rank_of(w: &World, name: &str, source: &str, what: &str) -> [String; 3] {
+    let (file, program) = (w.dir.join(format!("{name}.c")), w.dir.join(name));
     if !program.exists() {
-        std::fs::write(&file, include_str!("pmix/world.c")).unwrap();
+        std::fs::write(&file, source).unwrap();
         let done = process::run(Command::new(compiler()).args(["-O1", "-o"]).arg(&program).arg(&file), JOB).unwrap();
         assert_eq!(done.code(), 0, "{}", done.err());
     }
@@ -191,6 +199,54 @@ fn killed_agents(w: &World) {
     let log = w.ok(&["logs", "--stdout", &id]);
     let worlds: Vec<String> = sorted(&log).into_iter().filter(|l| l.starts_with("rank ")).collect();
     assert_eq!(worlds, lines(4, 2), "{log}");
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+}
+
+/// A program of PMIx alone, by the library that the machine has.
+fn client(w: &World, name: &str, source: &str) -> String {
+    let (file, program) = (w.dir.join(format!("{name}.c")), w.dir.join(name));
+    std::fs::write(&file, source).unwrap();
+    let flags = process::run(Command::new("pkg-config").args(["--cflags", "--libs", "pmix"]), JOB).unwrap().out();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-o"]).arg(&program).arg(&file).args(flags.split_whitespace());
+    let done = process::run(&mut cc, JOB).unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+    program.to_string_lossy().into_owned()
+}
+
+fn names(w: &World) {
+    let rank = rank_of(w, "names", include_str!("pmix/names.c"), "");
+    let done = w.run(&with(&["launch", "-N", "2", "-n", "2", "--pmi=pmix"], &rank));
+    assert_eq!((done.code(), done.out().matches(" knows").count()), (0, 2), "{} {}", done.out(), done.err());
+}
+
+fn published(w: &World) {
+    let program = client(w, "publish", include_str!("pmix/publish.c"));
+    let id = found_over_kills(w, 2, &["--pmi=pmix"], &program);
+    assert_no_directories(&id);
+}
+
+fn direct_modex(w: &World) {
+    let program = client(w, "modex", include_str!("pmix/modex.c"));
+    let folder = Folder::new("modex");
+    let at = |file: &str| folder.0.join(file);
+    let id = w.submit(&["--nodes", "2", "--pmi=pmix", "--", &program, &folder.0.to_string_lossy()]);
+    w.wait("the first rank to ask", || at("asks.0").exists());
+    let nodes = w.status(&id)["nodes"].clone();
+    let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
+    std::fs::write(at("put"), "").unwrap();
+    w.wait("the other one to put it while nobody carries it", || at("has.1").exists());
+    for node in nodes.iter().rev() {
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.wait("the first rank to get it", || at("got.0").exists());
+    std::fs::write(at("go"), "").unwrap();
+    w.completed(&id);
+    assert_eq!(w.log(&id).matches(" is over").count(), 2, "{}", w.log(&id));
     w.assert_nothing_left();
     assert_no_directories(&id);
 }

@@ -1,6 +1,7 @@
 //! What ranks of PMI-1 say.
 
-use super::{ABORT_CODE, Action, Gathering, Phase, Server, Version, send};
+use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, Server, Version, send};
+use crate::names::Ask;
 use crate::wire::{self, Command, Excerpt, Key, KeyRefused, MAPPING_BYTES_MAX, Reply};
 
 impl Server {
@@ -27,6 +28,7 @@ impl Server {
                 self.abort_for(local, ABORT_CODE, "ended between MPI_Init and MPI_Finalize", out);
             }
             (Phase::Joined | Phase::Spawning { .. }, command) => self.joined(local, command, out),
+            (Phase::Naming, _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited for the answer to a name", out),
             (Phase::Fenced(_), _) => self.abort_for(local, ABORT_CODE, "spoke PMI while it waited in a fence", out),
             (Phase::Finalized, _) => self.abort_for(local, ABORT_CODE, "spoke PMI after it said finalize", out),
         }
@@ -81,14 +83,10 @@ impl Server {
                 send(local, Reply::RanksToHosts { hosts, text }, out);
             }
             Command::Publish { name, port } => {
-                let result = self.publish(name, port);
-                send(local, Reply::Published(result), out);
+                self.line_of_name(local, Asked::Publish, Ask::Publish { name: name.to_vec(), value: port.to_vec() }, out);
             }
-            Command::Unpublish { name } => {
-                let result = self.unpublish(name);
-                send(local, Reply::Unpublished(result), out);
-            }
-            Command::Lookup { name } => send(local, Reply::LookedUp(self.lookup(name)), out),
+            Command::Unpublish { name } => self.line_of_name(local, Asked::Unpublish, Ask::Unpublish { name: name.to_vec() }, out),
+            Command::Lookup { name } => self.line_of_name(local, Asked::Lookup, Ask::Lookup { name: name.to_vec() }, out),
             Command::SpawnBegin => self.session(local).phase = Phase::Spawning { total: 1, so_far: 1 },
             Command::BarrierIn => self.come_to_fence(local, Gathering::Barrier, out),
             Command::Finalize => {
@@ -97,6 +95,12 @@ impl Server {
             }
             Command::Abort { .. } => unreachable!("answered in every phase alike"),
         }
+    }
+
+    /// A client of PMI-1 asks one thing at a time: it says nothing before the answer is there.
+    fn line_of_name(&mut self, local: u32, how: Asked, ask: Ask, out: &mut Vec<Action>) {
+        self.session(local).phase = Phase::Naming;
+        self.ask_name(Asker { local, how }, ask, out);
     }
 
     /// Who goes through all pairs asks for one number after the other: what is behind the last one is found at once.

@@ -1,11 +1,12 @@
 //! What ranks of PMI-2 say (source: `pmi-2.0.txt` of MPICH, and what the clients of MPICH and Slurm read).
 
-use super::{ABORT_CODE, Action, Gathering, Phase, RING_PREFIX, Server, answer};
+use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, RING_PREFIX, Server, answer};
 use crate::message::{Answer, Code, Message};
+use crate::names::{Answered, Ask};
 use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, MAPPING_KEY, NameRefused, VALUE_BYTES_MAX, number};
 
-/// Node attributes that one rank may wait for at a time: its threads.
-const WAITS_MAX: usize = 256;
+/// Node attributes that one rank may wait for at a time, and names: its threads.
+pub(super) const WAITS_MAX: usize = 256;
 
 /// Somebody waits for a node attribute.
 #[derive(Debug)]
@@ -54,6 +55,10 @@ impl Server {
                 Ok(Some(found)) => Ok(found),
                 Err(refused) => Err(refused),
             },
+            name @ (b"name-publish" | b"name-unpublish" | b"name-lookup") => {
+                let how = Asked::Message { name: name.to_vec(), thread: thread.map(<[u8]>::to_vec) };
+                return self.ask_name(Asker { local, how }, ask_of(&message), out);
+            }
             _ => self.reply(local, &message),
         };
         let reply = reply.unwrap_or_else(|(code, why)| Answer::refused(&message.name, thread, code, why));
@@ -88,10 +93,6 @@ impl Server {
                     Err(why) => Err(of_key(why)),
                 }
             }
-            b"name-publish" => self.publish(get("name"), get("port")).map(|()| done()).map_err(of_name),
-            b"name-unpublish" => self.unpublish(get("name")).map(|()| done()).map_err(of_name),
-            // MPICH's client reads `port`, Slurm's `value`.
-            b"name-lookup" => self.lookup(get("name")).map(|port| done().with("port", port).with("value", port)).map_err(of_name),
             b"spawn" => Err((Code::Other, "spawn is not supported")),
             b"job-connect" | b"job-disconnect" => Err((Code::Other, "connections between launches are not supported")),
             _ => Err((Code::Other, "this server does not know the command")),
@@ -177,6 +178,28 @@ impl Server {
         let (left, right) = (value((rank + size - 1) % size)?, value((rank + 1) % size)?);
         let answer = Answer::done(b"ring", thread).with("ring-count", rank.to_string().as_bytes());
         Ok(answer.with("ring-left", left).with("ring-right", right))
+    }
+}
+
+/// Of a command about a name.
+fn ask_of(message: &Message<'_>) -> Ask {
+    let get = |key: &str| message.get(key).unwrap_or_default().to_vec();
+    match &message.name[..] {
+        b"name-publish" => Ask::Publish { name: get("name"), value: get("port") },
+        b"name-unpublish" => Ask::Unpublish { name: get("name") },
+        _ => Ask::Lookup { name: get("name") },
+    }
+}
+
+/// The answer to a command about a name. Of what is looked up MPICH's client reads `port`, Slurm's `value`.
+pub(super) fn named(name: &[u8], thread: Option<&[u8]>, answered: Answered) -> Answer {
+    match answered {
+        Answered::Done => Answer::done(name, thread),
+        Answered::Found(port) => Answer::done(name, thread).with("port", &port).with("value", &port),
+        Answered::Refused(why) => {
+            let (code, why) = of_name(why);
+            Answer::refused(name, thread, code, why)
+        }
     }
 }
 

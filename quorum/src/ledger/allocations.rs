@@ -25,7 +25,7 @@ impl Ledger {
         self.admits_to_vcluster(spec)?;
         let live = self.allocations.len() - self.ended.len();
         if live >= LIVE_MAX {
-            return Err(Refusal::TooLarge { what: "the queue".to_owned(), bytes: live as u64 + 1, most: LIVE_MAX as u64 });
+            return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
         }
         if let Some(excess) = self.excess_of_submission(spec) {
             return Err(Refusal::Quota(excess));

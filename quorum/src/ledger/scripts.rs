@@ -4,6 +4,7 @@
 //!   in a snapshot: [ [text, …], { id: [number of its text or nil, allocation without text], … } ]
 //! ```
 
+use imbl::OrdMap;
 use lattice_model::{Allocation, AllocationId, Entrypoint};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeTuple};
@@ -53,7 +54,7 @@ impl PartialEq for Scripts {
 
 impl Eq for Scripts {}
 
-type Allocations = BTreeMap<AllocationId, Arc<Allocation>>;
+type Allocations = OrdMap<AllocationId, Arc<Allocation>>;
 
 /// Writes allocations with each text once.
 pub fn serialize<S: Serializer>(allocations: &Allocations, serializer: S) -> Result<S::Ok, S::Error> {

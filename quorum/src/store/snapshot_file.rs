@@ -139,13 +139,40 @@ pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<(
     out.write_all(&u32::try_from(about.len()).map_err(io::Error::other)?.to_le_bytes())?;
     out.write_all(&crc32fast::hash(&about).to_le_bytes())?;
     out.write_all(&about)?;
-    let mut packed = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+    let mut packed = GivingWay { inner: zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?, since: 0 };
     rmp_serde::encode::write_named(&mut packed, ledger).map_err(io::Error::other)?;
-    packed.finish()?;
+    packed.inner.finish()?;
     let crc = out.crc.clone().finalize();
     out.write_all(&crc.to_le_bytes())?;
     out.write_all(END)?;
     out.inner.flush()
+}
+
+/// About what is packed in a millisecond.
+const TURN_BYTES: usize = 256 * 1024;
+
+/// Lets others have the processor at times. Linux lets a thread of low priority go on to the end of its slice, or to the next tick of the
+/// clock, when one that commits wakes: 4 ms for each of the threads that a commit goes through.
+struct GivingWay<I> {
+    inner: I,
+    /// Bytes since the last time.
+    since: usize,
+}
+
+impl<I: Write> Write for GivingWay<I> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.since >= TURN_BYTES {
+            self.since = 0;
+            std::thread::yield_now();
+        }
+        let written = self.inner.write(bytes)?;
+        self.since += written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
 }
 
 struct Summed<I> {

@@ -96,6 +96,7 @@ impl Shim {
         }
         self.log_ring.look(&self.dir, now);
         self.check_hung_up(now);
+        self.ask_again(now);
         self.agent.wake(now, &self.epoll);
         self.launches.iter_mut().for_each(|(number, launch)| launch.wake_ports(now, &self.epoll, |local| socket_token(*number, local)));
         self.check_waiting(now);
@@ -135,6 +136,12 @@ impl Shim {
         }
     }
 
+    /// What other nodes were asked and did not answer yet: it may have been lost with an agent.
+    fn ask_again(&mut self, now: u64) {
+        let asked = self.launches.iter_mut().map(|(number, launch)| (*number, launch.ask_again(now))).collect::<Vec<_>>();
+        asked.into_iter().for_each(|(number, happenings)| self.happened(number, happenings));
+    }
+
     /// Wakes us for the next deadline, if there is one.
     pub(super) fn set_timer(&self) -> anyhow::Result<()> {
         let walltime = match self.walltime {
@@ -160,6 +167,7 @@ impl Shim {
             .chain(hung_up)
             .chain(self.agent.rests_until())
             .chain(self.launches.values().filter_map(Launch::ports_rest_until))
+            .chain(self.launches.values().filter_map(Launch::asks_again_at))
             .chain(waiting)
             .chain(self.log_ring.due())
             .min()

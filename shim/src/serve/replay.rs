@@ -11,7 +11,8 @@ impl Shim {
     pub(super) fn replay(&mut self) {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
-        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid: std::process::id(), shapes: true, input: true });
+        let pid = std::process::id();
+        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid, shapes: true, input: true, calls: true });
         for message in self.run_lease.replay() {
             agent.tell(&message);
         }

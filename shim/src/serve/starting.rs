@@ -227,13 +227,19 @@ impl Shim {
             Err(why) => return self.refuse(spec.id, why),
         };
         let pmix = bridge.map(|(bridge, env)| {
-            let server = PmixServer::new(&spec.ranks_on(&part.node), spec.size());
+            let here = spec.nodes.iter().position(|one| one.node == part.node).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX);
+            let parts = spec
+                .runs()
+                .into_iter()
+                .flat_map(|run| std::iter::repeat_n(u32::try_from(run.node).unwrap_or(u32::MAX), run.count as usize));
+            let server = PmixServer::new(&spec.ranks_on(&part.node), parts.collect(), here);
             Pmix { server, bridge: Some(bridge), env }
         });
         self.agent.tell(&FromShim::LaunchStarted { launch: spec.clone() });
         let token = |local| socket_token(number, local);
         let Started { launch, pids, failed } = self.with_surroundings(places, |around| Launch::start(spec, &part, pmix, around, token));
         self.launches.insert(number, launch);
+        self.carry(number, self.carries);
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });
         }

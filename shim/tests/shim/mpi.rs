@@ -242,6 +242,7 @@ pub fn fence() {
         ranks: vec![],
         appnums: vec![],
         mapping: "(vector,(0,1,2),(1,1,1))".into(),
+        part: 1,
         nodes: vec![],
         runs: vec![],
     };

@@ -39,6 +39,7 @@ pub fn killed_agent() {
         pid: bed.pid as u32,
         shapes: true,
         input: true,
+        calls: true,
     };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
@@ -112,7 +113,7 @@ pub fn hostile_agent() {
         bed.reconnect();
     }
     bed.agent.synced();
-    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1 });
+    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1, calls: true });
     assert!(dropped(&mut bed.agent));
     // Nothing is done for who does not begin with Hello.
     let mut rude = connect_shim(&bed.dir).unwrap();

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The lease lasts longer than any bench.
 const LEASE_MS: u64 = 3_600_000;
 
-/// Allocations that wait to be claimed.
+/// Allocations that wait for what comes next: to be claimed, or to be ended.
 pub type Submitted = Arc<Mutex<Vec<AllocationId>>>;
 
 /// What an allocation of the bench asks for: one core of one node.
@@ -81,12 +81,13 @@ pub struct Claimer {
     client: QuorumClient,
     room: Arc<Room>,
     waiting: Submitted,
+    claimed: Submitted,
 }
 
 impl Claimer {
-    /// One that takes from what waits.
-    pub fn new(client: QuorumClient, room: &Arc<Room>, waiting: &Submitted) -> Self {
-        Self { client, room: Arc::clone(room), waiting: Arc::clone(waiting) }
+    /// One that takes from what waits, and notes what it claimed.
+    pub fn new(client: QuorumClient, room: &Arc<Room>, waiting: &Submitted, claimed: &Submitted) -> Self {
+        Self { client, room: Arc::clone(room), waiting: Arc::clone(waiting), claimed: Arc::clone(claimed) }
     }
 }
 
@@ -99,8 +100,31 @@ impl Client for Claimer {
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
         let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share] };
         match self.client.call(&Request::Claim(claim), PATIENCE).await? {
-            Answer::Claimed { .. } => Ok(()),
+            Answer::Claimed { .. } => {
+                self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push(allocation);
+                Ok(())
+            }
             other => bail!("a claim was made: {other:?}"),
         }
     }
+}
+
+/// Ends all that was claimed, so that what has not ended does not grow with the rounds: the quorum bounds it.
+pub async fn end_all(clients: &[QuorumClient], claimed: &Submitted) -> Result<()> {
+    let ending: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let (client, claimed) = (client.clone(), Arc::clone(claimed));
+            tokio::spawn(async move {
+                while let Some(id) = { claimed.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
+                    client.call(&Request::Cancel { id, by: owner() }, PATIENCE).await?;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for task in ending {
+        task.await.context("a client's task")??;
+    }
+    Ok(())
 }

@@ -1,8 +1,7 @@
 /* What an MPI program finds of spawning and of names, and that it goes on after it.
- * names 0|1     whether names are served: they are where one node has all ranks. Needs two ranks at least. */
+ * Needs two ranks at least. */
 #include <mpi.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void must(int holds, const char *what)
@@ -32,7 +31,6 @@ static void served(int rank)
 int main(int argc, char **argv)
 {
     int rank, sum;
-    char port[MPI_MAX_PORT_NAME] = "";
     MPI_Comm children;
 
     MPI_Init(&argc, &argv);
@@ -41,12 +39,7 @@ int main(int argc, char **argv)
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     must(MPI_Comm_spawn("/bin/true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_SELF, &children, MPI_ERRCODES_IGNORE) != MPI_SUCCESS,
          "a spawn is an error");
-    if (argc > 1 && atoi(argv[1])) {
-        served(rank);
-    } else {
-        must(MPI_Publish_name("ocean", MPI_INFO_NULL, "tag#0$here$") != MPI_SUCCESS, "a name that others would not find is refused");
-        must(MPI_Lookup_name("ocean", MPI_INFO_NULL, port) != MPI_SUCCESS, "and so is its lookup");
-    }
+    served(rank);
     MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     printf("went on, sum %d\n", sum);
     MPI_Finalize();

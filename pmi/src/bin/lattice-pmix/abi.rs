@@ -9,23 +9,38 @@ use std::ffi::{c_char, c_int, c_void};
 pub type Status = c_int;
 pub const SUCCESS: Status = 0;
 pub const ERR_NOT_SUPPORTED: Status = -47;
+pub const ERR_NOT_FOUND: Status = -46;
+pub const ERR_PARTIAL_SUCCESS: Status = -52;
+pub const ERR_DUPLICATE_KEY: Status = -53;
+pub const ERR_OUT_OF_RESOURCE: Status = -29;
 /// Done already: the callback is not called.
 pub const OPERATION_SUCCEEDED: Status = -157;
 
+/// `PMIX_INFO_REQD`: who says this wants an error rather than to be passed over.
+pub const INFO_REQUIRED: u32 = 1;
+/// `PMIX_RANGE_UNDEF`, `PMIX_RANGE_NAMESPACE`, `PMIX_RANGE_SESSION`
+pub const RANGES: [u8; 3] = [0, 3, 4];
+/// `PMIX_PERSIST_INDEF`, `PMIX_PERSIST_APP`, `PMIX_PERSIST_SESSION`
+pub const PERSISTENCES: [u8; 3] = [0, 3, 4];
 /// `PMIX_RANK_WILDCARD`
 pub const RANK_WILDCARD: u32 = u32::MAX - 1;
 /// `PMIX_MAX_NSLEN` + 1
 pub const NAMESPACE_BYTES: usize = 256;
 /// `PMIX_MAX_KEYLEN` + 1
-const KEY_BYTES: usize = 512;
+pub const KEY_BYTES: usize = 512;
 
 /// `pmix_data_type_t`
 pub mod data_type {
     pub const BOOL: u16 = 1;
     pub const STRING: u16 = 3;
+    pub const INT: u16 = 6;
     pub const UINT16: u16 = 13;
     pub const UINT32: u16 = 14;
+    pub const DOUBLE: u16 = 17;
     pub const INFO: u16 = 24;
+    pub const BYTE_OBJECT: u16 = 27;
+    pub const PERSIST: u16 = 30;
+    pub const DATA_RANGE: u16 = 33;
     pub const DATA_ARRAY: u16 = 39;
     pub const PROC_RANK: u16 = 40;
 }
@@ -46,6 +61,14 @@ pub struct DataArray {
     pub array: *mut c_void,
 }
 
+/// `pmix_byte_object_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ByteObject {
+    pub bytes: *const c_char,
+    pub size: usize,
+}
+
 /// The union in `pmix_value_t`: what is used of it. Its largest member is `pmix_envar_t`, two pointers and a character.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -55,6 +78,8 @@ pub union Data {
     pub uint16: u16,
     pub uint32: u32,
     pub array: *mut DataArray,
+    pub byte: u8,
+    pub object: ByteObject,
     pub widest: [u64; 3],
 }
 
@@ -75,6 +100,14 @@ pub struct Info {
     pub value: Value,
 }
 
+/// `pmix_pdata_t`
+#[repr(C)]
+pub struct Found {
+    pub publisher: Proc,
+    pub key: [c_char; KEY_BYTES],
+    pub value: Value,
+}
+
 /// `pmix_op_cbfunc_t`
 pub type OpCallback = Option<unsafe extern "C" fn(Status, *mut c_void)>;
 /// `pmix_release_cbfunc_t`
@@ -90,8 +123,23 @@ pub type AbortFn =
 /// `pmix_server_fencenb_fn_t`
 pub type FenceFn = unsafe extern "C" fn(*const Proc, usize, *const Info, usize, *mut c_char, usize, ModexCallback, *mut c_void) -> Status;
 
-/// Callbacks that are not given: 24 in 4.2, 25 in 5.0, and room for as many again.
-pub const NOT_GIVEN: usize = 52;
+/// `pmix_server_dmodex_req_fn_t`
+pub type ModexFn = unsafe extern "C" fn(*const Proc, *const Info, usize, ModexCallback, *mut c_void) -> Status;
+/// `pmix_dmodex_response_fn_t`
+pub type ModexResponse = Option<unsafe extern "C" fn(Status, *mut c_char, usize, *mut c_void)>;
+/// `PMIx_server_dmodex_request`
+pub type RequestModex = unsafe extern "C" fn(*const Proc, ModexResponse, *mut c_void) -> Status;
+/// `pmix_lookup_cbfunc_t`
+pub type LookupCallback = Option<unsafe extern "C" fn(Status, *mut Found, usize, *mut c_void)>;
+/// `pmix_server_publish_fn_t`
+pub type PublishFn = unsafe extern "C" fn(*const Proc, *const Info, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_lookup_fn_t`
+pub type LookupFn = unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, LookupCallback, *mut c_void) -> Status;
+/// `pmix_server_unpublish_fn_t`
+pub type UnpublishFn = unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, OpCallback, *mut c_void) -> Status;
+
+/// Callbacks that are not given: 20 in 4.2, 21 in 5.0, and room for as many again.
+pub const NOT_GIVEN: usize = 48;
 
 /// `pmix_server_module_t`: the callbacks that are given, and as null those that are not. What is null the library refuses
 /// with `PMIX_ERR_NOT_SUPPORTED`.
@@ -101,7 +149,11 @@ pub struct Module {
     pub client_finalized: Option<ClientFn>,
     pub abort: Option<AbortFn>,
     pub fence_nb: Option<FenceFn>,
-    /// From direct_modex on.
+    pub direct_modex: Option<ModexFn>,
+    pub publish: Option<PublishFn>,
+    pub lookup: Option<LookupFn>,
+    pub unpublish: Option<UnpublishFn>,
+    /// From spawn on.
     pub not_given: [*const c_void; NOT_GIVEN],
 }
 
@@ -139,6 +191,14 @@ int main(void) {
     printf("%zu %zu\n", sizeof(pmix_value_t), offsetof(pmix_value_t, data));
     printf("%zu %zu %zu\n", sizeof(pmix_info_t), offsetof(pmix_info_t, flags), offsetof(pmix_info_t, value));
     printf("%zu %zu\n", offsetof(pmix_server_module_t, abort), offsetof(pmix_server_module_t, fence_nb));
+    printf("%zu %zu\n", offsetof(pmix_server_module_t, publish), offsetof(pmix_server_module_t, unpublish));
+    printf("%zu %zu %zu\n", sizeof(pmix_pdata_t), offsetof(pmix_pdata_t, key), offsetof(pmix_pdata_t, value));
+    printf("%zu %zu\n", sizeof(pmix_byte_object_t), offsetof(pmix_byte_object_t, size));
+    printf("%d %d %d %d %d\n", PMIX_ERR_NOT_FOUND, PMIX_ERR_PARTIAL_SUCCESS, PMIX_ERR_DUPLICATE_KEY, PMIX_ERR_OUT_OF_RESOURCE, PMIX_INFO_REQD);
+    printf("%d\n", PMIX_INT);
+    printf("%d %d %d %d\n", PMIX_DOUBLE, PMIX_BYTE_OBJECT, PMIX_PERSIST, PMIX_DATA_RANGE);
+    printf("%d %d %d\n", PMIX_RANGE_UNDEF, PMIX_RANGE_NAMESPACE, PMIX_RANGE_SESSION);
+    printf("%d %d %d\n", PMIX_PERSIST_INDEF, PMIX_PERSIST_APP, PMIX_PERSIST_SESSION);
     printf("%d %d %d %u\n", PMIX_SUCCESS, PMIX_ERR_NOT_SUPPORTED, PMIX_OPERATION_SUCCEEDED, (unsigned)PMIX_RANK_WILDCARD);
     printf("%d %d %d %d %d %d %d\n", PMIX_BOOL, PMIX_STRING, PMIX_UINT16, PMIX_UINT32, PMIX_INFO, PMIX_DATA_ARRAY, PMIX_PROC_RANK);
     return 0;
@@ -166,7 +226,7 @@ int main(void) {
         let said = Command::new(&program).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let ours = format!(
-            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
+            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
             size_of::<Proc>(),
             offset_of!(Proc, rank),
             size_of::<DataArray>(),
@@ -179,6 +239,25 @@ int main(void) {
             offset_of!(Info, value),
             offset_of!(Module, abort),
             offset_of!(Module, fence_nb),
+            offset_of!(Module, publish),
+            offset_of!(Module, unpublish),
+            size_of::<Found>(),
+            offset_of!(Found, key),
+            offset_of!(Found, value),
+            size_of::<ByteObject>(),
+            offset_of!(ByteObject, size),
+            ERR_NOT_FOUND,
+            ERR_PARTIAL_SUCCESS,
+            ERR_DUPLICATE_KEY,
+            ERR_OUT_OF_RESOURCE,
+            INFO_REQUIRED,
+            data_type::INT,
+            data_type::DOUBLE,
+            data_type::BYTE_OBJECT,
+            data_type::PERSIST,
+            data_type::DATA_RANGE,
+            RANGES.map(|range| range.to_string()).join(" "),
+            PERSISTENCES.map(|persistence| persistence.to_string()).join(" "),
             SUCCESS,
             ERR_NOT_SUPPORTED,
             OPERATION_SUCCEEDED,

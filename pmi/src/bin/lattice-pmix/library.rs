@@ -2,7 +2,8 @@
 
 use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type};
 use crate::gate;
-use lattice_pmi::bridge::{BridgeJob, FromBridge, encode, listed};
+use crate::publishing::{self, Questions};
+use lattice_pmi::bridge::{AnswerStatus, BridgeJob, FromBridge, Published, Question, encode, listed};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -31,6 +32,8 @@ struct Host {
     shim: Mutex<UnixStream>,
     size: u32,
     fence: Mutex<Option<WaitingFence>>,
+    namespace: String,
+    questions: Mutex<Questions>,
 }
 
 /// How the library is told the end of the fence in which the ranks wait.
@@ -82,7 +85,13 @@ impl Library {
 
     /// Begins to serve a launch. Gives each local rank's variables.
     pub fn serve(&self, job: &BridgeJob, shim: UnixStream) -> Result<Vec<Vec<(String, String)>>, String> {
-        let host = Host { shim: Mutex::new(shim), size: job.size(), fence: Mutex::new(None) };
+        let host = Host {
+            shim: Mutex::new(shim),
+            size: job.size(),
+            fence: Mutex::new(None),
+            namespace: job.namespace.clone(),
+            questions: Mutex::default(),
+        };
         HOST.set(host).map_err(|_| "it serves already".to_owned())?;
         let mut kept = Kept::default();
         let mut about = vec![
@@ -100,6 +109,10 @@ impl Library {
             client_finalized: Some(client_finalized),
             abort: Some(abort),
             fence_nb: Some(fence),
+            direct_modex: Some(publishing::direct_modex),
+            publish: Some(publishing::publish),
+            lookup: Some(publishing::lookup),
+            unpublish: Some(publishing::unpublish),
             not_given: [std::ptr::null(); abi::NOT_GIVEN],
         }));
         let init = self.function::<abi::ServerInit>("PMIx_server_init")?;
@@ -115,10 +128,45 @@ impl Library {
         let Some(host) = HOST.get() else { return };
         let waiting = host.fence.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(WaitingFence { done: Some(done), cbdata }) = waiting else { return };
-        let data = Box::new(data);
-        let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
-        // SAFETY: `cbdata` is what came with the callback; the bytes live until the library gives them back by `release`.
-        unsafe { done(abi::SUCCESS, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
+        // SAFETY: `cbdata` is what came with the callback.
+        unsafe { give(done, abi::SUCCESS, data, cbdata) };
+    }
+
+    /// What a rank asked is answered.
+    pub fn answered(&self, id: u64, status: AnswerStatus, found: Vec<Published>) {
+        let Some(host) = HOST.get() else { return };
+        let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
+        if let Some(waiting) = waiting {
+            waiting.answer(status, &found, &host.namespace);
+        }
+    }
+
+    /// What a rank of another node has put.
+    pub fn modex(&self, id: u64, status: Status, data: Vec<u8>) {
+        let Some(host) = HOST.get() else { return };
+        let waiting = host.questions.lock().unwrap_or_else(PoisonError::into_inner).take(id);
+        if let Some(waiting) = waiting {
+            waiting.answer_modex(status, data);
+        }
+    }
+
+    /// Another node wants what a rank of this one has put.
+    pub fn give_modex(&self, from: u32, number: u64, rank: u32) {
+        let Some(host) = HOST.get() else { return };
+        let asked = self.function::<abi::RequestModex>("PMIx_server_dmodex_request").and_then(|request| {
+            let rank = proc_of(&host.namespace, rank)?;
+            let whose = Box::into_raw(Box::new((from, number)));
+            // SAFETY: the library copies the rank; `whose` comes back by `modex_given`, unless it refuses.
+            let status = unsafe { request(&rank, Some(modex_given), whose.cast()) };
+            if status != abi::SUCCESS {
+                // SAFETY: it was refused, and nobody else has it.
+                drop(unsafe { Box::from_raw(whose) });
+            }
+            self.good("PMIx_server_dmodex_request", status)
+        });
+        if asked.is_err() {
+            tell(&FromBridge::Modex { from, number, status: abi::ERR_NOT_SUPPORTED, data: Vec::new() });
+        }
     }
 
     fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), String> {
@@ -309,7 +357,7 @@ fn flag(key: &str) -> Info {
     info(key, data_type::BOOL, Data { flag: true })
 }
 
-fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
+pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
     let mut made = Proc { namespace: [0; _], rank };
     if namespace.len() >= made.namespace.len() {
         return Err(format!("the name {namespace} is too long"));
@@ -329,11 +377,21 @@ fn tell(message: &FromBridge) {
     }
 }
 
+/// Asks the shim for a rank, and keeps how that is answered. `false`: too much waits.
+pub fn ask(waiting: publishing::Waiting, question: Question) -> bool {
+    let Some(host) = HOST.get() else { return false };
+    let id = host.questions.lock().unwrap_or_else(PoisonError::into_inner).add(waiting);
+    if let Some(id) = id {
+        tell(&FromBridge::Ask { id, question });
+    }
+    id.is_some()
+}
+
 /// A rank's number, from the library's own thread.
 ///
 /// # Safety
 /// `who` is null or points to a rank.
-unsafe fn rank_of(who: *const Proc) -> Option<u32> {
+pub unsafe fn rank_of(who: *const Proc) -> Option<u32> {
     // SAFETY: see above.
     unsafe { who.as_ref() }.map(|who| who.rank)
 }
@@ -413,8 +471,34 @@ unsafe extern "C" fn fence(
     abi::SUCCESS
 }
 
+/// Gives the library bytes that live until it gives them back by `release`.
+///
 /// # Safety
-/// `data` is what [`Library::fenced`] gave, and is given back once.
+/// `cbdata` is what came with the callback.
+pub unsafe fn give(
+    done: unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, abi::ReleaseCallback, *mut c_void),
+    status: Status,
+    data: Vec<u8>,
+    cbdata: *mut c_void,
+) {
+    let data = Box::new(data);
+    let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
+    // SAFETY: see above.
+    unsafe { done(status, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
+}
+
+/// # Safety
+/// `whose` is what [`Library::give_modex`] gave, and comes once; `data` are as many bytes as is said, or null.
+unsafe extern "C" fn modex_given(status: Status, data: *mut c_char, bytes: usize, whose: *mut c_void) {
+    // SAFETY: see above.
+    let (from, number) = unsafe { *Box::from_raw(whose.cast::<(u32, u64)>()) };
+    // SAFETY: see above; the library frees them when this is over.
+    let data = if data.is_null() { Vec::new() } else { unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) }.to_vec() };
+    tell(&FromBridge::Modex { from, number, status, data });
+}
+
+/// # Safety
+/// `data` is what [`give`] gave, and is given back once.
 unsafe extern "C" fn release(data: *mut c_void) {
     if !data.is_null() {
         // SAFETY: see above.

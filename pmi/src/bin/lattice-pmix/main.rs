@@ -14,6 +14,7 @@
 mod abi;
 mod gate;
 mod library;
+mod publishing;
 
 use lattice_pmi::bridge::{Frames, FromBridge, ToBridge, encode};
 use library::Library;
@@ -117,6 +118,12 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
                     }
                 }
                 (ToBridge::Fenced { data }, Some(library)) => library.fenced(data),
+                (ToBridge::Answered { id, status, found }, Some(library)) => library.answered(id, status, found),
+                (ToBridge::Modex { id, status, data }, Some(library)) => library.modex(id, status, data),
+                (ToBridge::GiveModex { from, number, rank }, Some(library)) => library.give_modex(from, number, rank),
+                (ToBridge::Answered { .. } | ToBridge::Modex { .. } | ToBridge::GiveModex { .. }, None) => {
+                    return Err("an answer before the launch".to_owned());
+                }
                 (ToBridge::Serve(_), Some(_)) => return Err("a second launch".to_owned()),
                 (ToBridge::Fenced { .. }, None) => return Err("a fence before the launch".to_owned()),
             }

@@ -1,0 +1,73 @@
+/* Rank 0 wants by PMIx what rank 1 of another node puts, and nobody comes to a fence.
+ * modex FOLDER */
+#include <pmix.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pmix_proc_t me;
+static const char *folder;
+
+static void must(int holds, const char *what, pmix_status_t status)
+{
+    if (!holds) {
+        fprintf(stderr, "rank %u: %s: %s (%d)\n", me.rank, what, PMIx_Error_string(status), status);
+        exit(9);
+    }
+}
+
+static void here(const char *where)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/%s.%u", folder, where, me.rank);
+    file = fopen(path, "w");
+    if (!file || fclose(file) != 0)
+        exit(8);
+}
+
+static void await(const char *what)
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/%s", folder, what);
+    while (access(path, F_OK) != 0)
+        usleep(10000);
+}
+
+int main(int argc, char **argv)
+{
+    pmix_proc_t peer;
+    pmix_value_t value, *got = NULL;
+    pmix_status_t status;
+
+    folder = argc > 1 ? argv[1] : ".";
+    status = PMIx_Init(&me, NULL, 0);
+    must(status == PMIX_SUCCESS, "init", status);
+    if (me.rank == 1) {
+        await("put");
+        PMIX_VALUE_LOAD(&value, "card of 1", PMIX_STRING);
+        status = PMIx_Put(PMIX_GLOBAL, "card", &value);
+        must(status == PMIX_SUCCESS, "put", status);
+        status = PMIx_Commit();
+        must(status == PMIX_SUCCESS, "commit", status);
+        here("has");
+        await("go");
+    } else {
+        PMIX_LOAD_PROCID(&peer, me.nspace, 1);
+        here("asks");
+        status = PMIx_Get(&peer, "card", NULL, 0, &got);
+        must(status == PMIX_SUCCESS && got->type == PMIX_STRING && strcmp(got->data.string, "card of 1") == 0, "get", status);
+        PMIX_VALUE_RELEASE(got);
+        status = PMIx_Get(&peer, "nothing", NULL, 0, &got);
+        must(status != PMIX_SUCCESS, "what was not put is not there", status);
+        here("got");
+        await("go");
+    }
+    printf("rank %u is over\n", me.rank);
+    fflush(stdout);
+    PMIx_Finalize(NULL, 0);
+    return 0;
+}

@@ -1,0 +1,239 @@
+//! What ranks publish, look up and take back, and what they want of a rank of another node: the library's callbacks, and how they are answered.
+//!
+//! What is published is for the launch: another range, another life or a lookup that is to wait is refused as not supported.
+
+use crate::abi::{self, ByteObject, Data, Found, Info, LookupCallback, ModexCallback, OpCallback, Proc, Status, Value, data_type};
+use crate::library::{ask, give, proc_of, rank_of};
+use lattice_pmi::bridge::{AnswerStatus, Published, Question};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+
+/// Questions that wait for an answer at most.
+const QUESTIONS_MAX: usize = 4096;
+/// Keys of one question at most.
+const KEYS_MAX: usize = 256;
+/// How the library's own attributes begin.
+const OWN: &str = "pmix.";
+
+/// The questions whose answer the library waits for.
+#[derive(Default)]
+pub struct Questions {
+    last: u64,
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+impl Questions {
+    /// Keeps one; `None`: there are too many.
+    pub fn add(&mut self, waiting: Waiting) -> Option<u64> {
+        if self.waiting.len() >= QUESTIONS_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.waiting.insert(self.last, waiting);
+        Some(self.last)
+    }
+
+    pub fn take(&mut self, id: u64) -> Option<Waiting> {
+        self.waiting.remove(&id)
+    }
+}
+
+/// How the library is told an answer.
+pub struct Waiting {
+    done: Done,
+    cbdata: *mut c_void,
+}
+
+enum Done {
+    Operation(OpCallback),
+    Lookup(LookupCallback),
+    Modex(ModexCallback),
+}
+
+// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+unsafe impl Send for Waiting {}
+
+impl Waiting {
+    pub fn answer(self, status: AnswerStatus, found: &[Published], namespace: &str) {
+        let status = match status {
+            AnswerStatus::Done => abi::SUCCESS,
+            AnswerStatus::Partly => abi::ERR_PARTIAL_SUCCESS,
+            AnswerStatus::NotFound => abi::ERR_NOT_FOUND,
+            AnswerStatus::Duplicate => abi::ERR_DUPLICATE_KEY,
+            AnswerStatus::Full => abi::ERR_OUT_OF_RESOURCE,
+            AnswerStatus::NotSupported => abi::ERR_NOT_SUPPORTED,
+        };
+        match self.done {
+            Done::Operation(Some(done)) => {
+                // SAFETY: `cbdata` is what came with the callback.
+                unsafe { done(status, self.cbdata) };
+            }
+            Done::Lookup(Some(done)) => {
+                let texts: Vec<CString> = found.iter().map(|one| CString::new(one.value.clone()).unwrap_or_default()).collect();
+                let made = found.iter().zip(&texts).map(|(one, text)| found_of(one, text, namespace)).collect::<Result<Vec<_>, _>>();
+                let (status, mut made) = made.map_or((abi::ERR_NOT_SUPPORTED, Vec::new()), |made| (status, made));
+                // SAFETY: `cbdata` is what came with the callback; the library copies what it is shown before it comes back.
+                unsafe { done(status, made.as_mut_ptr(), made.len(), self.cbdata) };
+            }
+            Done::Operation(None) | Done::Lookup(None) | Done::Modex(_) => {}
+        }
+    }
+
+    pub fn answer_modex(self, status: Status, data: Vec<u8>) {
+        if let Done::Modex(Some(done)) = self.done {
+            // SAFETY: `cbdata` is what came with the callback.
+            unsafe { give(done, status, data, self.cbdata) };
+        }
+    }
+}
+
+/// What is found, as the library has it. It points into `one` and `text`.
+fn found_of(one: &Published, text: &CString, namespace: &str) -> Result<Found, String> {
+    let data = match one.data_type {
+        data_type::STRING => Data { string: text.as_ptr() },
+        data_type::BYTE_OBJECT => Data { object: ByteObject { bytes: one.value.as_ptr().cast(), size: one.value.len() } },
+        _ => {
+            let bytes = one.value.as_slice().try_into().map_err(|_| "a number of another length".to_owned())?;
+            Data { widest: [u64::from_ne_bytes(bytes), 0, 0] }
+        }
+    };
+    let mut found =
+        Found { publisher: proc_of(namespace, one.rank)?, key: [0; abi::KEY_BYTES], value: Value { data_type: one.data_type, data } };
+    for (to, from) in found.key[..abi::KEY_BYTES - 1].iter_mut().zip(one.key.bytes()) {
+        *to = from.cast_signed();
+    }
+    Ok(found)
+}
+
+/// A value that can be published: a text, bytes or a number. `None`: it is of another type.
+///
+/// # Safety
+/// `value` is as its type says.
+unsafe fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    // SAFETY: see above.
+    unsafe {
+        match value.data_type {
+            data_type::STRING if !value.data.string.is_null() => Some(CStr::from_ptr(value.data.string).to_bytes().to_vec()),
+            data_type::BYTE_OBJECT if value.data.object.size == 0 => Some(Vec::new()),
+            data_type::BYTE_OBJECT if !value.data.object.bytes.is_null() => {
+                let ByteObject { bytes, size } = value.data.object;
+                Some(std::slice::from_raw_parts(bytes.cast::<u8>(), size).to_vec())
+            }
+            data_type::STRING | 0 => None,
+            // All of these have eight bytes at most; the others of the union are zero or anything.
+            1..=data_type::DOUBLE => Some(value.data.widest[0].to_ne_bytes().to_vec()),
+            _ => None,
+        }
+    }
+}
+
+/// A range or a persistence, also as Open MPI 4 has them: an int.
+fn small(value: &Value) -> Option<u8> {
+    // SAFETY: which member is looked at follows from the type.
+    unsafe {
+        match value.data_type {
+            data_type::DATA_RANGE | data_type::PERSIST => Some(value.data.byte),
+            data_type::INT => value.data.uint32.try_into().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The attributes of a question that are not the library's own, unless one of its own cannot be done.
+///
+/// # Safety
+/// `infos` points to as many as is said, or is null.
+unsafe fn read<'a>(infos: *const Info, count: usize) -> Option<Vec<(String, &'a Value)>> {
+    // SAFETY: see above.
+    let infos = if infos.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(infos, count) } };
+    let mut others = Vec::new();
+    for info in infos {
+        let bytes: Vec<u8> = info.key.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
+        let key = String::from_utf8(bytes).ok()?;
+        let is_done = match (key.as_str(), small(&info.value)) {
+            ("pmix.range", Some(range)) => abi::RANGES.contains(&range),
+            ("pmix.persist", Some(persistence)) => abi::PERSISTENCES.contains(&persistence),
+            ("pmix.range" | "pmix.persist" | "pmix.wait", _) => false,
+            // Its answer comes without waiting.
+            ("pmix.timeout" | "pmix.euid" | "pmix.egid", _) => true,
+            (own, _) if own.starts_with(OWN) => info.flags & abi::INFO_REQUIRED == 0,
+            (_, _) => {
+                others.push((key, &info.value));
+                true
+            }
+        };
+        if !is_done {
+            return None;
+        }
+    }
+    Some(others)
+}
+
+pub unsafe extern "C" fn publish(who: *const Proc, infos: *const Info, count: usize, done: OpCallback, cbdata: *mut c_void) -> Status {
+    // SAFETY: the library names a rank and shows as many attributes as it says.
+    let (rank, read) = unsafe { (rank_of(who), read(infos, count)) };
+    // One key: of several, some may be there already, and nothing would be half done.
+    let (Some(rank), Some([(key, value)])) = (rank, read.as_deref()) else { return abi::ERR_NOT_SUPPORTED };
+    // SAFETY: the library's values are as their types say.
+    let Some(bytes) = (unsafe { bytes_of(value) }) else { return abi::ERR_NOT_SUPPORTED };
+    let published = Published { key: key.clone(), rank, data_type: value.data_type, value: bytes };
+    begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Publish(published)))
+}
+
+pub unsafe extern "C" fn lookup(
+    _: *const Proc,
+    keys: *mut *mut c_char,
+    infos: *const Info,
+    count: usize,
+    done: LookupCallback,
+    cbdata: *mut c_void,
+) -> Status {
+    // SAFETY: the library's lists are as they say.
+    let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
+    let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
+    begun(ask(Waiting { done: Done::Lookup(done), cbdata }, Question::Lookup { keys }))
+}
+
+pub unsafe extern "C" fn unpublish(
+    _: *const Proc,
+    keys: *mut *mut c_char,
+    infos: *const Info,
+    count: usize,
+    done: OpCallback,
+    cbdata: *mut c_void,
+) -> Status {
+    // SAFETY: the library's lists are as they say.
+    let (keys, read) = unsafe { (keys_of(keys), read(infos, count)) };
+    let (Some(keys), Some(_)) = (keys, read) else { return abi::ERR_NOT_SUPPORTED };
+    begun(ask(Waiting { done: Done::Operation(done), cbdata }, Question::Unpublish { keys }))
+}
+
+/// What a rank of another node has put is wanted before any fence.
+pub unsafe extern "C" fn direct_modex(who: *const Proc, _: *const Info, _: usize, done: ModexCallback, cbdata: *mut c_void) -> Status {
+    // SAFETY: the library names a rank.
+    let Some(rank) = (unsafe { rank_of(who) }) else { return abi::ERR_NOT_SUPPORTED };
+    begun(ask(Waiting { done: Done::Modex(done), cbdata }, Question::Modex { rank }))
+}
+
+fn begun(is_asked: bool) -> Status {
+    if is_asked { abi::SUCCESS } else { abi::ERR_OUT_OF_RESOURCE }
+}
+
+/// `None`: there are none (of an unpublish: all that the rank has), too many, or one that is no text.
+///
+/// # Safety
+/// `keys` is null or an array of texts that ends with a null.
+unsafe fn keys_of(mut keys: *mut *mut c_char) -> Option<Vec<String>> {
+    let mut all = Vec::new();
+    // SAFETY: see above; the null at its end is not passed.
+    while let Some(key) = unsafe { keys.as_ref() }.filter(|key| !key.is_null()) {
+        // SAFETY: each is a text that ends with a zero byte.
+        all.push(unsafe { CStr::from_ptr(*key) }.to_str().ok()?.to_owned());
+        if all.len() > KEYS_MAX {
+            return None;
+        }
+        // SAFETY: the null at its end was not reached.
+        keys = unsafe { keys.add(1) };
+    }
+    (!all.is_empty()).then_some(all)
+}

@@ -1,0 +1,390 @@
+//! What ranks of a launch publish for all others of it. The server of the launch's first part decides; the others ask it.
+//!
+//! ```text
+//!   rank ─ ask ─▶ Names of its node ─ Call: what has gathered ─▶ Names of part 0: Directory
+//!                        ◀────────── Call: the answers ─────────
+//! ```
+//!
+//! A part has one call under way at a time, by a number that rises. The directory keeps each part's last answer and gives it again
+//! when it is asked again: what is asked twice is done once, whichever agents died meanwhile.
+
+use crate::kvs::Kvs;
+use crate::wire::NameRefused;
+use lattice_model::call::{Call, Leg, Service};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The part that has the directory.
+const DIRECTORY: u32 = 0;
+/// Asks of one call at most.
+const ASKS_MAX: usize = 256;
+/// Bytes of their names and values at most, but for a single one.
+const ASKS_BYTES_MAX: usize = 256 * 1024;
+/// Asks that wait on one node at most.
+const WAITING_MAX: usize = 1 << 14;
+/// Bytes of their names and values at most.
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What is asked of the directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    Publish {
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    Unpublish {
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+    Lookup {
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+}
+
+impl Ask {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Publish { name, value } => name.len() + value.len(),
+            Self::Unpublish { name } | Self::Lookup { name } => name.len(),
+        }
+    }
+}
+
+/// What the directory says: of a lookup, the value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answered {
+    Done,
+    Found(#[serde(with = "serde_bytes")] Vec<u8>),
+    Refused(NameRefused),
+}
+
+/// What came of an ask, or is to be asked of another part.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Named<W> {
+    Answer { who: W, answered: Answered },
+    Call(Call),
+}
+
+/// One node's place in it. `W` says who waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Names<W> {
+    part: u32,
+    service: Service,
+    /// Of the first part alone.
+    directory: Directory,
+    /// Whether calls are carried to other nodes.
+    carried: bool,
+    /// Calls so far.
+    number: u64,
+    under_way: Option<UnderWay<W>>,
+    waiting: VecDeque<(W, Ask)>,
+    waiting_bytes: usize,
+}
+
+#[derive(Debug)]
+struct UnderWay<W> {
+    call: Call,
+    who: Vec<W>,
+}
+
+impl<W> Names<W> {
+    pub(crate) fn new(part: u32, service: Service) -> Self {
+        let directory = Directory { names: Kvs::small(), last: BTreeMap::new() };
+        Self { part, service, directory, carried: true, number: 0, under_way: None, waiting: VecDeque::new(), waiting_bytes: 0 }
+    }
+
+    /// A rank asks.
+    pub(crate) fn ask(&mut self, who: W, ask: Ask, out: &mut Vec<Named<W>>) {
+        if self.part == DIRECTORY {
+            let answered = self.directory.decide(ask);
+            return out.push(Named::Answer { who, answered });
+        }
+        let bytes = self.waiting_bytes + ask.bytes();
+        let refused = if !self.carried {
+            Some(NameRefused::SeveralNodes)
+        } else {
+            (self.waiting.len() >= WAITING_MAX || bytes > WAITING_BYTES_MAX).then_some(NameRefused::Full)
+        };
+        if let Some(why) = refused {
+            return out.push(Named::Answer { who, answered: Answered::Refused(why) });
+        }
+        self.waiting_bytes = bytes;
+        self.waiting.push_back((who, ask));
+        self.go_on(out);
+    }
+
+    /// What another part says.
+    pub(crate) fn called(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
+        match call.leg {
+            Leg::Asks if self.part == DIRECTORY => {
+                if let Some(body) = self.directory.answer(call) {
+                    out.push(Named::Call(call.answer(body)));
+                }
+            }
+            Leg::Asks => out.extend(call.unserved().map(Named::Call)),
+            Leg::Answers => self.answered(call, out),
+        }
+    }
+
+    /// Whether calls are carried from now on. What waits while they are not is refused: nobody would ever answer it.
+    pub(crate) fn carry(&mut self, carried: bool, out: &mut Vec<Named<W>>) {
+        self.carried = carried;
+        if !carried {
+            let under_way = self.under_way.take().into_iter().flat_map(|under_way| under_way.who);
+            let waiting = self.waiting.drain(..).map(|(who, _)| who);
+            self.waiting_bytes = 0;
+            out.extend(under_way.chain(waiting).map(|who| Named::Answer { who, answered: Answered::Refused(NameRefused::SeveralNodes) }));
+        }
+    }
+
+    /// What is to be asked again from time to time.
+    pub(crate) fn unanswered(&self) -> Option<&Call> {
+        self.under_way.as_ref().map(|under_way| &under_way.call)
+    }
+
+    /// Who waits for an answer.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &W> {
+        let under_way = self.under_way.iter().flat_map(|under_way| &under_way.who);
+        under_way.chain(self.waiting.iter().map(|(who, _)| who))
+    }
+
+    fn answered(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
+        let is_it = |under_way: &mut UnderWay<W>| under_way.call.number == call.number && call.from == DIRECTORY;
+        let Some(UnderWay { who, .. }) = self.under_way.take_if(is_it) else { return };
+        // One that cannot be read is of a version whose directory is not ours.
+        let mut answers = decoded::<Vec<Answered>>(&call.body).unwrap_or_default().into_iter();
+        out.extend(who.into_iter().map(|who| {
+            let answered = answers.next().unwrap_or(Answered::Refused(NameRefused::SeveralNodes));
+            Named::Answer { who, answered }
+        }));
+        self.go_on(out);
+    }
+
+    /// The next call: all that has gathered.
+    fn go_on(&mut self, out: &mut Vec<Named<W>>) {
+        if self.under_way.is_some() {
+            return;
+        }
+        let (mut who, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while let Some((asker, ask)) =
+            self.waiting.pop_front_if(|(_, ask)| asks.is_empty() || (asks.len() < ASKS_MAX && bytes + ask.bytes() <= ASKS_BYTES_MAX))
+        {
+            bytes += ask.bytes();
+            who.push(asker);
+            asks.push(ask);
+        }
+        if asks.is_empty() {
+            return;
+        }
+        self.waiting_bytes -= bytes;
+        self.number += 1;
+        let (from, service, number) = (self.part, self.service, self.number);
+        let call = Call { from, to: DIRECTORY, service, leg: Leg::Asks, number, body: encoded(&asks) };
+        out.push(Named::Call(call.clone()));
+        self.under_way = Some(UnderWay { call, who });
+    }
+}
+
+/// What is published, and by part the last answer with its number.
+#[derive(Debug)]
+struct Directory {
+    names: Kvs,
+    last: BTreeMap<u32, (u64, Vec<u8>)>,
+}
+
+impl Directory {
+    fn decide(&mut self, ask: Ask) -> Answered {
+        match ask {
+            Ask::Publish { name, .. } if self.names.get(&name).is_some() => Answered::Refused(NameRefused::Published),
+            Ask::Publish { name, value } => match self.names.put(&name, &value) {
+                Ok(()) => Answered::Done,
+                Err(_) => Answered::Refused(NameRefused::Full),
+            },
+            Ask::Unpublish { name } if self.names.remove(&name) => Answered::Done,
+            Ask::Lookup { name } => match self.names.get(&name) {
+                Some(value) => Answered::Found(value.to_vec()),
+                None => Answered::Refused(NameRefused::NotPublished),
+            },
+            Ask::Unpublish { .. } => Answered::Refused(NameRefused::NotPublished),
+        }
+    }
+
+    /// `None`: its asker has had a later answer.
+    fn answer(&mut self, call: &Call) -> Option<Vec<u8>> {
+        match self.last.get(&call.from) {
+            Some((last, body)) if *last == call.number => return Some(body.clone()),
+            Some((last, _)) if *last > call.number => return None,
+            Some(_) | None => {}
+        }
+        // What cannot be read is answered as a service that is not there.
+        let asks = decoded::<Vec<Ask>>(&call.body).filter(|asks| asks.len() <= ASKS_MAX);
+        let body = asks.map(|asks| encoded(&asks.into_iter().map(|ask| self.decide(ask)).collect::<Vec<_>>())).unwrap_or_default();
+        self.last.insert(call.from, (call.number, body.clone()));
+        Some(body)
+    }
+}
+
+fn encoded<T: Serialize>(what: &T) -> Vec<u8> {
+    rmp_serde::to_vec_named(what).expect("plain data can be written to memory")
+}
+
+fn decoded<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Option<T> {
+    rmp_serde::from_slice(body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Who = (u32, usize);
+
+    fn publish(name: &str, value: &str) -> Ask {
+        Ask::Publish { name: name.into(), value: value.into() }
+    }
+
+    fn lookup(name: &str) -> Ask {
+        Ask::Lookup { name: name.into() }
+    }
+
+    fn asked(names: &mut Names<Who>, who: Who, ask: Ask) -> Vec<Named<Who>> {
+        let mut out = Vec::new();
+        names.ask(who, ask, &mut out);
+        out
+    }
+
+    fn called(names: &mut Names<Who>, call: &Call) -> Vec<Named<Who>> {
+        let mut out = Vec::new();
+        names.called(call, &mut out);
+        out
+    }
+
+    fn call(out: &[Named<Who>]) -> Call {
+        match out {
+            [Named::Call(call)] => call.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(who: Who, answered: Answered) -> Named<Who> {
+        Named::Answer { who, answered }
+    }
+
+    #[test]
+    fn what_gathers_while_a_call_is_under_way_goes_in_the_next_one() {
+        let (mut first, mut other) = (Names::new(0, Service::Names), Names::new(3, Service::Names));
+        let one = call(&asked(&mut other, (3, 0), publish("a", "1")));
+        assert_eq!(asked(&mut other, (3, 1), lookup("a")), []);
+        assert_eq!(asked(&mut other, (3, 2), publish("a", "2")), []);
+        let answers = called(&mut first, &one);
+        // Asked twice, it is done once.
+        assert_eq!(called(&mut first, &one), answers);
+        let out = called(&mut other, &call(&answers));
+        assert_eq!(out[0], answer((3, 0), Answered::Done));
+        let two = call(&out[1..]);
+        let answers = called(&mut first, &two);
+        assert_eq!(called(&mut first, &one), [], "an old one is over");
+        let found = answer((3, 1), Answered::Found(b"1".to_vec()));
+        assert_eq!(called(&mut other, &call(&answers)), [found, answer((3, 2), Answered::Refused(NameRefused::Published))]);
+        assert_eq!(called(&mut other, &call(&answers)), [], "answered once");
+        assert_eq!(asked(&mut first, (0, 0), lookup("a")), [answer((0, 0), Answered::Found(b"1".to_vec()))]);
+    }
+
+    #[test]
+    fn nobody_waits_where_calls_are_not_carried_or_not_served() {
+        let mut other = Names::new(1, Service::Names);
+        asked(&mut other, (1, 0), lookup("a"));
+        asked(&mut other, (1, 1), lookup("a"));
+        let mut out = Vec::new();
+        other.carry(false, &mut out);
+        let refused = |who| answer(who, Answered::Refused(NameRefused::SeveralNodes));
+        assert_eq!(out, [refused((1, 0)), refused((1, 1))]);
+        assert_eq!(asked(&mut other, (1, 2), lookup("a")), [refused((1, 2))]);
+        other.carry(true, &mut out);
+        let asks = call(&asked(&mut other, (1, 3), lookup("a")));
+        assert_eq!(called(&mut other, &asks.unserved().unwrap()), [refused((1, 3))]);
+        assert_eq!(other.unanswered(), None);
+        // And one that should not be asked says so.
+        assert_eq!(call(&called(&mut other, &Call { to: 1, from: 2, ..asks.clone() })).body, b"");
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_a_call_too() {
+        let mut other = Names::new(1, Service::Names);
+        let large = "v".repeat(200 * 1024);
+        let first = call(&asked(&mut other, (1, 0), publish("a", "")));
+        let fits = (1..1000).take_while(|n| asked(&mut other, (1, *n), publish("a", &large)).is_empty()).count();
+        assert_eq!(fits, WAITING_BYTES_MAX / (large.len() + 1));
+        let next = call(&called(&mut other, &first.answer(encoded(&[Answered::Done])))[1..]);
+        assert!(next.body.len() < large.len() + 100, "one at a time where they are large");
+        let mut other = Names::new(1, Service::Names);
+        let first = call(&asked(&mut other, (1, 0), lookup("a")));
+        let fits = (1..100_000).take_while(|n| asked(&mut other, (1, *n), lookup("a")).is_empty()).count();
+        assert_eq!(fits, WAITING_MAX);
+        let next = call(&called(&mut other, &first.answer(encoded(&[Answered::Done])))[1..]);
+        assert_eq!(decoded::<Vec<Ask>>(&next.body).map(|asks| asks.len()), Some(ASKS_MAX));
+    }
+
+    proptest! {
+        /// Calls are lost, doubled and come late: each ask is answered once, and what the directory does is what its asker was told.
+        #[test]
+        fn what_is_told_was_done_once(steps in prop::collection::vec((1..3u32, 0..3u8, 0..3u8, 0..3u8), 1..200)) {
+            let mut parts: Vec<Names<Who>> = (0..3).map(|part| Names::new(part, Service::Names)).collect();
+            let mut answers: BTreeMap<Who, Answered> = BTreeMap::new();
+            let (mut asks, mut old) = (BTreeMap::new(), Vec::<Call>::new());
+            let deliver = |parts: &mut Vec<Names<Who>>, calls: Vec<Call>, answers: &mut BTreeMap<Who, Answered>, old: &mut Vec<Call>| {
+                let mut calls = VecDeque::from(calls);
+                while let Some(call) = calls.pop_front() {
+                    old.push(call.clone());
+                    for named in called(&mut parts[call.to as usize], &call) {
+                        match named {
+                            Named::Call(call) => calls.push_back(call),
+                            Named::Answer { who, answered } => assert!(answers.insert(who, answered).is_none(), "{who:?} twice"),
+                        }
+                    }
+                }
+            };
+            for (number, (part, what, name, fate)) in steps.into_iter().enumerate() {
+                let name = name.to_string();
+                let ask = match what {
+                    0 => publish(&name, &number.to_string()),
+                    1 => Ask::Unpublish { name: name.into() },
+                    _ => lookup(&name),
+                };
+                asks.insert((part, number), ask.clone());
+                let out = asked(&mut parts[part as usize], (part, number), ask);
+                let new: Vec<Call> = out.into_iter().filter_map(|named| match named { Named::Call(call) => Some(call), _ => None }).collect();
+                match fate {
+                    // It comes, and so does something from long ago.
+                    0 => {
+                        deliver(&mut parts, new, &mut answers, &mut old);
+                        let again = old.get(number / 2).cloned();
+                        deliver(&mut parts, again.into_iter().collect(), &mut answers, &mut old);
+                    }
+                    // The directory hears it and its answer is lost.
+                    1 => for call in new { called(&mut parts[0], &call); },
+                    // It is lost.
+                    _ => {}
+                }
+            }
+            for part in [1, 2] {
+                while let Some(call) = parts[part].unanswered().cloned() {
+                    deliver(&mut parts, vec![call], &mut answers, &mut old);
+                }
+            }
+            prop_assert_eq!(answers.len(), asks.len());
+            // As many published as taken back, but for those that are there.
+            for name in ["0", "1", "2"] {
+                let count = |wanted: fn(&Ask) -> bool| asks.iter().filter(|(who, ask)| {
+                    let of = match ask { Ask::Publish { name, .. } | Ask::Unpublish { name } | Ask::Lookup { name } => name };
+                    wanted(ask) && of == name.as_bytes() && answers[*who] == Answered::Done
+                }).count();
+                let there = parts[0].directory.names.get(name.as_bytes()).is_some();
+                prop_assert_eq!(count(|ask| matches!(ask, Ask::Publish { .. })), count(|ask| matches!(ask, Ask::Unpublish { .. })) + usize::from(there));
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Members make their snapshots one after the other.
+//!
+//! All of them apply the same entries, so that all would make theirs at the same one, and no majority would be as fast as it is between
+//! snapshots. Each makes its first one after a start at an entry of its own, and the next as many entries later as all do.
+
+use crate::member::Core;
+use crate::raft::Peer;
+use openraft::RaftMetrics;
+use std::sync::Arc;
+
+/// Makes this member's first snapshot since its start when it is its turn.
+pub async fn take(core: Arc<Core>) {
+    let mut metrics = core.raft.metrics();
+    let begun = applied(&metrics.borrow());
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            changed = metrics.changed() => if changed.is_err() { return },
+        }
+        let now = metrics.borrow_and_update();
+        let ids = || now.membership_config.nodes().map(|(id, _)| *id);
+        let (before, all) = (ids().filter(|id| *id < core.config.id).count(), ids().count());
+        if applied(&now) >= turn(begun, core.config.snapshot_entries, before as u64, all as u64) {
+            break;
+        }
+    }
+    if let Err(error) = core.raft.trigger().snapshot().await {
+        tracing::warn!(%error, "no snapshot can be made");
+    }
+}
+
+fn applied(metrics: &RaftMetrics<u64, Peer>) -> u64 {
+    metrics.last_applied.map_or(0, |id| id.index)
+}
+
+/// The first entry behind `begun` at which the member before which `before` of `all` members stand makes a snapshot, where
+/// each makes one in `every` entries.
+fn turn(begun: u64, every: u64, before: u64, all: u64) -> u64 {
+    let phase = every * before / all.max(1);
+    let behind = (begun + every - phase) % every;
+    begun + every - behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn turns_are_apart_and_come_within_the_usual_number_of_entries(begun in 0u64..100_000, every in 10u64..20_000, all in 1u64..8) {
+            let mut turns: Vec<u64> = (0..all).map(|before| turn(begun, every, before, all)).collect();
+            prop_assert!(turns.iter().all(|turn| *turn > begun && *turn <= begun + every), "{turns:?}");
+            turns.sort_unstable();
+            // The distance between the last and the first of the next round counts as well.
+            turns.push(turns[0] + every);
+            for pair in turns.windows(2) {
+                prop_assert!(pair[1] - pair[0] >= every / all, "{pair:?}");
+            }
+            // Members that started at different times agree on whose turn is when.
+            for before in 0..all {
+                let (one, other) = (turn(begun, every, before, all), turn(begun + 7, every, before, all));
+                prop_assert_eq!(one % every, other % every);
+            }
+        }
+    }
+}
