@@ -90,7 +90,7 @@ enum Phase {
     /// Has said nothing: perhaps an ordinary program.
     Fresh,
     /// Ended or closed its socket without init.
-    Left,
+    Left(Departure),
     /// Between init and finalize.
     Joined,
     /// Waits for the end of a fence.
@@ -164,7 +164,7 @@ impl Session {
     /// Whether it does nothing by itself before something else happens.
     fn is_blocked(&self) -> bool {
         match &self.phase {
-            Phase::Left | Phase::Finalized | Phase::Fenced(Gathering::Barrier) => true,
+            Phase::Left(_) | Phase::Finalized | Phase::Fenced(Gathering::Barrier) => true,
             Phase::Fenced(Gathering::Fence { thread } | Gathering::Ring { thread }) => thread.is_none(),
             Phase::Joined => self.waits.iter().any(|wait| wait.thread.is_none()),
             Phase::Fresh | Phase::Naming | Phase::Spawning { .. } | Phase::Aborting { .. } => false,
@@ -399,17 +399,17 @@ impl Server {
     fn gone(&mut self, local: u32, how: Departure, out: &mut Vec<Action>) {
         match &self.session(local).phase {
             Phase::Fresh => {
-                self.session(local).phase = Phase::Left;
+                self.session(local).phase = Phase::Left(how);
                 self.fence_moved(out);
             }
             Phase::Joined | Phase::Fenced(_) | Phase::Naming | Phase::Spawning { .. } => {
-                self.abort_for(local, how.code(), &how.to_string(), out);
+                self.abort_for(local, how.code(), &how.inside(), out);
             }
             Phase::Aborting { said } => {
                 let why = format!("aborted the launch with code {}{said}", how.code());
                 self.abort_for(local, how.code(), &why, out);
             }
-            Phase::Left | Phase::Finalized => {}
+            Phase::Left(_) | Phase::Finalized => {}
         }
     }
 
@@ -429,11 +429,15 @@ impl Server {
             |wanted: fn(&Phase) -> bool| (0u32..).zip(&self.ranks).find(|(_, session)| wanted(&session.phase)).map(|(local, _)| local);
         let Some(waiting) = find(|phase| matches!(phase, Phase::Fenced(_))) else { return };
         let waiting = self.rank(waiting);
-        if let Some(absent) = find(|phase| *phase == Phase::Left) {
+        let left = (0u32..).zip(&self.ranks).find_map(|(local, session)| match session.phase {
+            Phase::Left(how) => Some((local, how)),
+            _ => None,
+        });
+        if let Some((absent, how)) = left {
             let why = format!(
-                "ended without MPI_Init, and rank {waiting} waits for it in a fence: every rank of a launch must call MPI_Init, or none"
+                "{how} without MPI_Init, and rank {waiting} waits for it in a fence: every rank of a launch must call MPI_Init, or none"
             );
-            return self.abort_for(absent, ABORT_CODE, &why, out);
+            return self.abort_for(absent, how.code(), &why, out);
         }
         if let Some(absent) = find(|phase| *phase == Phase::Finalized) {
             let why = format!("called MPI_Finalize, and rank {waiting} waits for it in a fence");
@@ -534,24 +538,28 @@ enum Departure {
 }
 
 impl Departure {
-    /// The code of the abort that it means between init and finalize.
+    /// The code of the abort that it means: the rank's own, so that it is the same whether its end or this abort is told first.
     fn code(self) -> i32 {
         match self {
             Self::Closed | Self::Ended { code: 0 } => ABORT_CODE,
             Self::Ended { code } => code,
         }
     }
+
+    /// It, between init and finalize.
+    fn inside(self) -> String {
+        let then = if self == Self::Closed { ", and its process goes on" } else { "" };
+        format!("{self} between MPI_Init and MPI_Finalize{then}")
+    }
 }
 
 impl fmt::Display for Departure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Closed => f.write_str("closed its PMI connection between MPI_Init and MPI_Finalize, and its process goes on"),
+            Self::Closed => f.write_str("closed its PMI connection"),
             // A shell around the program gives the same code when a signal ended the program: both are said.
-            Self::Ended { code } if SIGNAL_CODES.contains(&code) => {
-                write!(f, "ended with code {code} (128 + signal {}) between MPI_Init and MPI_Finalize", code - 128)
-            }
-            Self::Ended { code } => write!(f, "exited with code {code} between MPI_Init and MPI_Finalize"),
+            Self::Ended { code } if SIGNAL_CODES.contains(&code) => write!(f, "ended with code {code} (128 + signal {})", code - 128),
+            Self::Ended { code } => write!(f, "exited with code {code}"),
         }
     }
 }

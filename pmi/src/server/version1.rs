@@ -24,7 +24,7 @@ impl Server {
             (Phase::Fresh, Command::InitAck { rank }) => self.init_ack(local, rank, out),
             (Phase::Fresh, Command::Init { version, subversion }) => self.init(local, version, subversion, out),
             (Phase::Fresh, _) => self.abort_for(local, ABORT_CODE, "spoke PMI before it said init", out),
-            (Phase::Left | Phase::Aborting { .. }, _) => {
+            (Phase::Left(_) | Phase::Aborting { .. }, _) => {
                 self.abort_for(local, ABORT_CODE, "ended between MPI_Init and MPI_Finalize", out);
             }
             (Phase::Joined | Phase::Spawning { .. }, command) => self.joined(local, command, out),

@@ -119,7 +119,7 @@ pub fn closed_socket() {
     let launch = bed.start_sh(4, 2, &format!("[ $PMI_RANK = 0 ] && {{ exec 3>&-; exec sleep 1000; }}; {ASK} ask cmd=barrier_in"));
     let (_, seen) = bed.agent.outcomes(&launch);
     let (code, why) = aborted(&seen, &launch).unwrap_or_else(|| panic!("{seen:?}"));
-    assert!(code == 1 && why.starts_with("rank 0 ended without MPI_Init, and rank 1 waits"), "{why}");
+    assert!(code == 1 && why.starts_with("rank 0 closed its PMI connection without MPI_Init, and rank 1 waits"), "{why}");
     bed.end();
 }
 
