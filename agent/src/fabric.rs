@@ -44,6 +44,8 @@ const SUBJECT: &str = "fabric manager";
 /// The suffixes of a record that is in use, and of one whose service is to be revoked.
 const IN_USE: &str = "json";
 const OVER: &str = "over";
+/// And of one that is being written.
+const HALF: &str = "part";
 
 /// A configuration that no key can be had with.
 #[derive(Debug, Error)]
@@ -122,6 +124,7 @@ impl Fabric {
     /// As configured. Asks nobody yet.
     pub fn open(config: &AgentConfig, troubles: Troubles) -> Result<Self, FabricConfigError> {
         let dir = config.state_dir.join("fabric");
+        remove_halves(&dir);
         if config.fabric_manager.is_empty() {
             if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
                 troubles.say(SUBJECT, format!("none is configured, and {} tells of services that are not revoked", dir.display()));
@@ -352,8 +355,21 @@ impl Manager {
     }
 
     fn records(&self, suffix: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
-        entries.filter(|path| path.extension().is_some_and(|found| found == suffix)).collect()
+        files(&self.dir, suffix)
+    }
+}
+
+fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|found| found == suffix)).collect()
+}
+
+/// Nothing was asked for what a former life did not write to its end.
+fn remove_halves(dir: &Path) {
+    for path in files(dir, HALF) {
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "half a record of a service at the fabric's manager is not removed");
+        }
     }
 }
 
@@ -392,7 +408,7 @@ fn write(path: &Path, record: &Record) -> Result<(), FabricError> {
     let written = || -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let part = path.with_extension("part");
+        let part = path.with_extension(HALF);
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         file.sync_all()?;
@@ -447,9 +463,13 @@ mod tests {
         // A requeue is another epoch.
         fabric.sweep(|_, epoch| epoch == Epoch(3));
         assert_eq!((manager.records(IN_USE).len(), manager.records(OVER).len()), (0, 2));
+        // What was being written when it was killed is no service.
+        let half = manager.file(ids[0], Epoch(3), HALF);
+        fs::write(&half, "{").unwrap();
         let troubles = Troubles::default();
         Fabric::open(&AgentConfig { fabric_manager: String::new(), ..config.clone() }, troubles.clone()).unwrap();
         assert!(troubles.lines()[0].contains("services that are not revoked"), "{:?}", troubles.lines());
+        assert!(!half.exists());
         fs::remove_dir_all(&config.state_dir).unwrap();
     }
 }

@@ -36,6 +36,8 @@ pub enum Service {
     Published,
     /// What one rank has put by PMIx, before any fence.
     Modex,
+    /// Which ranks died, for those that are told so by PMIx.
+    Deaths,
 }
 
 /// Which way it goes.

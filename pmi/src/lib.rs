@@ -27,6 +27,7 @@
 
 mod blob;
 pub mod bridge;
+mod deaths;
 mod hub;
 mod job;
 mod kvs;

@@ -7,6 +7,7 @@
 
 use crate::blob::{self, BLOB_BYTES_MAX};
 use crate::bridge::{AnswerStatus, FromBridge, MODEX_NOT_SUPPORTED, MODEX_TOO_LONG, Published, Question, ToBridge};
+use crate::deaths::{Death, Deaths};
 use crate::names::{Answered, Ask, Named, Names};
 use crate::wire::{Excerpt, NameRefused, VALUE_BYTES_MAX};
 use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
@@ -195,6 +196,10 @@ impl Modex {
     }
 }
 
+fn told(Death { rank, code }: Death) -> PmixAction {
+    PmixAction::Tell(ToBridge::Died { rank, code })
+}
+
 fn unsupported(id: u64) -> PmixAction {
     PmixAction::Tell(ToBridge::Modex { id, status: MODEX_NOT_SUPPORTED, data: Vec::new() })
 }
@@ -209,6 +214,7 @@ pub struct PmixServer {
     /// By the bridge's id.
     asked: BTreeMap<u64, Asked>,
     modex: Modex,
+    deaths: Deaths,
     fences: u32,
     last: Option<Contribution>,
     pending: Option<Contribution>,
@@ -219,6 +225,7 @@ impl PmixServer {
     /// `ranks` are the node's own, by local rank; `parts` are the places in the launch of each rank's node, and `part` this one's.
     pub fn new(ranks: &[u32], parts: Vec<u32>, part: u32) -> Self {
         let alone = ranks.len() == parts.len();
+        let deaths = Deaths::new(part, parts.iter().max().map_or(1, |last| last + 1));
         let modex = Modex { part, parts, carried: true, number: 0, asked: BTreeMap::new(), giving: BTreeSet::new() };
         Self {
             ranks: ranks.iter().map(|rank| (*rank, Phase::Fresh)).collect(),
@@ -226,6 +233,7 @@ impl PmixServer {
             names: Names::new(part, Service::Published),
             asked: BTreeMap::new(),
             modex,
+            deaths,
             fences: 0,
             last: None,
             pending: None,
@@ -266,10 +274,20 @@ impl PmixServer {
             PmixEvent::Exited { local, code } => self.exited(local, code, out),
             PmixEvent::FenceDone { number, blob } => self.fence_done(number, blob, out),
             PmixEvent::Called(call) if call.service == Service::Modex => self.modex.called(call, out),
+            PmixEvent::Called(call) if call.service == Service::Deaths => {
+                let parts = &self.modex.parts;
+                let mut calls = Vec::new();
+                let new = self.deaths.called(call, |rank| parts.get(rank as usize).copied(), &mut calls);
+                out.extend(new.into_iter().map(told));
+                out.extend(calls.into_iter().map(PmixAction::Call));
+            }
             PmixEvent::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
             PmixEvent::Carried(carried) => {
                 self.names_say(out, |names, named| names.carry(carried, named));
                 self.modex.carry(carried, out);
+                let mut calls = Vec::new();
+                self.deaths.carry(carried, &mut calls);
+                out.extend(calls.into_iter().map(PmixAction::Call));
             }
         }
     }
@@ -277,7 +295,7 @@ impl PmixServer {
     /// What was asked of another part and is not answered.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
         let modex = self.modex.asked.values().map(|(_, call)| call);
-        self.names.unanswered().into_iter().chain(modex).filter(|_| !self.aborted)
+        self.names.unanswered().into_iter().chain(modex).chain(self.deaths.unanswered()).filter(|_| !self.aborted)
     }
 
     fn said(&mut self, said: FromBridge, out: &mut Vec<PmixAction>) {
@@ -307,7 +325,15 @@ impl PmixServer {
     fn exited(&mut self, local: u32, code: i32, out: &mut Vec<PmixAction>) {
         let Some((rank, phase)) = self.ranks.get_mut(local as usize) else { return };
         let rank = *rank;
-        match std::mem::replace(phase, Phase::Over) {
+        let phase = std::mem::replace(phase, Phase::Over);
+        if code != 0 || phase == Phase::Joined {
+            let death = Death { rank, code };
+            let mut calls = Vec::new();
+            self.deaths.died(death, &mut calls);
+            out.push(told(death));
+            out.extend(calls.into_iter().map(PmixAction::Call));
+        }
+        match phase {
             Phase::Joined => {
                 let how = match code {
                     129..=192 => format!("ended with code {code} (128 + signal {})", code - 128),
@@ -487,12 +513,30 @@ mod tests {
             act(&mut server, PmixEvent::Exited { local: 1, code })
         };
         let (joined, finalized) = (FromBridge::Joined { rank: 5 }, FromBridge::Finalized { rank: 5 });
-        assert_eq!(ended(&[], 3), [], "an ordinary program");
-        assert_eq!(ended(&[joined.clone(), finalized], 3), []);
+        let died = |code| PmixAction::Tell(ToBridge::Died { rank: 5, code });
+        assert_eq!((ended(&[], 0), ended(&[], 3)), (vec![], vec![died(3)]), "an ordinary program");
+        assert_eq!(ended(&[joined.clone(), finalized.clone()], 3), [died(3)]);
+        assert_eq!(ended(&[joined.clone(), finalized], 0), []);
         let why = "rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize".to_owned();
-        assert_eq!(ended(std::slice::from_ref(&joined), 137), [PmixAction::Abort { code: 137, why }]);
+        assert_eq!(ended(std::slice::from_ref(&joined), 137), [died(137), PmixAction::Abort { code: 137, why }]);
         let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();
-        assert_eq!(ended(&[joined], 0), [PmixAction::Abort { code: 1, why }]);
+        assert_eq!(ended(&[joined], 0), [died(0), PmixAction::Abort { code: 1, why }]);
+    }
+
+    #[test]
+    fn a_death_is_told_on_every_node() {
+        let (mut first, mut other) = (PmixServer::new(&[0], vec![0, 1], 0), PmixServer::new(&[1], vec![0, 1], 1));
+        let out = act(&mut other, PmixEvent::Exited { local: 0, code: 5 });
+        let [PmixAction::Tell(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+        assert!(other.unanswered().eq([call]));
+        let out = act(&mut first, PmixEvent::Called(call));
+        let [PmixAction::Tell(ToBridge::Died { rank: 1, code: 5 }), PmixAction::Call(again), PmixAction::Call(answer)] = out.as_slice()
+        else {
+            panic!("{out:?}")
+        };
+        act(&mut other, PmixEvent::Called(answer));
+        assert_eq!(other.unanswered().count(), 0);
+        assert!(matches!(act(&mut other, PmixEvent::Called(again)).as_slice(), [PmixAction::Call(_)]), "it knows");
     }
 
     #[test]

@@ -116,6 +116,12 @@ pub struct Launch {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Down {
     No,
+    /// An abort that began here is told to the head, which tells every node. Until then, and no longer than until this time
+    /// (milliseconds, CLOCK_BOOTTIME), the ranks stay: a peer on another node that sees one end may abort with a code of its own,
+    /// and be heard first.
+    Telling {
+        until: u64,
+    },
     /// SIGTERM was sent; SIGKILL follows at this time (milliseconds, CLOCK_BOOTTIME).
     Terminating {
         kill_at: u64,
@@ -328,8 +334,10 @@ impl Launch {
     pub fn called(&mut self, call: &Call, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
         match call.service {
             Service::Names => self.handle(Event::Called(call), epoll, &token),
-            Service::Published | Service::Modex if self.pmix.is_some() => self.handle_pmix(PmixEvent::Called(call), epoll),
-            Service::Published | Service::Modex => call.unserved().map(Happening::Call).into_iter().collect(),
+            Service::Published | Service::Modex | Service::Deaths if self.pmix.is_some() => {
+                self.handle_pmix(PmixEvent::Called(call), epoll)
+            }
+            Service::Published | Service::Modex | Service::Deaths => call.unserved().map(Happening::Call).into_iter().collect(),
         }
     }
 

@@ -485,7 +485,7 @@ impl Shim {
                     launch.aborted = Some((code, why.clone()));
                     self.record(&ExitRecord::Aborted { launch: id, code, why: why.clone() });
                     self.agent.tell(&FromShim::Aborted { launch: id, code, why });
-                    self.bring_down(number);
+                    self.abort(number);
                 }
             }
         }

@@ -21,6 +21,7 @@ pub enum WireService {
     Names,
     Published,
     Modex,
+    Deaths,
 }
 
 impl From<Call> for WireCall {
@@ -29,6 +30,7 @@ impl From<Call> for WireCall {
             Service::Names => WireService::Names,
             Service::Published => WireService::Published,
             Service::Modex => WireService::Modex,
+            Service::Deaths => WireService::Deaths,
         };
         Self { from, to, service, answers: leg == Leg::Answers, number, body }
     }
@@ -45,6 +47,7 @@ impl TryFrom<WireCall> for Call {
             WireService::Names => Service::Names,
             WireService::Published => Service::Published,
             WireService::Modex => Service::Modex,
+            WireService::Deaths => Service::Deaths,
         };
         let leg = if answers { Leg::Answers } else { Leg::Asks };
         Ok(Self { from, to, service, leg, number, body })
@@ -58,9 +61,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_call_is_the_same_behind_the_wire(from in any::<u32>(), to in any::<u32>(), which in 0..3usize, answers in any::<bool>(),
+        fn a_call_is_the_same_behind_the_wire(from in any::<u32>(), to in any::<u32>(), which in 0..4usize, answers in any::<bool>(),
                                               number in any::<u64>(), body in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let service = [Service::Names, Service::Published, Service::Modex][which];
+            let service = [Service::Names, Service::Published, Service::Modex, Service::Deaths][which];
             let leg = if answers { Leg::Answers } else { Leg::Asks };
             let call = Call { from, to, service, leg, number, body };
             prop_assert_eq!(Call::try_from(WireCall::from(call.clone())).unwrap(), call);

@@ -206,8 +206,8 @@ pub async fn follow_launch(
 ) -> Result<u8, Failure> {
     let patience = Patience::default();
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
-    // What a shell says of the signal that brought it down.
-    let mut ended_by = None;
+    // What a shell says of the signal that brings it down, and whether we leave then.
+    let mut ended_by: Option<(u8, bool)> = None;
     // Raw from here on: Ctrl-C is a key like others then.
     let mut giver = match feeder {
         Some(feeder) => Giver::Feeder(feeder),
@@ -219,12 +219,29 @@ pub async fn follow_launch(
             let (begins, mut begun) = watch::channel(false);
             let once = launch_once(session, &client, request, &mut shown, &patience, begins);
             tokio::pin!(once);
+            let mut has_begun = begun.clone();
+            let bring_down = async {
+                // What has not begun cannot be brought down.
+                let _ = has_begun.wait_for(|begun| *begun).await;
+                let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
+                answer(client.allocations().abort_launch(abort)).await
+            };
+            tokio::pin!(bring_down);
+            let mut is_brought_down = false;
             let giving = giver.give(&client, request, &mut begun);
             tokio::pin!(giving);
             loop {
                 let (code, at_once) = tokio::select! {
                     done = &mut once => break done,
                     never = &mut giving => match never {},
+                    brought_down = &mut bring_down, if ended_by.is_some() && !is_brought_down => {
+                        brought_down?;
+                        is_brought_down = true;
+                        match ended_by {
+                            Some((code, true)) => return Ok(code),
+                            Some((_, false)) | None => continue,
+                        }
+                    }
                     () = interrupts.pressed() => (INTERRUPTED, false),
                     code = farewell.comes() => (code, leaves == Leaves::AtOnce),
                 };
@@ -235,12 +252,7 @@ pub async fn follow_launch(
                     let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
                     eprintln!("lattice: bringing the launch down{again}");
                 }
-                let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
-                answer(client.allocations().abort_launch(abort)).await?;
-                if at_once {
-                    return Ok(code);
-                }
-                ended_by = Some(code);
+                ended_by = Some((code, at_once));
             }
         };
         match once {
@@ -255,7 +267,7 @@ pub async fn follow_launch(
             }
             done => {
                 shown.screen.finish()?;
-                return done.map(|code| ended_by.unwrap_or(code));
+                return done.map(|code| ended_by.map_or(code, |(signalled, _)| signalled));
             }
         }
     }

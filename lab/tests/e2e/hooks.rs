@@ -6,9 +6,13 @@ use lattice_lab::lattice::text;
 use lattice_lab::{faults, image, process};
 use libtest_mimic::Trial;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 static HOOKS: Group = Group { theme: "hooks", name: "site", nodes: 3, quorum: 1, tweak: site };
@@ -21,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         HOOKS.test("a_failing_prologue_excludes_its_node_and_tells", &[], excluded),
         HOOKS.test("three_failing_prologues_end_it_with_the_reason", &[], three),
         HOOKS.test("a_slow_prologue_is_cancelled_promptly", &[], cancelled),
+        HOOKS.test("a_launch_that_is_interrupted_before_it_began_is_brought_down", &[], interrupted),
         HOOKS.test("a_prologue_over_its_limit_is_killed_with_its_group", &[], too_long),
         HOOKS.test("a_prologue_under_a_killed_agent_is_run_again_alone", &[], killed),
         HOOKS.test("a_failing_epilogue_is_told_and_gives_the_node_back", &[], epilogue),
@@ -125,6 +130,43 @@ fn cancelled(w: &World) {
     // The node is free at once.
     let next = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     w.completed(&next);
+}
+
+/// Whether it has a handler for a signal.
+fn catches(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    u64::from_str_radix(caught, 16).unwrap() & 1 << (signal as i32 - 1) != 0
+}
+
+fn interrupted(w: &World) {
+    quiet(w);
+    let gate = w.dir.join("gate");
+    hook(w, "prologue", &format!("echo $LATTICE_NODE >> $T; until test -e {}; do sleep 0.05; done", gate.display()));
+    let id = w.submit(&["--", "/bin/sleep", "600"]);
+    w.wait("the prologue", || traced(w).len() == 1);
+    let mut command = w.at(&traced(w)[0]).command(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/sleep", "600"]);
+    let mut launch = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(launch.id().cast_signed());
+    w.wait("it to mind Ctrl-C", || catches(pid, Signal::SIGINT));
+    kill(pid, Signal::SIGINT).unwrap();
+    let mut said = String::new();
+    BufReader::new(launch.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("bringing the launch down"), "{said}");
+    fs::write(&gate, "").unwrap();
+    let mut code = None;
+    w.wait("the launch to end", || {
+        code = launch.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.and_then(|c| c.code()), Some(130), "{}", w.status(&id));
+    fs::remove_file(&gate).unwrap();
+    quiet(w);
+    // What it had begun is gone, and the allocation goes on.
+    w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
 }
 
 fn too_long(w: &World) {

@@ -18,6 +18,8 @@ static INPUT: Group = Group { theme: "input", name: "tree", nodes: 7, quorum: 1,
 const MUCH: usize = 6_000_000;
 /// What is read at most where no rank reads: the window, what is read ahead, and a pipe.
 const HELD_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// What a pipe holds.
+const PIPE_BYTES: usize = 64 * 1024;
 /// Of the CLI, in KiB.
 const CLI_KIB_MAX: usize = 48 * 1024;
 
@@ -176,10 +178,19 @@ fn killed(w: &World) {
     let (id, nodes) = held(w);
     let (to, parts) = std::sync::mpsc::channel::<Vec<u8>>();
     let (job, mut stdin) = Fed::begin(w.at(&nodes[3]).command(&["launch", "--alloc", &id, "-n", "14", "--stdin=all", "sha256sum"]));
-    let writer = std::thread::spawn(move || parts.iter().for_each(|part| stdin.write_all(&part).unwrap()));
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    let writer = std::thread::spawn(move || {
+        for piece in parts.iter().flat_map(|part| part.chunks(PIPE_BYTES).map(<[u8]>::to_vec).collect::<Vec<_>>()) {
+            stdin.write_all(&piece).unwrap();
+            count.fetch_add(piece.len(), Ordering::Relaxed);
+        }
+    });
     // The user's own, an inner one, a leaf, and the head: each dies with input under way, and more of it than fits waits by then.
     for (part, node) in input.chunks(MUCH / 4).zip([&nodes[3], &nodes[1], &nodes[6], &nodes[0]]) {
         to.send(part.to_vec()).unwrap();
+        // Nothing is read before the launch has begun.
+        w.wait("input to be read", || written.load(Ordering::Relaxed) > PIPE_BYTES);
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
     }

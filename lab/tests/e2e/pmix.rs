@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         PMIX.test("open_mpi_programs_find_names_on_other_nodes", &[Need::OpenMpi], names),
         PMIX.test("what_ranks_publish_is_found_on_other_nodes_while_agents_are_killed", &[Need::OpenMpi], published),
         PMIX.test("what_a_rank_puts_is_got_elsewhere_without_a_fence_while_agents_are_killed", &[Need::OpenMpi], direct_modex),
+        PMIX.test("ranks_that_want_to_know_are_told_of_a_death_on_another_node", &[Need::OpenMpi], deaths),
         PMIX.test("what_cannot_be_is_refused", &[], refused),
     ]
 }
@@ -207,6 +208,7 @@ fn killed_agents(w: &World) {
 fn client(w: &World, name: &str, source: &str) -> String {
     let (file, program) = (w.dir.join(format!("{name}.c")), w.dir.join(name));
     std::fs::write(&file, source).unwrap();
+    std::fs::write(w.dir.join("files.h"), include_str!("pmix/files.h")).unwrap();
     let flags = process::run(Command::new("pkg-config").args(["--cflags", "--libs", "pmix"]), JOB).unwrap().out();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-o"]).arg(&program).arg(&file).args(flags.split_whitespace());
@@ -247,6 +249,48 @@ fn direct_modex(w: &World) {
     std::fs::write(at("go"), "").unwrap();
     w.completed(&id);
     assert_eq!(w.log(&id).matches(" is over").count(), 2, "{}", w.log(&id));
+    w.assert_nothing_left();
+    assert_no_directories(&id);
+}
+
+/// The last of four ranks dies: before its init, while no agent is there to carry the news, and inside, which ends the launch.
+fn deaths(w: &World) {
+    let program = client(w, "deaths", include_str!("pmix/deaths.c"));
+    let folder = Folder::new("deaths");
+    let at = |file: &str| folder.0.join(file);
+    let all = |what: &str| (0..3).all(|rank| at(&format!("{what}.{rank}")).exists());
+    let start = |how: &str| {
+        let submit = ["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix", "--no-kill-on-bad-exit", "--", &program];
+        let id = w.submit(&[&submit[..], &[&folder.0.to_string_lossy(), how]].concat());
+        w.wait("all others to listen", || all("listens"));
+        id
+    };
+    let heard = |code: u32| (0..3).map(|rank| format!("rank {rank} hears that 3 ended with {code}")).collect::<Vec<_>>();
+
+    let id = start("before");
+    let nodes = w.status(&id)["nodes"].clone();
+    let nodes: Vec<String> = nodes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
+    for node in &nodes {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
+    std::fs::write(at("die"), "").unwrap();
+    w.wait("the rank beside it to hear", || at("heard.2").exists());
+    assert!(!at("heard.0").exists() && !at("heard.1").exists(), "nobody could tell the other node");
+    for node in &nodes {
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.wait("all to hear", || all("heard"));
+    std::fs::write(at("go"), "").unwrap();
+    assert_eq!(text(&w.ended(&id), "exit_code"), "5");
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), heard(5));
+
+    for entry in std::fs::read_dir(&folder.0).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let id = start("inside");
+    std::fs::write(at("die"), "").unwrap();
+    assert_eq!(text(&w.ended(&id), "exit_code"), "137");
+    assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), heard(137));
     w.assert_nothing_left();
     assert_no_directories(&id);
 }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// What is left of an aborted launch this long after SIGTERM is killed, in milliseconds.
 const ABORT_GRACE_MS: u64 = 2000;
+/// How long the head's word is awaited before the ranks here are ended for an abort of theirs, in milliseconds: its agent may be away.
+const HEAD_AWAITED_MS: u64 = 500;
 /// Between two tries to kill what survives, in milliseconds.
 pub(super) const KILL_AGAIN_MS: u64 = 100;
 /// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
@@ -28,13 +30,21 @@ impl Shim {
             Ending::No | Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => soon,
         };
         let Some(launch) = self.launches.get_mut(&number) else { return };
-        if launch.down == Down::No {
+        if matches!(launch.down, Down::No | Down::Telling { .. }) {
             launch.down = Down::Terminating { kill_at };
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
             launch.hang_up();
             // A stopped process acts on no other signal.
             self.work.signal_launch(number, &pids, libc::SIGCONT);
+        }
+    }
+
+    /// An abort began here, and the agent is told: a launch that other nodes have a part in is ended when its head knows.
+    pub(super) fn abort(&mut self, number: u32) {
+        match self.launches.get_mut(&number) {
+            Some(launch) if launch.spec.nodes.len() > 1 => launch.down = Down::Telling { until: now_ms() + HEAD_AWAITED_MS },
+            Some(_) | None => self.bring_down(number),
         }
     }
 
@@ -100,6 +110,9 @@ impl Shim {
         self.agent.wake(now, &self.epoll);
         self.launches.iter_mut().for_each(|(number, launch)| launch.wake_ports(now, &self.epoll, |local| socket_token(*number, local)));
         self.check_waiting(now);
+        let unheard = |launch: &Launch| matches!(launch.down, Down::Telling { until } if until <= now);
+        let unheard: Vec<u32> = self.launches.iter().filter(|(_, launch)| unheard(launch)).map(|(number, _)| *number).collect();
+        unheard.into_iter().for_each(|number| self.bring_down(number));
         for (number, launch) in &mut self.launches {
             if let Down::Terminating { kill_at } = launch.down
                 && kill_at <= now
@@ -154,7 +167,7 @@ impl Shim {
             Ending::No | Ending::Stopped { .. } => None,
         };
         let launches = self.launches.values().filter_map(|launch| match launch.down {
-            Down::Terminating { kill_at } => Some(kill_at),
+            Down::Telling { until: at } | Down::Terminating { kill_at: at } => Some(at),
             Down::No | Down::Killed => None,
         });
         let hung_up = self.launches.values().filter_map(Launch::hung_up_until);

@@ -1,13 +1,6 @@
 /* Rank 0 wants by PMIx what rank 1 of another node puts, and nobody comes to a fence.
  * modex FOLDER */
-#include <pmix.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static pmix_proc_t me;
-static const char *folder;
+#include "files.h"
 
 static void must(int holds, const char *what, pmix_status_t status)
 {
@@ -15,26 +8,6 @@ static void must(int holds, const char *what, pmix_status_t status)
         fprintf(stderr, "rank %u: %s: %s (%d)\n", me.rank, what, PMIx_Error_string(status), status);
         exit(9);
     }
-}
-
-static void here(const char *where)
-{
-    char path[4096];
-    FILE *file;
-
-    snprintf(path, sizeof path, "%s/%s.%u", folder, where, me.rank);
-    file = fopen(path, "w");
-    if (!file || fclose(file) != 0)
-        exit(8);
-}
-
-static void await(const char *what)
-{
-    char path[4096];
-
-    snprintf(path, sizeof path, "%s/%s", folder, what);
-    while (access(path, F_OK) != 0)
-        usleep(10000);
 }
 
 int main(int argc, char **argv)

@@ -8,6 +8,8 @@ use std::ffi::{c_char, c_int, c_void};
 /// `pmix_status_t`
 pub type Status = c_int;
 pub const SUCCESS: Status = 0;
+/// A process ended by a signal, with a code other than 0, or without finalize.
+pub const ERR_PROC_ABORTED: Status = -7;
 pub const ERR_NOT_SUPPORTED: Status = -47;
 pub const ERR_NOT_FOUND: Status = -46;
 pub const ERR_PARTIAL_SUCCESS: Status = -52;
@@ -18,8 +20,10 @@ pub const OPERATION_SUCCEEDED: Status = -157;
 
 /// `PMIX_INFO_REQD`: who says this wants an error rather than to be passed over.
 pub const INFO_REQUIRED: u32 = 1;
+/// `PMIX_RANGE_NAMESPACE`: the ranks of one launch.
+pub const RANGE_NAMESPACE: u8 = 3;
 /// `PMIX_RANGE_UNDEF`, `PMIX_RANGE_NAMESPACE`, `PMIX_RANGE_SESSION`
-pub const RANGES: [u8; 3] = [0, 3, 4];
+pub const RANGES: [u8; 3] = [0, RANGE_NAMESPACE, 4];
 /// `PMIX_PERSIST_INDEF`, `PMIX_PERSIST_APP`, `PMIX_PERSIST_SESSION`
 pub const PERSISTENCES: [u8; 3] = [0, 3, 4];
 /// `PMIX_RANK_WILDCARD`
@@ -37,6 +41,7 @@ pub mod data_type {
     pub const UINT16: u16 = 13;
     pub const UINT32: u16 = 14;
     pub const DOUBLE: u16 = 17;
+    pub const PROC: u16 = 22;
     pub const INFO: u16 = 24;
     pub const BYTE_OBJECT: u16 = 27;
     pub const PERSIST: u16 = 30;
@@ -78,6 +83,7 @@ pub union Data {
     pub uint16: u16,
     pub uint32: u32,
     pub array: *mut DataArray,
+    pub proc: *const Proc,
     pub byte: u8,
     pub object: ByteObject,
     pub widest: [u64; 3],
@@ -169,6 +175,8 @@ pub type Generate = unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Sta
 pub type RegisterNamespace = unsafe extern "C" fn(*const c_char, c_int, *mut Info, usize, OpCallback, *mut c_void) -> Status;
 /// `PMIx_server_register_client`
 pub type RegisterClient = unsafe extern "C" fn(*const Proc, libc::uid_t, libc::gid_t, *mut c_void, OpCallback, *mut c_void) -> Status;
+/// `PMIx_Notify_event`
+pub type NotifyEvent = unsafe extern "C" fn(Status, *const Proc, u8, *const Info, usize, OpCallback, *mut c_void) -> Status;
 /// `PMIx_server_setup_fork`
 pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
 
@@ -195,7 +203,7 @@ int main(void) {
     printf("%zu %zu %zu\n", sizeof(pmix_pdata_t), offsetof(pmix_pdata_t, key), offsetof(pmix_pdata_t, value));
     printf("%zu %zu\n", sizeof(pmix_byte_object_t), offsetof(pmix_byte_object_t, size));
     printf("%d %d %d %d %d\n", PMIX_ERR_NOT_FOUND, PMIX_ERR_PARTIAL_SUCCESS, PMIX_ERR_DUPLICATE_KEY, PMIX_ERR_OUT_OF_RESOURCE, PMIX_INFO_REQD);
-    printf("%d\n", PMIX_INT);
+    printf("%d %d %d\n", PMIX_INT, PMIX_PROC, PMIX_ERR_PROC_ABORTED);
     printf("%d %d %d %d\n", PMIX_DOUBLE, PMIX_BYTE_OBJECT, PMIX_PERSIST, PMIX_DATA_RANGE);
     printf("%d %d %d\n", PMIX_RANGE_UNDEF, PMIX_RANGE_NAMESPACE, PMIX_RANGE_SESSION);
     printf("%d %d %d\n", PMIX_PERSIST_INDEF, PMIX_PERSIST_APP, PMIX_PERSIST_SESSION);
@@ -226,7 +234,7 @@ int main(void) {
         let said = Command::new(&program).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let ours = format!(
-            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
+            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{} {} {}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
             size_of::<Proc>(),
             offset_of!(Proc, rank),
             size_of::<DataArray>(),
@@ -252,6 +260,8 @@ int main(void) {
             ERR_OUT_OF_RESOURCE,
             INFO_REQUIRED,
             data_type::INT,
+            data_type::PROC,
+            ERR_PROC_ABORTED,
             data_type::DOUBLE,
             data_type::BYTE_OBJECT,
             data_type::PERSIST,

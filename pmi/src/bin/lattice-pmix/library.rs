@@ -169,6 +169,26 @@ impl Library {
         }
     }
 
+    /// Ranks that have a handler for it are told of a rank's death. Others are not disturbed: Open MPI's handler for all events aborts.
+    pub fn died(&self, rank: u32, code: i32) {
+        let Some(host) = HOST.get() else { return };
+        let told = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
+            let event = Event::of(proc_of(&host.namespace, rank)?, code);
+            let (proc, about, count) = (&raw const *event.who, event.about.as_ptr(), event.about.len());
+            let event = Box::into_raw(Box::new(event)).cast();
+            // SAFETY: all that is pointed to lives in the event, which comes back by `event_told`, unless that is not to come.
+            let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_told), event) };
+            if status != abi::SUCCESS {
+                // SAFETY: nobody else has it.
+                unsafe { event_told(status, event) };
+            }
+            self.good("PMIx_Notify_event", status)
+        });
+        if let Err(why) = told {
+            eprintln!("lattice-pmix: the ranks here are not told that rank {rank} died: {why}");
+        }
+    }
+
     fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), String> {
         let namespace = proc_of(&job.namespace, abi::RANK_WILDCARD)?;
         let mut about = self.job_info(job, kept)?;
@@ -312,6 +332,21 @@ fn majors() -> String {
     MAJORS.map(|major| format!("{major}.x")).join(" or ")
 }
 
+/// What the library is told of a rank's death, and what that points to.
+struct Event {
+    who: Box<Proc>,
+    about: [Info; 3],
+}
+
+impl Event {
+    fn of(who: Proc, code: i32) -> Self {
+        let who = Box::new(who);
+        let affected = info("pmix.evproc", data_type::PROC, Data { proc: &raw const *who });
+        let code = info("pmix.exit.code", data_type::INT, Data { uint32: code.cast_unsigned() });
+        Self { who, about: [affected, code, flag("pmix.evnondef")] }
+    }
+}
+
 /// What the arrays given to the library point to.
 #[derive(Default)]
 struct Kept {
@@ -412,7 +447,8 @@ unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, _: abi::
     abi::OPERATION_SUCCEEDED
 }
 
-/// Which ranks are to end does not matter: a launch ends as a whole.
+/// Which ranks are to end does not matter: a launch ends as a whole. The rank is not answered: it stays until it is ended with
+/// the others, because a peer that loses it aborts with a code of its own, which could be heard first.
 unsafe extern "C" fn abort(
     who: *const Proc,
     _: *mut c_void,
@@ -429,7 +465,7 @@ unsafe extern "C" fn abort(
     if let Some(rank) = rank {
         tell(&FromBridge::Aborted { rank, code, message });
     }
-    abi::OPERATION_SUCCEEDED
+    abi::SUCCESS
 }
 
 /// All local ones of some ranks wait in a fence. Fences are numbered and of the whole launch; of fewer ranks the library
@@ -485,6 +521,13 @@ pub unsafe fn give(
     let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
     // SAFETY: see above.
     unsafe { done(status, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
+}
+
+/// # Safety
+/// `event` is what [`Library::died`] gave, and comes once.
+unsafe extern "C" fn event_told(_: Status, event: *mut c_void) {
+    // SAFETY: see above.
+    drop(unsafe { Box::from_raw(event.cast::<Event>()) });
 }
 
 /// # Safety

@@ -1,0 +1,287 @@
+//! Which ranks of a launch died, told to the PMIx server of each of its nodes.
+//!
+//! ```text
+//!   node 3 ─ who died there ─▶ node 0 ─ all who died ─▶ nodes 1, 2, 3 …
+//! ```
+//!
+//! At most one call is on its way from one node to another: what dies meanwhile goes with the next, so that a launch of which all
+//! ranks die at once needs as many calls as it has nodes, and a few more.
+
+use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use std::collections::BTreeSet;
+
+/// A rank and the code of its end, on the wire: two numbers of four bytes, little-endian.
+const DEATH_BYTES: usize = 8;
+/// As many as one call takes.
+const DEATHS_PER_CALL: usize = BODY_BYTES_MAX / DEATH_BYTES;
+/// The body of an answer; an empty one would say that nobody serves it.
+const HEARD: &[u8] = b"heard";
+
+/// A rank that ended with a code other than 0, by a signal (128 + its number), or with 0 inside MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    pub rank: u32,
+    pub code: i32,
+}
+
+/// Another node that is told.
+#[derive(Debug)]
+struct Listener {
+    part: u32,
+    /// How many of the deaths it has heard of.
+    heard: usize,
+    /// What is on its way to it, and how many it will have heard of then.
+    telling: Option<(Call, usize)>,
+}
+
+/// Those that one node knows of.
+#[derive(Debug)]
+pub struct Deaths {
+    part: u32,
+    carried: bool,
+    number: u64,
+    /// What goes to other nodes, in the order in which it came.
+    to_tell: Vec<Death>,
+    /// The ranks of all deaths that are known here.
+    known: BTreeSet<u32>,
+    listeners: Vec<Listener>,
+}
+
+impl Deaths {
+    /// Of a launch on so many nodes, at its node `part`.
+    pub fn new(part: u32, parts: u32) -> Self {
+        let listeners = if part == 0 { 1..parts } else { 0..1 };
+        let listeners = listeners.map(|part| Listener { part, heard: 0, telling: None }).collect();
+        Self { part, carried: true, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
+    }
+
+    /// A rank died, here or where a call says so. Gives the calls to be made.
+    pub fn died(&mut self, death: Death, calls: &mut Vec<Call>) {
+        if self.known.insert(death.rank) {
+            self.to_tell.push(death);
+            self.tell(calls);
+        }
+    }
+
+    /// Another node tells of deaths, or has heard of them. `part_of` gives a rank's node. Gives those that are new here.
+    pub fn called(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
+        match call.leg {
+            Leg::Asks => self.told(call, part_of, calls),
+            Leg::Answers => {
+                let from = self.listeners.iter_mut().find(|listener| listener.part == call.from);
+                if let Some(listener) = from
+                    && let Some((_, heard)) = listener.telling.take_if(|(telling, _)| telling.number == call.number)
+                {
+                    listener.heard = heard;
+                    self.tell(calls);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn told(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
+        // A node tells the first one of its own ranks, and hears of all from that one alone.
+        let tells = |rank: u32| part_of(rank).is_some_and(|part| call.from == if self.part == 0 { part } else { 0 });
+        let deaths = read(&call.body);
+        if deaths.iter().any(|death| !tells(death.rank)) || !call.body.len().is_multiple_of(DEATH_BYTES) {
+            calls.extend(call.unserved());
+            return Vec::new();
+        }
+        let new: Vec<Death> = deaths.into_iter().filter(|death| !self.known.contains(&death.rank)).collect();
+        for death in &new {
+            if self.part == 0 {
+                self.died(*death, calls);
+            } else {
+                self.known.insert(death.rank);
+            }
+        }
+        calls.push(call.answer(HEARD.to_vec()));
+        new
+    }
+
+    /// Whether calls are carried to other nodes from now on. Where they are not, nobody there is told.
+    pub fn carry(&mut self, carried: bool, calls: &mut Vec<Call>) {
+        self.carried = carried;
+        if carried {
+            self.tell(calls);
+        } else {
+            self.listeners.iter_mut().for_each(|listener| listener.telling = None);
+        }
+    }
+
+    /// What was told and is not answered.
+    pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
+        self.listeners.iter().filter_map(|listener| listener.telling.as_ref().map(|(call, _)| call))
+    }
+
+    fn tell(&mut self, calls: &mut Vec<Call>) {
+        for listener in &mut self.listeners {
+            if !self.carried || listener.telling.is_some() || listener.heard == self.to_tell.len() {
+                continue;
+            }
+            let until = self.to_tell.len().min(listener.heard + DEATHS_PER_CALL);
+            self.number += 1;
+            let body = self.to_tell[listener.heard..until].iter().flat_map(|death| written(*death)).collect();
+            let (from, to, service, leg, number) = (self.part, listener.part, Service::Deaths, Leg::Asks, self.number);
+            let call = Call { from, to, service, leg, number, body };
+            calls.push(call.clone());
+            listener.telling = Some((call, until));
+        }
+    }
+}
+
+fn written(Death { rank, code }: Death) -> [u8; DEATH_BYTES] {
+    let ([a, b, c, d], [e, f, g, h]) = (rank.to_le_bytes(), code.to_le_bytes());
+    [a, b, c, d, e, f, g, h]
+}
+
+fn read(body: &[u8]) -> Vec<Death> {
+    let (deaths, _) = body.as_chunks::<DEATH_BYTES>();
+    let one = |[a, b, c, d, e, f, g, h]: &[u8; DEATH_BYTES]| Death {
+        rank: u32::from_le_bytes([*a, *b, *c, *d]),
+        code: i32::from_le_bytes([*e, *f, *g, *h]),
+    };
+    deaths.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, VecDeque};
+
+    const PARTS: u32 = 4;
+    const RANKS: u32 = 40;
+
+    fn part_of(rank: u32) -> Option<u32> {
+        (rank < RANKS).then_some(rank % PARTS)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Dies(u32),
+        /// The call at this place of those on their way arrives, or is lost.
+        Arrives(prop::sample::Index),
+        Lost(prop::sample::Index),
+        /// A node says again what it was not answered.
+        Again(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..RANKS).prop_map(Step::Dies),
+            any::<prop::sample::Index>().prop_map(Step::Arrives),
+            any::<prop::sample::Index>().prop_map(Step::Lost),
+            (0..PARTS).prop_map(Step::Again),
+        ];
+        prop::collection::vec(step, 0..100)
+    }
+
+    /// The servers of a launch, what they heard by calls, and what is on its way.
+    struct Launch {
+        nodes: Vec<Deaths>,
+        heard: Vec<BTreeMap<u32, i32>>,
+        way: VecDeque<Call>,
+    }
+
+    impl Launch {
+        fn new() -> Self {
+            let nodes = (0..PARTS).map(|part| Deaths::new(part, PARTS)).collect();
+            Self { nodes, heard: vec![BTreeMap::new(); PARTS as usize], way: VecDeque::new() }
+        }
+
+        fn dies(&mut self, rank: u32) {
+            let mut calls = Vec::new();
+            let at = part_of(rank).unwrap();
+            self.nodes[at as usize].died(Death { rank, code: 100 + rank.cast_signed() }, &mut calls);
+            self.way.extend(calls);
+        }
+
+        fn arrives(&mut self, call: &Call) {
+            let mut calls = Vec::new();
+            let at = call.to as usize;
+            for death in self.nodes[at].called(call, part_of, &mut calls) {
+                assert_eq!(self.heard[at].insert(death.rank, death.code), None, "told once");
+            }
+            self.way.extend(calls);
+        }
+
+        fn again(&mut self, part: u32) {
+            self.way.extend(self.nodes[part as usize].unanswered().cloned());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_lost_each_node_hears_of_each_death_once(steps in steps()) {
+            let mut launch = Launch::new();
+            let mut dead = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Dies(rank) => {
+                        dead.insert(rank);
+                        launch.dies(rank);
+                    }
+                    Step::Arrives(at) if !launch.way.is_empty() => {
+                        let call = launch.way.remove(at.index(launch.way.len())).unwrap();
+                        launch.arrives(&call);
+                    }
+                    Step::Lost(at) if !launch.way.is_empty() => drop(launch.way.remove(at.index(launch.way.len()))),
+                    Step::Arrives(_) | Step::Lost(_) => {}
+                    Step::Again(part) => launch.again(part),
+                }
+            }
+            // Then all is asked again, and nothing is lost any more.
+            while launch.nodes.iter().any(|node| node.unanswered().next().is_some()) {
+                (0..PARTS).for_each(|part| launch.again(part));
+                while let Some(call) = launch.way.pop_front() {
+                    launch.arrives(&call);
+                }
+            }
+            for (part, heard) in (0..).zip(&launch.heard) {
+                let of_others: BTreeMap<u32, i32> =
+                    dead.iter().filter(|rank| part_of(**rank) != Some(part)).map(|rank| (*rank, 100 + rank.cast_signed())).collect();
+                prop_assert_eq!(heard, &of_others);
+            }
+        }
+
+        #[test]
+        fn a_call_of_any_bytes_is_answered_and_tells_of_no_rank_that_is_not_its_own(
+            part in 0..PARTS, from in 0..PARTS, body in prop::collection::vec(any::<u8>(), 0..40)
+        ) {
+            let mut node = Deaths::new(part, PARTS);
+            let call = Call { from, to: part, service: Service::Deaths, leg: Leg::Asks, number: 1, body };
+            let mut calls = Vec::new();
+            let new = node.called(&call, part_of, &mut calls);
+            let own = new.iter().all(|death| part_of(death.rank).is_some_and(|of| from == if part == 0 { of } else { 0 }));
+            prop_assert!(own);
+            let answered = calls.iter().any(|answer| answer.leg == Leg::Answers && answer.to == from && answer.number == 1);
+            prop_assert!(answered);
+        }
+    }
+
+    #[test]
+    fn a_launch_of_which_all_die_at_once_needs_a_few_calls_for_each_node() {
+        let mut launch = Launch::new();
+        (0..RANKS).for_each(|rank| launch.dies(rank));
+        let mut calls = 0;
+        while let Some(call) = launch.way.pop_front() {
+            calls += 1;
+            launch.arrives(&call);
+        }
+        assert!(calls <= 10 * (PARTS - 1), "{calls} calls for {RANKS} deaths on {PARTS} nodes");
+    }
+
+    #[test]
+    fn where_calls_are_not_carried_nothing_waits_and_later_all_is_told() {
+        let (mut node, mut calls) = (Deaths::new(1, 2), Vec::new());
+        node.carry(false, &mut calls);
+        node.died(Death { rank: 1, code: 137 }, &mut calls);
+        assert_eq!((calls.len(), node.unanswered().count()), (0, 0));
+        node.carry(true, &mut calls);
+        assert_eq!(calls.len(), 1);
+        node.carry(false, &mut calls);
+        assert_eq!(node.unanswered().count(), 0);
+    }
+}
