@@ -27,6 +27,10 @@ const SETTINGS: [(&str, &str); 4] = [
 /// Makes Open MPI 4 look for a server though no launcher of its own started it: without it each rank is a world of its own.
 const FOR_OPEN_MPI: (&str, &str) = ("JSM_JSRUN_PORT", "1");
 
+/// Has the ranks of Open MPI 4 give way while they wait, as its own mpirun does where a node has more of them than processors; Open MPI 5
+/// asks for `pmix.ndosub`.
+const FOR_CROWDED_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
+
 /// What the callbacks, on the library's own thread, know of the launch.
 struct Host {
     shim: Mutex<UnixStream>,
@@ -230,6 +234,9 @@ impl Library {
             kept.text("pmix.nsdir", &job.directory)?,
             flag("pmix.tdir.rmclean"),
         ];
+        if is_crowded(job) {
+            about.push(flag("pmix.ndosub"));
+        }
         if let Some(first) = local.first() {
             about.push(number("pmix.lldr", data_type::PROC_RANK, *first));
         }
@@ -287,7 +294,8 @@ impl Library {
             // SAFETY: both live for the call, and an array that is null is an empty one.
             let status = unsafe { setup(&rank, &mut made) };
             self.good("PMIx_server_setup_fork", status)?;
-            let mut variables = vec![(FOR_OPEN_MPI.0.to_owned(), FOR_OPEN_MPI.1.to_owned())];
+            let ours = [Some(FOR_OPEN_MPI), is_crowded(job).then_some(FOR_CROWDED_OPEN_MPI)];
+            let mut variables: Vec<_> = ours.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             // SAFETY: a null-terminated array of texts, as of an environment.
             while let Some(text) = unsafe { made.as_ref() }.filter(|text| !text.is_null()) {
                 // SAFETY: each is a text that ends with a zero byte.
@@ -316,6 +324,11 @@ impl Library {
         let text = unsafe { CStr::from_ptr(text(status)) };
         Err(format!("{what} of {NAME} {}: {} ({status})", self.version, text.to_string_lossy()))
     }
+}
+
+/// Whether this node has more of the launch's ranks than processors for them; this process has the same ones.
+fn is_crowded(job: &BridgeJob) -> bool {
+    std::thread::available_parallelism().is_ok_and(|processors| job.local().len() > processors.get())
 }
 
 /// The version in what the library says of itself: `OpenPMIx 4.2.2, repo rev: …`.
