@@ -394,6 +394,7 @@ mod tests {
             requeue_count: 0,
             vni: None,
             run_lease_ms: None,
+            restore: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

@@ -101,6 +101,7 @@ mod tests {
             vni: None,
             requeue_count: 1,
             excluded: vec![],
+            checkpoint: None,
             revision: Revision(9),
         }
     }

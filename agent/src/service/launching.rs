@@ -542,6 +542,7 @@ mod tests {
             vni: None,
             requeue_count: 0,
             excluded: Vec::new(),
+            checkpoint: None,
             revision: lattice_model::Revision(1),
         }
     }
