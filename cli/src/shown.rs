@@ -43,6 +43,17 @@ pub struct AllocationJson<'a> {
     /// Which of its nodes are not heard, and what settles it; where one allocation was asked for.
     isolation_note: Option<&'a str>,
     expose: Vec<ExposedJson<'a>>,
+    /// Its last whole checkpoint.
+    checkpoint: Option<CheckpointJson<'a>>,
+}
+
+/// A checkpoint of an allocation as JSON.
+#[derive(Serialize)]
+pub struct CheckpointJson<'a> {
+    id: &'a str,
+    epoch: u64,
+    step: Option<u64>,
+    bytes: u64,
 }
 
 /// A port that is offered, as JSON.
@@ -97,6 +108,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             on_isolation: filled(&a.on_isolation),
             isolation_note: filled(&a.isolation_note),
             expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
+            checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
         }
     }
 }

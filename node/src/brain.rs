@@ -14,8 +14,8 @@
 use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
-    AllocationId, AllocationState, Assignment, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport, NodeTopology,
-    ReportItem,
+    AllocationId, AllocationState, Assignment, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport,
+    NodeTopology, ReportItem,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -93,6 +93,8 @@ pub enum CheckpointEvent {
     Committed { id: CheckpointId },
     /// Time passed.
     Clock,
+    /// The allocation is being ended.
+    AllocationOver,
 }
 
 /// What is to be done once the state is written down. May be asked for again.
@@ -228,6 +230,8 @@ impl Checkpointing {
                 _ => Vec::new(),
             },
             CheckpointEvent::Clock => self.clock(now_ms),
+            CheckpointEvent::AllocationOver if self.end().is_none() => self.fail("the allocation ended before it was complete".to_owned()),
+            CheckpointEvent::AllocationOver => Vec::new(),
         }
     }
 

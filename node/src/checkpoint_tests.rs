@@ -111,6 +111,7 @@ fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
         1 => Just(CheckpointEvent::NotWritten { why: "x".to_owned() }),
         2 => Just(CheckpointEvent::Committed { id: id() }),
         3 => Just(CheckpointEvent::Clock),
+        1 => Just(CheckpointEvent::AllocationOver),
     ]
 }
 

@@ -287,7 +287,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
 }
 
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
-fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
+pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
     match allocation {
         None => Err("its allocation has ended".to_owned()),
         Some(a) if a.epoch != epoch || a.state == AllocationState::Pending => {

@@ -151,9 +151,7 @@ impl Ledger {
                 | ReportItem::Prepared { .. }
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
-                | ReportItem::Checkpointed { .. } => {
-                    None
-                }
+                | ReportItem::Checkpointed { .. } => None,
             })
             .collect();
         if let Some(recovery) = &mut self.recovery {

@@ -3,7 +3,9 @@
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
-use lattice_model::{AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase};
+use lattice_model::{
+    AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase,
+};
 
 /// The prologue that fails for this time ends the allocation.
 const PROLOGUE_FAILURES_MAX: usize = 3;
