@@ -6,9 +6,10 @@ use super::store::{Part, StoreError};
 use super::{WITHOUT, owner_of};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
+use crate::environment;
 use crate::mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use crate::mesh::frame::{self, FrameError};
-use lattice_model::{AllocationId, AskSignal, CheckpointId, DesiredShare, Epoch};
+use lattice_model::{AllocationId, AskSignal, CheckpointId, DesiredShare, Entrypoint, Epoch};
 use lattice_node::Saved;
 use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
@@ -174,6 +175,9 @@ async fn try_saved(
     let known = answer(&place, &token).await?;
     if known.is_none() {
         let now = find(context, share, signal).await?;
+        if now.all == 0 && has_ranks_here(context, share) {
+            return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
+        }
         if now.all == 0 {
             out.send_replace(Some(FromSaver::Able { idle: true }));
             return std::future::pending().await;
@@ -203,6 +207,14 @@ async fn try_saved(
             let part = Part { owner: owner_of(share), id, round: open.round, index, node: context.me.clone() };
             put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
         }
+    }
+}
+
+/// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
+fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
+    match &share.spec.entrypoint {
+        Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
+        Entrypoint::Script { .. } => false,
     }
 }
 

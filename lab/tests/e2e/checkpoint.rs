@@ -53,7 +53,7 @@ save() {
   mkdir -p "$at/state"
   echo "$n $h" > "$at/state/chain"
   chmod 640 "$at/state/chain"
-  [ -z "$BULK" ] || head -c $BULK /dev/zero > "$at/bulk"
+  [ -z "$BULK" ] || head -c $BULK /dev/urandom > "$at/bulk"
   [ "$STEPLESS" ] || told="step=$n"
   echo $told > "$at.done"
 }
@@ -84,7 +84,9 @@ impl Chain {
         args.extend(["--", "/bin/sh", &program]);
         let id = w.submit(&args);
         w.running(&id);
-        w.wait_log(&id, "step 0 3");
+        // Every rank has set its trap.
+        let ranks = if more.contains(&"2") { 2 } else { 1 };
+        w.wait("every rank to count", || w.log(&id).matches("step 0 3\n").count() == ranks);
         Self { id, go }
     }
 
