@@ -472,6 +472,7 @@ vCluster:   ml-training
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
+                "checkpoint": null,
             })
         );
     }
