@@ -239,6 +239,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
+        ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
         ("uenv", uenv),
@@ -249,6 +250,11 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Not enforced", a.network_note.clone()),
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ])
+}
+
+fn checkpoint(c: &v1::CheckpointRef) -> String {
+    let step = c.step.map_or_else(String::new, |step| format!(", step {step}"));
+    format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
 }
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
