@@ -357,7 +357,7 @@ fn restored(w: &World) {
     };
     assert_eq!(saved, [1, 1]);
     let lost = before["nodes"][1].as_str().unwrap().to_owned();
-    w.ok(&["node", "disable", &lost, "--reason", "it burns"]);
+    w.ok(&["node", "disable", &lost, "--yes", "--reason", "it burns"]);
     w.wait("it to run again", || text(&w.status(id), "requeue_count") == "1" && w.log(id).matches("begun 1").count() == 2);
     let now = w.status(id);
     assert!(!now["nodes"].as_array().unwrap().iter().any(|n| *n == lost.as_str()), "{now}");
