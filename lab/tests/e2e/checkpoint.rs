@@ -6,6 +6,8 @@ use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub fn trials() -> Vec<Trial> {
         CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
         CHECKPOINT.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
         CHECKPOINT.test("what_runs_again_begins_from_it_on_each_node", &[], restored),
+        CHECKPOINT.test("an_agent_killed_while_it_restores_does_it_again", &[], restored_after_all),
+        CHECKPOINT.test("what_is_damaged_is_not_begun_from_and_named", &[], damaged),
     ]
 }
 
@@ -384,4 +388,45 @@ fn restored(w: &World) {
         nodes.as_array().unwrap().iter().all(|n| text(n, "state") == "Ready")
     });
     w.assert_nothing_left();
+}
+
+/// Its node loses it, on evidence.
+fn kill_shim(w: &World, node: &str) {
+    let status = w.at(node).json(&["node", "status"]).unwrap();
+    let shim = i32::try_from(status["allocations"][0]["shim_pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(shim), Signal::SIGKILL).unwrap();
+}
+
+fn restored_after_all(w: &World) {
+    // n2 is the only one that takes work: what it loses comes back to it.
+    w.ok(&["node", "cordon", "n1,n3", "--reason", "the test's"]);
+    for point in ["restore-begun", "restored"] {
+        let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);
+        let (_, step) = chain.created(w);
+        faults::kill_node(&w.dir, "n2").unwrap();
+        faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        w.wait("the agent to answer", || w.at("n2").json(&["node", "status"]).is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
+        kill_shim(w, "n2");
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node("n2").unwrap().daemon.alive());
+        faults::start_node(&w.dir, "n2").unwrap();
+        w.wait_log(&chain.id, &format!("restored {}\n", step.unwrap()));
+        w.wait_log(&chain.id, &format!("step 1 {}\n", step.unwrap() + 1));
+        chain.end(w);
+    }
+    w.ok(&["node", "uncordon", "n1,n3"]);
+    w.assert_nothing_left();
+}
+
+fn damaged(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);
+    let (made, _) = chain.created(w);
+    let object = find(&objects(w, &chain.id, &made), "00000001.zst");
+    fs::write(&object, "not what was put there").unwrap();
+    let node = w.status(&chain.id)["nodes"][0].as_str().unwrap().to_owned();
+    kill_shim(w, &node);
+    let over = w.ended(&chain.id);
+    assert_eq!(text(&over, "state"), "Failed", "{over}");
+    let reason = text(&over, "reason");
+    assert!(reason.contains("state/chain") && reason.contains(&made[..8]), "{reason}");
+    assert!(!w.log(&chain.id).contains("begun 1"), "it never begins from its beginning instead");
 }
