@@ -202,9 +202,8 @@ impl Place {
         for name in names {
             // Only what we asked for once: the rest of the directory is the user's own.
             let Some(text) = name.to_str().ok().filter(|text| is_of_a_token(text) && !text.starts_with(token)) else { continue };
-            match unlinkat(&self.at, text, UnlinkatFlags::NoRemoveDir) {
-                Err(Errno::EISDIR | Errno::EPERM) => remove_tree(&self.path.join(text))?,
-                Ok(()) | Err(_) => {}
+            if let Err(Errno::EISDIR | Errno::EPERM) = unlinkat(&self.at, text, UnlinkatFlags::NoRemoveDir) {
+                remove_tree(&self.path.join(text))?;
             }
         }
         Ok(())
