@@ -124,6 +124,11 @@ pub struct Detail {
 }
 
 impl AllocationHandle {
+    /// Where its shim keeps its things.
+    pub fn dir(&self) -> &ShimDir {
+        &self.dir
+    }
+
     /// Attaches a head; what it hears comes out of the receiver. A later head of the same launch replaces it.
     pub async fn attach(&self, me: &NodeId, launch: LaunchSpec, calls: bool) -> mpsc::Receiver<ToHead> {
         let ranks = launch.part(me).map_or(0, |p| p.count as usize);

@@ -1,5 +1,6 @@
 //! The agent's configuration: one YAML file, read once.
 
+use crate::checkpoint::store::CheckpointStore;
 use crate::conformance::settings::{ConformanceSettings, ConformanceSettingsError};
 use crate::health::settings::{HealthSettings, HealthSettingsError};
 use crate::log_store::LogStore;
@@ -104,6 +105,17 @@ pub struct AgentConfig {
     pub log_store_options: BTreeMap<String, String>,
     /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
     pub log_store_credentials: PathBuf,
+    /// The object store of checkpoints, in the forms of `log_store`. The same for all agents. Empty: `log_store`, with its settings;
+    /// where that is empty as well, this node takes no work that asks for checkpoints.
+    pub checkpoint_store: String,
+    /// The store's own settings.
+    pub checkpoint_store_options: BTreeMap<String, String>,
+    /// A file of mode 0600 with further such settings; empty: none.
+    pub checkpoint_store_credentials: PathBuf,
+    /// Where work saves itself on this node (`LATTICE_CHECKPOINT_DIR`), and finds what it begins from, before and after the store has
+    /// it; absolute, root's, writable by nobody else, with room for the checkpoints of all that runs here. Empty: `checkpoints` in
+    /// `state_dir`.
+    pub checkpoint_dir: PathBuf,
     /// Seconds that output may wait before it is flushed; 1 to 3600.
     pub log_flush_seconds: u64,
     /// Log streams that one user may have open at this agent; 1 to 10,000.
@@ -222,6 +234,10 @@ impl Default for AgentConfig {
             log_store: String::new(),
             log_store_options: BTreeMap::new(),
             log_store_credentials: PathBuf::new(),
+            checkpoint_store: String::new(),
+            checkpoint_store_options: BTreeMap::new(),
+            checkpoint_store_credentials: PathBuf::new(),
+            checkpoint_dir: PathBuf::new(),
             log_flush_seconds: 30,
             logs_max_concurrent: 10,
             prologue: PathBuf::new(),
@@ -346,6 +362,7 @@ impl AgentConfig {
             ("scratch_tmpfs_dir", &self.scratch_tmpfs_dir),
             ("home_source", Path::new(&self.home_source)),
             ("output_dir", &self.output_dir),
+            ("checkpoint_dir", &self.checkpoint_dir),
         ];
         let plain = |p: &Path| p.is_absolute() && p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
         for (field, path) in paths.into_iter().filter(|(_, p)| !p.as_os_str().is_empty()) {
@@ -392,6 +409,30 @@ impl AgentConfig {
             return Ok(None);
         }
         LogStore::open(&self.log_store, &self.log_store_options, &self.log_store_credentials).map(Some)
+    }
+
+    /// Where work saves itself.
+    pub fn checkpoint_dir(&self) -> PathBuf {
+        if self.checkpoint_dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint_dir.clone() }
+    }
+
+    /// Whether checkpoints have a store.
+    pub fn makes_checkpoints(&self) -> bool {
+        !self.checkpoint_store.is_empty() || !self.log_store.is_empty()
+    }
+
+    /// The client of the store of checkpoints, where there is one.
+    pub fn open_checkpoint_store(&self) -> Result<Option<CheckpointStore>, ObjectsError> {
+        if !self.makes_checkpoints() {
+            return Ok(None);
+        }
+        let store = if self.checkpoint_store.is_empty() {
+            CheckpointStore::open("log_store", &self.log_store, &self.log_store_options, &self.log_store_credentials)
+        } else {
+            let (options, credentials) = (&self.checkpoint_store_options, &self.checkpoint_store_credentials);
+            CheckpointStore::open("checkpoint_store", &self.checkpoint_store, options, credentials)
+        };
+        store.map(Some)
     }
 
     /// The shim's program.

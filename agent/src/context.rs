@@ -3,6 +3,7 @@
 use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
+use crate::checkpoint::Checkpoints;
 use crate::cluster::Cluster;
 use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
@@ -60,6 +61,8 @@ pub struct Context {
     pub hooks: Hooks,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
+    /// Work that saves itself, and what it begins from.
+    pub checkpoints: Checkpoints,
     /// Keys for the fabric.
     pub fabric: Fabric,
     /// What is the matter with this node.

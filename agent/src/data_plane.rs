@@ -273,7 +273,7 @@ impl fmt::Display for Scratch {
 pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&str>) -> Scratch {
     let disk = &config.scratch_dir;
     if !disk.as_os_str().is_empty() {
-        return match usable(disk) {
+        return match usable("scratch_dir", disk) {
             Ok(()) => Scratch::Disk(disk.clone()),
             Err(why) => Scratch::None(why),
         };
@@ -300,19 +300,19 @@ fn made(scratch: Scratch) -> Scratch {
 }
 
 /// Whether users can be given directories in `dir` and cannot meddle with each other's.
-fn usable(dir: &Path) -> Result<(), String> {
-    let about = fs::symlink_metadata(dir).map_err(|e| format!("scratch_dir {}: {e}", dir.display()))?;
+pub fn usable(setting: &str, dir: &Path) -> Result<(), String> {
+    let about = fs::symlink_metadata(dir).map_err(|e| format!("{setting} {}: {e}", dir.display()))?;
     if !about.is_dir() {
-        return Err(format!("scratch_dir {} is not a directory", dir.display()));
+        return Err(format!("{setting} {} is not a directory", dir.display()));
     }
     if about.uid() != nix::unistd::geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        return Err(format!("scratch_dir {} belongs to others or can be written to by them: chown root, chmod 755", dir.display()));
+        return Err(format!("{setting} {} belongs to others or can be written to by them: chown root, chmod 755", dir.display()));
     }
     Ok(())
 }
 
 /// A directory of the owner's, mode 0700, in one that only we can write to.
-fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, String> {
+pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, String> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.to_string()),
         Ok(()) | Err(_) => {}
@@ -394,6 +394,7 @@ mod tests {
             requeue_count: 0,
             vni: None,
             run_lease_ms: None,
+            restore: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

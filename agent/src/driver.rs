@@ -113,7 +113,11 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
     let reports: Vec<NodeReport> = brain.reports().collect();
     let ended = reports.iter().filter_map(|report| match &report.item {
         ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code } } => Some(((*allocation, *epoch), *code)),
-        ReportItem::Ended { .. } | ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => None,
+        ReportItem::Ended { .. }
+        | ReportItem::Prepared { .. }
+        | ReportItem::PrepareFailed { .. }
+        | ReportItem::Released { .. }
+        | ReportItem::Checkpointed { .. } => None,
     });
     let view = NodeView {
         incarnation: brain.incarnation().0,

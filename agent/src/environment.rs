@@ -155,6 +155,11 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.data.environment(share));
+    // Of the allocation from which it was submitted, they are not its own.
+    for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_RESTORE_FROM"] {
+        env.remove(name);
+    }
+    env.extend(context.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
     // What it starts on another node is a launch of another shape than the usual one.
     let served = context.shapeless(share.nodes.iter().map(|(node, _)| node)).is_empty();
     hatch::environment(env, &context.state_dir, share, served);

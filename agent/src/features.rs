@@ -5,8 +5,8 @@ use crate::data_plane::DataPlane;
 use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
-    CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES, NVME_SCRATCH, PMIX, RUN_LEASE,
-    UNIFIED_MEMORY,
+    CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES, NVME_SCRATCH, PMIX,
+    RUN_LEASE, UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -36,9 +36,15 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         features.insert(CXI.to_owned());
     }
     // Not the site's to say.
-    features.retain(|feature| ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX].contains(&feature.as_str()));
-    let own =
-        [(LAUNCH_SHAPES, true), (LAUNCH_INPUT, true), (LAUNCH_CALLS, true), (PMIX, pmix::library(config).is_ok()), (RUN_LEASE, scopes)];
+    features.retain(|feature| ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS].contains(&feature.as_str()));
+    let own = [
+        (LAUNCH_SHAPES, true),
+        (LAUNCH_INPUT, true),
+        (LAUNCH_CALLS, true),
+        (CHECKPOINTS, config.makes_checkpoints()),
+        (PMIX, pmix::library(config).is_ok()),
+        (RUN_LEASE, scopes),
+    ];
     let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
     all.extend(features.into_iter().take(FEATURES_MAX - all.len()));
     all.into_iter().collect()

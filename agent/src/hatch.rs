@@ -222,6 +222,7 @@ mod tests {
             vni: None,
             requeue_count: 0,
             run_lease_ms: None,
+            restore: None,
         }
     }
 

@@ -18,6 +18,7 @@
 mod adoption;
 mod allocation;
 mod bounds;
+mod checkpoint;
 mod cluster;
 pub mod config;
 pub mod conformance;
@@ -68,6 +69,7 @@ mod words;
 use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;
+use crate::checkpoint::Checkpoints;
 use crate::cluster::Cluster;
 use crate::config::{AgentConfig, Role};
 use crate::conformance::Conforming;
@@ -190,6 +192,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
 
     let tasks = TaskTracker::new();
     tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
+    let checkpoints = Checkpoints::open(&config)?;
     let log_store = config.open_log_store()?;
     let of_output = spool::Settings {
         state_dir: config.state_dir.clone(),
@@ -240,6 +243,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
         data,
+        checkpoints,
         fabric: fabric.clone(),
         troubles,
         checks: checks.clone(),

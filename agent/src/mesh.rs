@@ -7,6 +7,7 @@
 pub mod binding;
 pub mod branch;
 pub mod call;
+pub mod checkpoint;
 pub mod fact;
 pub mod frame;
 pub mod input;

@@ -4,11 +4,13 @@
 //!   allocation's nodes, as the tree has it;
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
 //! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
+//! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
 //! * a session with the quorum: any agent ([`crate::relay`]);
 //! * what this node says about itself: every agent; a user may ask any of them;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
+use crate::checkpoint;
 use crate::context::Shared;
 use crate::entry;
 use crate::environment;
@@ -16,6 +18,7 @@ use crate::facts;
 use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
 use crate::mesh::Incoming;
+use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame::{
     self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireOutcome, vouched,
 };
@@ -91,6 +94,8 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
+        Open::CheckpointPart(open) => checkpoint::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
@@ -243,6 +248,25 @@ async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send:
         return Ok(());
     }
     let mut items = entry::follow(context, open);
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
+}
+
+async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let refused = |why: String| CheckpointItem::Refused { why };
+    if peer.role != Role::Api {
+        return frame::write(&mut send, &refused("the asking agent may not vouch for users".to_owned())).await;
+    }
+    let mut items = match checkpoint::begin(context, open).await {
+        Ok(items) => items,
+        Err(why) => return frame::write(&mut send, &refused(why)).await,
+    };
     loop {
         let item = tokio::select! {
             _ = send.stopped() => return Ok(()),

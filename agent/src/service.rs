@@ -7,6 +7,7 @@ mod allocations;
 mod attaching;
 mod auditing;
 mod caller;
+mod checkpoints;
 mod connections;
 mod facts;
 mod feeding;

@@ -436,7 +436,9 @@ impl Session {
         let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         let told_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
-            ReportItem::Ended { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => false,
+            ReportItem::Ended { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => {
+                false
+            }
         };
         told_otherwise && alone()
     }
@@ -498,5 +500,6 @@ fn points_of(item: &ReportItem) -> [Point; 2] {
         ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],
         ReportItem::Ended { .. } => [Point::EndedReportUnsent, Point::EndedReportSent],
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
+        ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],
     }
 }

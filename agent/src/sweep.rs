@@ -45,6 +45,7 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     crate::hatch::sweep(&context.state_dir, known);
     context.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
     mounts_and_loops(&context.state_dir, known);
+    context.checkpoints.sweep(known);
     for path in context.data.take_strays(known) {
         tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
         tokio::task::spawn_blocking(move || {
@@ -116,7 +117,7 @@ impl Stray {
                     tracing::warn!(dir = %dir.0.display(), %error, "a stray shim does not end");
                     return false;
                 }
-                for file in [dir.socket(), dir.config(), dir.exits(), dir.living(), dir.script()] {
+                for file in [dir.socket(), dir.config(), dir.exits(), dir.living(), dir.script(), dir.checkpoint()] {
                     match fs::remove_file(&file) {
                         Err(error) if error.kind() != io::ErrorKind::NotFound => {
                             tracing::warn!(file = %file.display(), %error, "a stray shim's file could not be removed");

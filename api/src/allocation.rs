@@ -57,6 +57,12 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         network_note: String::new(),
         on_isolation: spec.on_isolation.name().to_owned(),
         isolation_note: String::new(),
+        checkpoint: allocation.checkpoint.as_ref().map(|c| v1::CheckpointRef {
+            id: c.id.to_string(),
+            epoch: c.epoch.0,
+            step: c.step,
+            bytes: c.bytes,
+        }),
         brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
     }
 }
@@ -101,6 +107,7 @@ mod tests {
             vni: None,
             requeue_count: 1,
             excluded: vec![],
+            checkpoint: None,
             revision: Revision(9),
         }
     }

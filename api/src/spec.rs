@@ -1,6 +1,7 @@
 //! Specifications: `v1::AllocationSpec` into the model and back.
 
 mod binding;
+mod checkpoint;
 pub(crate) mod connectivity;
 mod constraint;
 mod data;
@@ -96,6 +97,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         // Refused above.
         sensitive: false,
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
+        checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
     };
     model.validate()?;
     stdin_check(&model)?;
@@ -142,6 +144,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         session: spec.session,
         connectivity: connectivity::from_model(&spec.connectivity),
         on_isolation: spec.on_isolation.name().to_owned(),
+        checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
         ..Default::default()
     }
 }

@@ -1,7 +1,9 @@
 //! The command line.
 
+mod checkpoint;
 mod node;
 
+pub use checkpoint::*;
 pub use node::*;
 
 use crate::flags::SubmitFlags;
@@ -75,6 +77,8 @@ pub enum Command {
     Node(Later<Node>),
     /// The quorum's members
     Quorum(Later<Quorum>),
+    /// Work that saves itself: ask it to, and what it saved
+    Checkpoint(Later<Checkpoint>),
     /// The queues (--vcluster): whose they are, which nodes they have, and what waits in them
     #[command(name = "vcluster")]
     VCluster(Later<VCluster>),

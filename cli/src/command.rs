@@ -3,6 +3,7 @@
 mod attach;
 mod audit;
 mod cancel;
+mod checkpoint;
 pub mod confirm_dead;
 mod explain;
 mod gossip;
@@ -67,6 +68,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Recover(rest) => Err(handover::exec(QUORUM, "recover", &rest.args)),
             QuorumCommand::Restore(rest) => Err(handover::exec(QUORUM, "restore", &rest.args)),
         },
+        Command::Checkpoint(Later(args)) => Box::pin(checkpoint::run(session, args.what)).await.map(well),
         Command::Lease(Later(args)) => lease::run(session, args.what).await.map(well),
         Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(well),
         Command::Gossip(Later(args)) => match args.what {

@@ -6,6 +6,7 @@ use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
+use lattice_api::v1;
 use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
@@ -79,6 +80,12 @@ pub struct SubmitFlags {
     /// On a node that is cut off from the cluster: go on there, or end when its run lease lapses, and never run twice [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
+    /// It can save itself: asked by a signal, it writes into $LATTICE_CHECKPOINT_DIR; run again, it begins from $LATTICE_RESTORE_FROM [default: none]
+    #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
+    pub checkpoint: Option<String>,
+    /// The signal that asks for it [default: SIGUSR1]
+    #[arg(long, value_name = "SIGNAL", overrides_with = "checkpoint_signal")]
+    pub checkpoint_signal: Option<String>,
     /// The queue
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
@@ -128,6 +135,8 @@ impl SubmitFlags {
             requeue: self.requeue.or(under.requeue),
             max_requeues: self.max_requeues.or(under.max_requeues),
             on_isolation: self.on_isolation.or(under.on_isolation),
+            checkpoint: self.checkpoint.or(under.checkpoint),
+            checkpoint_signal: self.checkpoint_signal.or(under.checkpoint_signal),
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
@@ -145,6 +154,17 @@ impl SubmitFlags {
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
         let pmi = self.pmi.map(|pmi| (PMI_VARIABLE.to_owned(), pmi.in_model().name().to_owned()));
         self.env.iter().cloned().chain(port).chain(pmi)
+    }
+
+    /// How it is asked to save itself: as the server is to judge it.
+    pub fn checkpointing(&self) -> Option<v1::Checkpoint> {
+        let signal = self.checkpoint_signal.clone().unwrap_or_default();
+        (self.checkpoint.is_some() || self.checkpoint_signal.is_some()).then(|| v1::Checkpoint {
+            // A signal alone says how.
+            strategy: self.checkpoint.clone().unwrap_or_else(|| "signal".to_owned()),
+            port: 0,
+            signal,
+        })
     }
 
     /// What its nodes must have.
@@ -168,6 +188,8 @@ impl SubmitFlags {
             ("--requeue", self.requeue.is_some()),
             ("--max-requeues", self.max_requeues.is_some()),
             ("--on-isolation", self.on_isolation.is_some()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--checkpoint-signal", self.checkpoint_signal.is_some()),
             ("--vcluster", self.vcluster.is_some()),
             ("--tenant", self.tenant.is_some()),
             ("--project", self.project.is_some()),

@@ -153,6 +153,7 @@ pub fn specification(
             policy: flags.requeue.map_or(String::new(), |policy| policy.name().to_owned()),
             max: flags.max_requeues.unwrap_or_default(),
         }),
+        checkpoint: flags.checkpointing(),
         on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
         ..Default::default()
     };

@@ -43,6 +43,17 @@ pub struct AllocationJson<'a> {
     /// Which of its nodes are not heard, and what settles it; where one allocation was asked for.
     isolation_note: Option<&'a str>,
     expose: Vec<ExposedJson<'a>>,
+    /// Its last whole checkpoint.
+    checkpoint: Option<CheckpointJson<'a>>,
+}
+
+/// A checkpoint of an allocation as JSON.
+#[derive(Serialize)]
+pub struct CheckpointJson<'a> {
+    id: &'a str,
+    epoch: u64,
+    step: Option<u64>,
+    bytes: u64,
 }
 
 /// A port that is offered, as JSON.
@@ -97,6 +108,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             on_isolation: filled(&a.on_isolation),
             isolation_note: filled(&a.isolation_note),
             expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
+            checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
         }
     }
 }
@@ -227,6 +239,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
+        ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
         ("uenv", uenv),
@@ -237,6 +250,11 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Not enforced", a.network_note.clone()),
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ])
+}
+
+fn checkpoint(c: &v1::CheckpointRef) -> String {
+    let step = c.step.map_or_else(String::new, |step| format!(", step {step}"));
+    format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
 }
 
 /// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
@@ -460,6 +478,7 @@ vCluster:   ml-training
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
+                "checkpoint": null,
             })
         );
     }

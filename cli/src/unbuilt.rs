@@ -19,8 +19,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     depends_on: Vec<String>,
     #[arg(long, hide = true)]
-    checkpoint: Option<String>,
-    #[arg(long, hide = true)]
     telemetry: Option<String>,
     #[arg(long, hide = true)]
     task_group: Option<String>,
@@ -38,7 +36,6 @@ impl UnbuiltFlags {
             topology: self.topology.or(under.topology),
             reactive: self.reactive || under.reactive,
             depends_on: [under.depends_on, self.depends_on].concat(),
-            checkpoint: self.checkpoint.or(under.checkpoint),
             telemetry: self.telemetry.or(under.telemetry),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
@@ -54,7 +51,6 @@ impl UnbuiltFlags {
             ("--topology", self.topology.is_some()),
             ("--reactive", self.reactive),
             ("--depends-on", !self.depends_on.is_empty()),
-            ("--checkpoint", self.checkpoint.is_some()),
             ("--telemetry", self.telemetry.is_some()),
             ("--task-group", self.task_group.is_some()),
             ("--sensitive", self.sensitive),
@@ -77,7 +73,6 @@ impl UnbuiltFlags {
         }
         let dependencies = self.depends_on.iter().map(|text| halves(text, ':'));
         spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
-        spec.checkpoint = self.checkpoint.clone().map(|strategy| v1::Checkpoint { strategy, port: 0 });
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
         spec.task_group = self.task_group.as_deref().map(task_group);
         spec.sensitive = self.sensitive;
@@ -119,7 +114,6 @@ mod tests {
             ("--topology=tight", "--topology"),
             ("--reactive", "--reactive"),
             ("--depends-on=123:success", "--depends-on"),
-            ("--checkpoint=auto", "--checkpoint"),
             ("--telemetry=debug", "--telemetry"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),

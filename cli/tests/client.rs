@@ -197,6 +197,28 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    type CheckpointStream = Streamed<v1::CheckpointEvent>;
+
+    async fn checkpoint(&self, _: Request<v1::CheckpointRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn list_checkpoints(&self, _: Request<v1::ListCheckpointsRequest>) -> Result<Response<v1::ListCheckpointsResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn get_checkpoint(&self, _: Request<v1::CheckpointKey>) -> Result<Response<v1::CheckpointInfo>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn verify_checkpoint(&self, _: Request<v1::CheckpointKey>) -> Result<Response<v1::VerifyCheckpointResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn remove_checkpoint(&self, _: Request<v1::CheckpointKey>) -> Result<Response<v1::RemoveCheckpointResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     type AttachStream = Streamed<v1::AttachEvent>;
 
     async fn attach(&self, _: Request<tonic::Streaming<v1::AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {

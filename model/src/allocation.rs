@@ -1,5 +1,6 @@
 //! What the cluster has agreed about one allocation.
 
+use crate::checkpoint::CheckpointRef;
 use crate::claim::Share;
 use crate::ids::{AllocationId, Epoch, NodeId, Revision};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
@@ -183,6 +184,9 @@ pub struct Allocation {
     /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
     #[serde(default)]
     pub excluded: Vec<(NodeId, String)>,
+    /// Its last whole checkpoint.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointRef>,
     /// The ledger's revision at its last change.
     pub revision: Revision,
 }
@@ -205,6 +209,7 @@ impl Allocation {
             vni: None,
             requeue_count: 0,
             excluded: Vec::new(),
+            checkpoint: None,
             revision: Revision(0),
         }
     }

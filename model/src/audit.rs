@@ -130,6 +130,8 @@ actions! {
     NodeWiped,
     /// It did not.
     WipeFailed,
+    /// A checkpoint of an allocation is whole: it begins from that one when it runs again.
+    CheckpointCommitted,
 }
 
 impl AuditAction {

@@ -1,6 +1,7 @@
 //! Who owns what of a node.
 
 use crate::allocation::AllocationState;
+use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
 use crate::principal::Principal;
 use crate::resources::Resources;
@@ -78,6 +79,9 @@ pub struct DesiredShare {
     /// How long its run lease is, in milliseconds; `None`: it has none, and goes on whatever is cut off.
     #[serde(default)]
     pub run_lease_ms: Option<u64>,
+    /// The checkpoint that it begins from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<CheckpointRef>,
 }
 
 /// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.

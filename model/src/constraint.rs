@@ -26,6 +26,8 @@ pub const LAUNCH_SHAPES: &str = "launch_shapes";
 pub const LAUNCH_INPUT: &str = "launch_input";
 /// The feature of a node whose agent carries what the nodes of a launch ask each other: see [`crate::call`].
 pub const LAUNCH_CALLS: &str = "launch_calls";
+/// The feature of a node whose agent makes checkpoints: work with `--checkpoint` goes to no other.
+pub const CHECKPOINTS: &str = "checkpoints";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

@@ -70,6 +70,10 @@ uuid_id! {
     LaunchId
 }
 uuid_id! {
+    /// One checkpoint of an allocation.
+    CheckpointId
+}
+uuid_id! {
     /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`): another one means that everything of before is gone.
     Boot
 }

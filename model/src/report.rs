@@ -1,6 +1,7 @@
 //! What an agent tells the quorum. Journalled before it is sent, sent until acknowledged.
 
 use crate::allocation::EndReason;
+use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,9 @@ pub enum ReportItem {
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
     /// Nothing of it is left here.
     Released { allocation: AllocationId, epoch: Epoch },
+    /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints:
+    /// the cluster's level is high enough then.
+    Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
 }
 
 impl ReportItem {
@@ -38,6 +42,7 @@ impl ReportItem {
             Self::Prepared { allocation, epoch }
             | Self::PrepareFailed { allocation, epoch, .. }
             | Self::Ended { allocation, epoch, .. }
+            | Self::Checkpointed { allocation, epoch, .. }
             | Self::Released { allocation, epoch } => (*allocation, *epoch),
         }
     }

@@ -1,6 +1,7 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
+use crate::checkpoint::CheckpointPolicy;
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::data::Data;
@@ -108,6 +109,9 @@ pub struct AllocationSpec {
     /// What becomes of it on a node that the quorum does not hear any more.
     #[serde(default)]
     pub on_isolation: OnIsolation,
+    /// How it is asked to save itself; `None`: it is not.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointPolicy>,
 }
 
 /// What an allocation runs.
@@ -221,6 +225,7 @@ impl AllocationSpec {
             connectivity: Connectivity::default(),
             sensitive: false,
             on_isolation: OnIsolation::Continue,
+            checkpoint: None,
         }
     }
 
@@ -354,7 +359,7 @@ impl AllocationSpec {
         if self.share.is_none() && cores > node.size.cores {
             return Some(format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node));
         }
-        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node));
+        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node)).or_else(|| self.unsaved_by(node));
         self.unfenced_by(node).or_else(older).or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
     }
 
@@ -378,6 +383,13 @@ impl AllocationSpec {
         let wanted = self.env.get(STDIN_VARIABLE).is_some_and(|asked| asked.parse::<Stdin>() != Ok(Stdin::None));
         (wanted && !constraint::has(&node.features, constraint::LAUNCH_INPUT))
             .then(|| "has an older agent, which passes no standard input on: say --stdin=none".to_owned())
+    }
+
+    /// Why a node's agent cannot ask it to save itself, nor give it back what it saved.
+    pub fn unsaved_by(&self, node: &Node) -> Option<String> {
+        (self.checkpoint.is_some() && !constraint::has(&node.features, constraint::CHECKPOINTS)).then(|| {
+            "makes no checkpoints (an older agent, or neither checkpoint_store nor log_store is configured), and --checkpoint asks for them".to_owned()
+        })
     }
 
     /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.

@@ -14,8 +14,8 @@
 use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
-    AllocationId, AllocationState, Assignment, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport, NodeTopology,
-    ReportItem,
+    AllocationId, AllocationState, Assignment, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport,
+    NodeTopology, ReportItem,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -62,6 +62,8 @@ pub enum Event {
     Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), String> },
     /// The head's entry point is over, or this node's walltime is, or its shim is lost with what it ran.
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
+    /// A checkpoint of it is whole in the store: told on its head, once or often.
+    Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
     /// No process of it is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of it is left at all.
@@ -363,6 +365,13 @@ impl Turn<'_> {
                 }
             }
             Event::Gpus(now) => self.gpus(*now),
+            Event::Checkpointed { allocation, epoch, checkpoint } => {
+                let item = ReportItem::Checkpointed { allocation, epoch, checkpoint };
+                let lives = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
+                if lives && !self.brain.outbox.contains(&item) {
+                    self.report(item);
+                }
+            }
             Event::Undone { allocation, epoch } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
                     self.gone(allocation, epoch);

@@ -20,6 +20,7 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         requeue_count: 0,
         vni: None,
         run_lease_ms: None,
+        restore: None,
     }
 }
 

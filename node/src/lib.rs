@@ -9,6 +9,7 @@
 
 mod assign;
 mod brain;
+mod checkpoint;
 pub mod device_health;
 pub mod health;
 mod launch;
@@ -17,6 +18,7 @@ mod record;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, GpusNow, Local, Phase};
+pub use checkpoint::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Saved};
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
 pub use record::Record;

@@ -11,7 +11,7 @@
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
 //! together exceed no quota, not even for a moment), the cluster's *limits* (as the tenants' quotas), *vClusters* (whose queue work
 //! stands in, and which nodes are for it, is the same for every scheduler), *allocations* (an acknowledged
-//! submission is not lost), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
+//! submission is not lost; which checkpoint is its last is decided once, whatever an isolated attempt still saves), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
 //! two of them have one number, and what left one keeps it off others while it may still run), *services* (what is looked up runs),
 //! the *run lease* and what is *fenced* (work that a silent node may still run is not begun elsewhere, and what was begun elsewhere is
 //! known to whoever claims the node next), what a node is made of and what is expected of it (*drift* begins once, and outlives its leader),
@@ -51,6 +51,8 @@ mod vclusters;
 mod views;
 mod wipes;
 
+#[cfg(test)]
+mod checkpoint_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub enum Part {
     Terminal,
     /// While output goes into the log store.
     Flush,
+    /// While it saves itself.
+    Save,
+    /// While it is given back what it saved.
+    Restore,
 }
 
 /// Which work passes a point.
@@ -177,6 +181,24 @@ points! {
     LastIndexPut = "last-index-put", Flush, Any;
     LastSpoolWritten = "last-spool-written", Flush, Any;
     FlushedMarked = "flushed-marked", Flush, Any;
+    // A checkpoint: its head's states, and a node's part.
+    SaveBegun = "save-begun", Save, Any;
+    SaveSavingUnwritten = "save-saving-unwritten", Save, Any;
+    SaveSavingWritten = "save-saving-written", Save, Any;
+    SaveUnasked = "save-unasked", Save, Any;
+    SaveAsked = "save-asked", Save, Any;
+    SaveAnswered = "save-answered", Save, Any;
+    SavePut = "save-put", Save, Any;
+    SaveVerifyingUnwritten = "save-verifying-unwritten", Save, Any;
+    SaveVerifyingWritten = "save-verifying-written", Save, Any;
+    SaveCommittingUnwritten = "save-committing-unwritten", Save, Any;
+    SaveCommittingWritten = "save-committing-written", Save, Any;
+    SaveReportUnsent = "save-report-unsent", Save, Any;
+    SaveReportSent = "save-report-sent", Save, Any;
+    SaveEndUnwritten = "save-end-unwritten", Save, Any;
+    SaveEndWritten = "save-end-written", Save, Any;
+    RestoreBegun = "restore-begun", Restore, Any;
+    Restored = "restored", Restore, Any;
 }
 
 /// A name that is no point's.

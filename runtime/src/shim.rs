@@ -181,6 +181,11 @@ impl ShimDir {
         self.0.join("script")
     }
 
+    /// How far the allocation's checkpoint is, on its head.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.0.join("checkpoint.json")
+    }
+
     /// Where one launch's log files lie: an allocation may have thousands of launches, and who reads one looks at no other.
     pub fn launch_logs(&self, launch_number: u32) -> PathBuf {
         self.logs().join(launch_number.to_string())

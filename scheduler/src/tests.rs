@@ -52,6 +52,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         vni: None,
         requeue_count: 0,
         excluded: vec![],
+        checkpoint: None,
         revision: Revision(0),
     }
 }

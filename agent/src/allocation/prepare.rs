@@ -1,15 +1,16 @@
 //! The prologue of an allocation on this node. May be done again over what is there, and given up at any moment.
 //!
 //! ```text
-//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ the fabric's key ─▶ image ─▶ scope, shim
-//!   (blocking)                     (cancellable)     (cancellable)       (cancellable) (blocking, short)
+//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ the fabric's key ─▶ what it saved ─▶ image ─▶ scope, shim
+//!   (blocking)                     (cancellable)     (cancellable)       (cancellable)    (cancellable) (blocking, short)
 //! ```
 //!
-//! Without prologue, key and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
+//! Without prologue, key, checkpoint and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
 //! millisecond.
 
 use super::Detail;
 use super::find::{self, Missing};
+use crate::checkpoint;
 use crate::context::{Context, Shared};
 use crate::data_plane::Planned;
 use crate::devices;
@@ -123,6 +124,11 @@ async fn prepare(
             () = cancel.cancelled() => going_on()?,
         }
     }
+    if let Some(from) = &share.restore {
+        say("preparing: what it saved");
+        checkpoint::restore(&context, &share, from, &cancel).await?;
+        going_on()?;
+    }
     say("preparing: image");
     let image = admit(&context, &share, &cancel).await?;
     going_on()?;
@@ -132,7 +138,7 @@ async fn prepare(
 
 /// Whether nobody has to be waited for.
 fn is_short(context: &Context, share: &DesiredShare) -> bool {
-    !context.hooks.has_prologue() && share.spec.uenv.is_none() && !context.fabric.concerns(share, &context.me)
+    !context.hooks.has_prologue() && share.spec.uenv.is_none() && share.restore.is_none() && !context.fabric.concerns(share, &context.me)
 }
 
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
@@ -158,6 +164,7 @@ fn begin(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<Begun
     failpoint::pass(Point::IdentityChecked);
     let planned = context.data.plan(share)?;
     context.data.make(&planned, &share.owner)?;
+    context.checkpoints.make(share)?;
     failpoint::pass(Point::ScratchMade);
     Ok(Begun::Planned(planned))
 }

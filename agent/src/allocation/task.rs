@@ -620,6 +620,9 @@ impl AllocationTask {
             }
         }
         failpoint::pass(Point::ShimToldAll);
+        if self.is_head() {
+            self.context.checkpoints.resume(&self.context, &self.share, &self.dir).await;
+        }
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
         if std::mem::take(&mut self.entry_waits) {

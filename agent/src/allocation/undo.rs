@@ -40,6 +40,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     failpoint::pass(Point::ScopeKilled);
     context.data.remove_scratch(share.allocation)?;
     failpoint::pass(Point::ScratchRemoved);
+    context.checkpoints.remove(share)?;
     if let Some(slice) = &context.slice {
         let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
         if let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == share.allocation) {
@@ -59,6 +60,7 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
         (dir.exits(), Point::ExitsRemoved),
         (dir.living(), Point::IdentityRemoved),
         (dir.script(), Point::FilesRemoved),
+        (dir.checkpoint(), Point::FilesRemoved),
     ];
     for (file, removed) in files {
         match fs::remove_file(&file) {

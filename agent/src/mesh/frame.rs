@@ -190,6 +190,12 @@ pub enum Open {
     /// [`Open::Branch`] from a parent that carries calls, as all above it do. An agent of the version before knows none: see
     /// [`lattice_model::constraint::LAUNCH_CALLS`].
     CallingBranch(Box<super::branch::BranchOpen>),
+    /// From an `api` agent, for a user: a checkpoint of an allocation of this head. Then [`super::checkpoint::CheckpointItem`]. Asked of
+    /// nodes of work that asks for checkpoints alone: their agents know it ([`lattice_model::constraint::CHECKPOINTS`]).
+    Checkpoint(Box<super::checkpoint::CheckpointOpen>),
+    /// From an allocation's head: this node's part of a checkpoint. Then [`super::checkpoint::ToSaver`] one way and
+    /// [`super::checkpoint::FromSaver`] the other.
+    CheckpointPart(Box<super::checkpoint::PartOpen>),
 }
 
 /// Whether a session is carried.

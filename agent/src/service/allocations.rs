@@ -4,7 +4,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
-use super::{Api, attaching, launching, output};
+use super::{Api, attaching, checkpoints, launching, output};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -202,6 +202,32 @@ impl AllocationService for Api {
     async fn abort_launch(&self, request: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
         launching::abort(self, request).await?;
         Ok(Response::new(v1::AbortLaunchResponse {}))
+    }
+
+    type CheckpointStream = Streamed<v1::CheckpointEvent>;
+
+    async fn checkpoint(&self, request: Request<v1::CheckpointRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
+        let stream = checkpoints::create(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsResponse>, Status> {
+        checkpoints::list(self, request).await.map(Response::new)
+    }
+
+    async fn get_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::CheckpointInfo>, Status> {
+        checkpoints::get(self, request).await.map(Response::new)
+    }
+
+    async fn verify_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::VerifyCheckpointResponse>, Status> {
+        checkpoints::check(self, request).await.map(Response::new)
+    }
+
+    async fn remove_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::RemoveCheckpointResponse>, Status> {
+        checkpoints::remove(self, request).await.map(Response::new)
     }
 
     type AttachStream = Streamed<v1::AttachEvent>;

@@ -287,7 +287,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
 }
 
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
-fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
+pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
     match allocation {
         None => Err("its allocation has ended".to_owned()),
         Some(a) if a.epoch != epoch || a.state == AllocationState::Pending => {
@@ -542,6 +542,7 @@ mod tests {
             vni: None,
             requeue_count: 0,
             excluded: Vec::new(),
+            checkpoint: None,
             revision: lattice_model::Revision(1),
         }
     }

@@ -5,7 +5,8 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape, LivenessProbe, ProbeCheck,
+    AskSignal, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape,
+    LivenessProbe, ProbeCheck,
 };
 use proptest::prelude::*;
 
@@ -114,7 +115,7 @@ fn what_is_not_built_is_refused_by_name() {
         ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
         ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
         ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
-        ("--checkpoint", |s| s.checkpoint = Some(v1::Checkpoint::default())),
+        ("--checkpoint=auto", |s| s.checkpoint = Some(v1::Checkpoint { strategy: "auto".into(), ..Default::default() })),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
@@ -314,6 +315,7 @@ prop_compose! {
         requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
         requeues_max in 1..=100u32,
         on_isolation in prop::sample::select(vec![OnIsolation::Continue, OnIsolation::Stop]),
+        checkpoint in prop::option::of(prop::sample::select(AskSignal::ALL.to_vec()).prop_map(|signal| CheckpointPolicy { signal })),
         preemption_class in 0..=10u8,
         data in data(),
         liveness_probe in prop::option::of(probe()),
@@ -347,7 +349,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
             working_dir: dir.into(),
-            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, launch,
+            env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         data: _,
         connectivity: _,
         depends_on,
-        checkpoint,
+        checkpoint: _,
         telemetry_mode,
         liveness_probe: _,
         on_isolation: _,
@@ -70,7 +70,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
     not_built("--depends-on", !depends_on.is_empty())?;
-    not_built("--checkpoint", checkpoint.is_some())?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
     not_built("--task-group", task_group.is_some())?;

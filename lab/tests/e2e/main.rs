@@ -6,6 +6,7 @@ mod attach;
 mod auditing;
 mod backups;
 mod certificates;
+mod checkpoint;
 mod clocks;
 mod conformance;
 mod crash;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         wireup::trials(),
         survival::trials(),
         outage::trials(),
+        checkpoint::trials(),
         fencing::trials(),
         input::trials(),
         tree::trials(),

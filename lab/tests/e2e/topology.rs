@@ -60,8 +60,9 @@ fn unlike(world: &World) {
     let nodes = || serde_json::from_str::<Value>(&world.ok(&["nodes", "-o", "json"])).unwrap();
     let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
     // The machine may have the library of PMIx.
-    let plain =
-        |features: &[String]| features.iter().filter(|f| *f != "pmix").eq(["launch_calls", "launch_input", "launch_shapes", "run_lease"]);
+    let plain = |features: &[String]| {
+        features.iter().filter(|f| *f != "pmix").eq(["checkpoints", "launch_calls", "launch_input", "launch_shapes", "run_lease"])
+    };
     world.wait("the nodes to say what they have", || plain(&features(0)) && features(2).iter().any(|f| f == "nvme_scratch"));
     world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());
     assert!(features(1).contains(&"gpu".to_owned()) && nodes()[0]["gpus"] == 0, "{}", nodes());

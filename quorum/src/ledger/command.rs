@@ -216,6 +216,7 @@ impl Action {
     pub fn level(&self) -> u32 {
         match self {
             Self::Submit { spec, .. } => super::level_of(spec),
+            Self::Report(NodeReport { item: ReportItem::Checkpointed { .. }, .. }) => 7,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)

@@ -16,11 +16,14 @@ pub const LEVEL_FIRST: u32 = 1;
 /// booted, and holds end by themselves; run leases, fencing, nodes that are confirmed dead, that are silent and heard by others, or
 /// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
-/// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly.
-pub const LEVEL_KNOWN: u32 = 6;
+/// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints.
+pub const LEVEL_KNOWN: u32 = 7;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
+    if spec.checkpoint.is_some() {
+        return 7;
+    }
     if spec.on_isolation == OnIsolation::Stop || spec.constraints.conformance || spec.launch != EntryLaunch::default() {
         return 6;
     }

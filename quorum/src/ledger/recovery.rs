@@ -147,9 +147,11 @@ impl Ledger {
             .iter()
             .filter_map(|item| match item {
                 ReportItem::Ended { allocation, epoch, reason } if *epoch <= recovery.epochs => Some((*allocation, *epoch, reason)),
-                ReportItem::Ended { .. } | ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } => {
-                    None
-                }
+                ReportItem::Ended { .. }
+                | ReportItem::Prepared { .. }
+                | ReportItem::PrepareFailed { .. }
+                | ReportItem::Released { .. }
+                | ReportItem::Checkpointed { .. } => None,
             })
             .collect();
         if let Some(recovery) = &mut self.recovery {

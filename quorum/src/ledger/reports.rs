@@ -3,7 +3,9 @@
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
-use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase};
+use lattice_model::{
+    AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase,
+};
 
 /// The prologue that fails for this time ends the allocation.
 const PROLOGUE_FAILURES_MAX: usize = 3;
@@ -40,6 +42,9 @@ impl Ledger {
             }
             ReportItem::Ended { allocation, epoch, reason } => self.ended_report(step, &report.node, *allocation, *epoch, reason),
             ReportItem::Released { allocation, epoch } => self.released(step, &report.node, *allocation, *epoch),
+            ReportItem::Checkpointed { allocation, epoch, checkpoint } => {
+                self.checkpointed(step, &report.node, *allocation, *epoch, checkpoint);
+            }
         }
         Ok(Outcome::Done)
     }
@@ -50,7 +55,8 @@ impl Ledger {
         let (id, seen) = match item {
             ReportItem::Prepared { allocation, epoch }
             | ReportItem::PrepareFailed { allocation, epoch, .. }
-            | ReportItem::Ended { allocation, epoch, .. } => (*allocation, *epoch),
+            | ReportItem::Ended { allocation, epoch, .. }
+            | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
             ReportItem::Released { .. } => return None,
         };
         // A member of the level before does not understand the answer.
@@ -102,6 +108,23 @@ impl Ledger {
         } else {
             self.back_to_queue(step, id, reason);
         }
+    }
+
+    /// Only the head knows that every node is done. Under the present epoch alone: what an isolated earlier attempt saved is never
+    /// what a later one begins from.
+    fn checkpointed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, checkpoint: &CheckpointRef) {
+        let known = |a: &lattice_model::Allocation| {
+            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref().is_none_or(|c| c.id != checkpoint.id)
+        };
+        if !self.takes_part(node, id, epoch) || checkpoint.epoch != epoch || !self.allocations.get(&id).is_some_and(|a| known(a)) {
+            return;
+        }
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        allocation.checkpoint = Some(checkpoint.clone());
+        let told = checkpoint.step.map_or_else(String::new, |step| format!(", step {step}"));
+        let detail = format!("{} under epoch {epoch}: {} bytes{told}", checkpoint.id, checkpoint.bytes);
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(step, &format!("node:{node}"), AuditAction::CheckpointCommitted, about, detail);
     }
 
     pub(super) fn ended_report(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {

@@ -101,6 +101,7 @@ impl Ledger {
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,
                 run_lease_ms: held.run_lease_ms,
+                restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
             });
         }
         shares.sort_by_key(|s| s.allocation);

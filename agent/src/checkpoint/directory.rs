@@ -1,0 +1,402 @@
+//! Where work saves itself on its node, and what it finds there.
+//!
+//! ```text
+//!   <checkpoint_dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
+//!     request                               the token of what is asked for, and by when; put there whole
+//!     <token>/                              into which the application saves
+//!     <token>.done | .failed | .deferred    by the application: its answer
+//!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: what is begun from
+//! ```
+//!
+//! The token is new in each round, so an answer is to one round alone. All in the allocation's directory is the user's to change
+//! at any moment, and the agent has root's rights: every name is opened below it without following links, and only a regular file
+//! of the user's own is read.
+
+use crate::data_plane::own_directory;
+use lattice_model::{AllocationId, CheckpointId, Principal};
+use lattice_runtime::remove::remove_tree;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use std::ffi::CStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of an answer that are read.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// Files and directories of one node's part.
+const ENTRIES_MAX: usize = 100_000;
+/// Directories in each other.
+const DEPTH_MAX: usize = 64;
+/// How the name of the directory ends from which work begins again.
+const RESTORE: &str = ".restore";
+/// How the name of a directory begins that is being removed, or made.
+const ASIDE: &str = ".aside-";
+
+/// What is asked for, as the application knows it.
+pub fn token(id: CheckpointId, round: u32) -> String {
+    format!("{}-{round}", id.0.simple())
+}
+
+/// What the application answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All is saved.
+    Done(Claims),
+    /// It cannot.
+    Failed { why: String },
+    /// It wants to be asked again after so long.
+    Deferred { for_ms: u64 },
+}
+
+/// What it says of what it saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// The step that it saved.
+    pub step: Option<u64>,
+    /// How many files.
+    pub files: Option<u64>,
+    /// How many bytes.
+    pub bytes: Option<u64>,
+}
+
+/// A file of what was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Below the directory, with `/`.
+    pub path: String,
+    pub mode: u32,
+    /// `None`: a directory.
+    pub size: Option<u64>,
+}
+
+/// Where the allocations of this node have theirs.
+#[derive(Clone, Debug)]
+pub struct Directories {
+    root: PathBuf,
+}
+
+impl Directories {
+    /// Below `root`, which is made: ours alone to write to, everybody's to pass through.
+    pub fn below(root: PathBuf) -> Result<Self, String> {
+        let made = DirBuilder::new().recursive(true).mode(0o711).create(&root);
+        made.map_err(|e| format!("checkpoint_dir {}: {e}", root.display()))?;
+        crate::data_plane::usable("checkpoint_dir", &root)?;
+        Ok(Self { root })
+    }
+
+    /// What the work of an allocation is told.
+    pub fn of(&self, allocation: AllocationId) -> PathBuf {
+        self.root.join(allocation.to_string())
+    }
+
+    /// From where it begins, where it begins from a checkpoint.
+    pub fn restore_of(&self, allocation: AllocationId) -> PathBuf {
+        self.root.join(format!("{allocation}{RESTORE}"))
+    }
+
+    /// Makes an allocation's. May be done again.
+    pub fn make(&self, allocation: AllocationId, owner: &Principal) -> Result<(), String> {
+        let path = self.of(allocation);
+        own_directory(&path, owner).map(drop).map_err(|e| format!("checkpoint directory {}: {e}", path.display()))
+    }
+
+    /// A directory that only we can enter, for what is restored; nothing of a former try is in it.
+    pub fn restoring(&self, allocation: AllocationId) -> Result<PathBuf, String> {
+        let path = self.root.join(format!("{ASIDE}{allocation}"));
+        let failed = |e: io::Error| format!("{}: {e}", path.display());
+        remove_tree(&path).map_err(failed)?;
+        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        Ok(path)
+    }
+
+    /// Puts what was restored into its place, whole.
+    pub fn restored(&self, allocation: AllocationId, from: &Path) -> Result<(), String> {
+        let to = self.restore_of(allocation);
+        let placed = remove_tree(&to).and_then(|()| fs::rename(from, &to));
+        placed.map_err(|e| format!("{}: {e}", to.display()))
+    }
+
+    /// Removes all of an allocation's. May be done again.
+    pub fn remove(&self, allocation: AllocationId) -> Result<(), String> {
+        let aside = self.root.join(format!("{ASIDE}{allocation}"));
+        for path in [self.of(allocation), self.restore_of(allocation), aside] {
+            remove_tree(&path).map_err(|e| format!("{} cannot be removed: {e}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is there of allocations that `known` does not know.
+    pub fn sweep(&self, known: impl Fn(AllocationId) -> bool) {
+        let names = fs::read_dir(&self.root).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
+        for name in names {
+            let plain = name.strip_prefix(ASIDE).unwrap_or(&name);
+            let plain = plain.strip_suffix(RESTORE).unwrap_or(plain);
+            let Ok(allocation) = plain.parse::<AllocationId>() else { continue };
+            if !known(allocation)
+                && let Err(why) = self.remove(allocation)
+            {
+                tracing::warn!(%allocation, %why, "a stray checkpoint directory stays");
+            }
+        }
+    }
+
+    /// An allocation's, opened.
+    pub fn open(&self, allocation: AllocationId, owner: &Principal) -> Result<Place, String> {
+        let path = self.of(allocation);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let at = open(&path, flags, Mode::empty()).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Place { at, path, owner: (owner.uid, owner.gid) })
+    }
+}
+
+/// An allocation's directory.
+pub struct Place {
+    at: OwnedFd,
+    path: PathBuf,
+    owner: (u32, u32),
+}
+
+impl Place {
+    /// Makes room for what this token asks for, and says that it is asked for. What earlier ones left is removed. May be done again:
+    /// what was saved for this token stays.
+    pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<(), String> {
+        let failed = |what: &str, e: &dyn std::fmt::Display| format!("{}/{what}: {e}", self.path.display());
+        self.forget_all_but(token).map_err(|e| failed("", &e))?;
+        match mkdirat(&self.at, token, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(failed(token, &error)),
+        }
+        let directory = self.beneath(token, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| failed(token, &e))?;
+        let about = fstat(&directory).map_err(|e| failed(token, &e))?;
+        if about.st_uid != self.owner.0 {
+            if about.st_uid != nix::unistd::geteuid().as_raw() {
+                return Err(failed(token, &"it belongs to somebody else"));
+            }
+            self.give(&directory).map_err(|e| failed(token, &e))?;
+        }
+        let new = format!(".{token}.request");
+        match unlinkat(&self.at, new.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(failed(&new, &error)),
+        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let file = openat2(&self.at, new.as_str(), how(flags).mode(Mode::S_IRUSR | Mode::S_IWUSR)).map_err(|e| failed(&new, &e))?;
+        self.give(&file).map_err(|e| failed(&new, &e))?;
+        File::from(file).write_all(format!("{token}\n{deadline_ms}\n").as_bytes()).map_err(|e| failed(&new, &e))?;
+        renameat(&self.at, new.as_str(), &self.at, "request").map_err(|e| failed("request", &e))
+    }
+
+    fn give(&self, what: &OwnedFd) -> nix::Result<()> {
+        fchown(what, Some(Uid::from_raw(self.owner.0)), Some(Gid::from_raw(self.owner.1)))
+    }
+
+    fn forget_all_but(&self, token: &str) -> io::Result<()> {
+        let mut dir = Dir::from_fd(self.beneath(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
+        let names: Vec<_> = dir.iter().flatten().map(|entry| entry.file_name().to_owned()).take(ENTRIES_MAX).collect();
+        for name in names {
+            // Only what we asked for once: the rest of the directory is the user's own.
+            let Some(text) = name.to_str().ok().filter(|text| is_of_a_token(text) && !text.starts_with(token)) else { continue };
+            if let Err(Errno::EISDIR | Errno::EPERM) = unlinkat(&self.at, text, UnlinkatFlags::NoRemoveDir) {
+                remove_tree(&self.path.join(text))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn beneath(&self, name: &str, flags: OFlag) -> nix::Result<OwnedFd> {
+        openat2(&self.at, name, how(flags))
+    }
+
+    /// What the application answered to this token, if it did.
+    pub fn answer(&self, token: &str) -> Result<Option<Answer>, String> {
+        for (ending, read) in [("done", done as fn(&str) -> _), ("failed", not_done), ("deferred", deferred)] {
+            let name = format!("{token}.{ending}");
+            if let Some(text) = self.read(&name)? {
+                return read(&text).map(Some).map_err(|why| format!("{name}: {why}"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A small file of the user's; `None`: it is not there, or is just being written.
+    fn read(&self, name: &str) -> Result<Option<String>, String> {
+        let failed = |e: &dyn std::fmt::Display| format!("{name}: {e}");
+        let file = match self.beneath(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+            Ok(file) => file,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(error) => return Err(failed(&error)),
+        };
+        let about = fstat(&file).map_err(|e| failed(&e))?;
+        self.check(&about).map_err(|why| failed(&why))?;
+        if just_written(&about) {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        let mut bounded = File::from(file).take(ANSWER_BYTES_MAX + 1);
+        bounded.read_to_string(&mut text).map_err(|e| failed(&e))?;
+        if text.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(failed(&format!("it has more than {ANSWER_BYTES_MAX} bytes")));
+        }
+        Ok(Some(text))
+    }
+
+    fn check(&self, about: &FileStat) -> Result<(), String> {
+        if about.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+            return Err("it is no regular file".to_owned());
+        }
+        if about.st_uid != self.owner.0 {
+            return Err(format!("it belongs to uid {}, not to the allocation's owner", about.st_uid));
+        }
+        Ok(())
+    }
+
+    /// All that was saved for this token, directories before what is in them, in the order of their names.
+    pub fn saved(&self, token: &str) -> Result<Vec<Found>, String> {
+        let mut found = Vec::new();
+        self.walk(token, "", 0, &mut found)?;
+        Ok(found)
+    }
+
+    fn walk(&self, token: &str, below: &str, depth: usize, found: &mut Vec<Found>) -> Result<(), String> {
+        let at = if below.is_empty() { token.to_owned() } else { format!("{token}/{below}") };
+        let failed = |e: &dyn std::fmt::Display| format!("{at}: {e}");
+        if depth > DEPTH_MAX {
+            return Err(failed(&format!("more than {DEPTH_MAX} directories in each other")));
+        }
+        let directory = self.beneath(&at, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| failed(&e))?;
+        let mut dir = Dir::from_fd(directory).map_err(|e| failed(&e))?;
+        let mut names: Vec<String> = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry.map_err(|e| failed(&e))?;
+            let name: &CStr = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            if found.len() + names.len() >= ENTRIES_MAX {
+                return Err(format!("it has more than {ENTRIES_MAX} files and directories: pack them, with tar"));
+            }
+            names.push(name.to_str().map_err(|_| failed(&format!("the name {name:?} is not UTF-8")))?.to_owned());
+        }
+        names.sort_unstable();
+        for name in names {
+            let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+            let file = self.beneath(&format!("{token}/{path}"), OFlag::O_RDONLY | OFlag::O_NONBLOCK).map_err(|e| match e {
+                Errno::ELOOP => format!("{path} is a symbolic link: save files and directories alone"),
+                other => format!("{path}: {other}"),
+            })?;
+            let about = fstat(&file).map_err(|e| format!("{path}: {e}"))?;
+            let mode = about.st_mode & 0o777;
+            if about.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits() {
+                found.push(Found { path: path.clone(), mode, size: None });
+                self.walk(token, &path, depth + 1, found)?;
+            } else {
+                self.check(&about).map_err(|why| format!("{path}: {why}"))?;
+                found.push(Found { path, mode, size: Some(about.st_size.cast_unsigned()) });
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the files, opened.
+    pub fn file(&self, token: &str, found: &Found) -> Result<File, String> {
+        let at = format!("{token}/{}", found.path);
+        let file = self.beneath(&at, OFlag::O_RDONLY | OFlag::O_NONBLOCK).map_err(|e| format!("{}: {e}", found.path))?;
+        let about = fstat(&file).map_err(|e| format!("{}: {e}", found.path))?;
+        self.check(&about).map_err(|why| format!("{}: {why}", found.path))?;
+        Ok(File::from(file))
+    }
+}
+
+/// Opens nothing outside of the directory, and follows no link.
+fn how(flags: OFlag) -> OpenHow {
+    let beneath = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    OpenHow::new().flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).resolve(beneath)
+}
+
+/// `<32 hexadecimal digits>-<round>`, with an ending or without.
+fn is_of_a_token(name: &str) -> bool {
+    let plain = name.strip_prefix('.').unwrap_or(name);
+    plain.len() > 33 && plain.is_char_boundary(32) && plain[..32].bytes().all(|b| b.is_ascii_hexdigit()) && plain.as_bytes()[32] == b'-'
+}
+
+/// A file that is being written is looked at again: `echo > FILE` makes it empty first.
+fn just_written(about: &FileStat) -> bool {
+    const SETTLED_NS: i128 = 20_000_000;
+    let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME) else { return false };
+    let age = i128::from(now.tv_sec() - about.st_mtime) * 1_000_000_000 + i128::from(now.tv_nsec() - about.st_mtime_nsec);
+    (0..SETTLED_NS).contains(&age)
+}
+
+fn done(text: &str) -> Result<Answer, String> {
+    let mut claims = Claims::default();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (key, value) = line.split_once('=').ok_or_else(|| odd(line))?;
+        let number = Some(value.trim().parse().map_err(|_| odd(line))?);
+        match key.trim() {
+            "step" => claims.step = number,
+            "files" => claims.files = number,
+            "bytes" => claims.bytes = number,
+            _ => return Err(odd(line)),
+        }
+    }
+    Ok(Answer::Done(claims))
+}
+
+fn odd(line: &str) -> String {
+    let line: String = line.chars().take(40).collect();
+    format!("{line:?} is none of step=NUMBER, files=NUMBER, bytes=NUMBER")
+}
+
+fn not_done(text: &str) -> Result<Answer, String> {
+    let why: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
+    Ok(Answer::Failed { why: if why.is_empty() { "the application says that it failed".to_owned() } else { why } })
+}
+
+fn deferred(text: &str) -> Result<Answer, String> {
+    let seconds: f64 = text.trim().parse().map_err(|_| "seconds are wanted, such as 30".to_owned())?;
+    let ms = (seconds.clamp(0.0, 86_400.0) * 1000.0).round();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a day; what is no number is 0")]
+    Ok(Answer::Deferred { for_ms: ms as u64 })
+}
+
+/// Makes a file or directory of what is restored, below a directory that is ours alone.
+pub fn lay_down(root: &Path, path: &str, mode: u32, directory: bool) -> io::Result<Option<File>> {
+    if path.is_empty() || path.len() > 4096 || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("{path:?} is no path of a file in a checkpoint")));
+    }
+    let to = root.join(path);
+    if directory {
+        DirBuilder::new().mode(0o700).create(&to)?;
+        return Ok(None);
+    }
+    let file = File::options().write(true).create_new(true).open(&to)?;
+    fchmod(&file, Mode::from_bits_truncate(mode & 0o777))?;
+    Ok(Some(file))
+}
+
+/// Gives all of it to the owner, from within: as long as its top is ours nobody else meddles with it.
+pub fn give_all(root: &Path, entries: &[Found], owner: &Principal) -> io::Result<()> {
+    let give = |path: &Path, mode: Option<u32>| -> io::Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let what = open(path, flags, Mode::empty())?;
+        fchown(what.as_fd(), Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+        if let Some(mode) = mode {
+            fchmod(&what, Mode::from_bits_truncate(mode & 0o777))?;
+        }
+        Ok(())
+    };
+    for found in entries.iter().rev() {
+        give(&root.join(&found.path), Some(found.mode))?;
+    }
+    give(root, None)
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

@@ -1,0 +1,141 @@
+use super::*;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+struct Bed {
+    root: PathBuf,
+    directories: Directories,
+    owner: Principal,
+    id: AllocationId,
+}
+
+impl Bed {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("lattice-ckpt-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        DirBuilder::new().mode(0o711).create(&root).unwrap();
+        let directories = Directories::below(root.clone()).unwrap();
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let owner = Principal { name: "u".to_owned(), uid, gid, groups: vec![] };
+        let id: AllocationId = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        directories.make(id, &owner).unwrap();
+        Self { root, directories, owner, id }
+    }
+
+    fn place(&self) -> Place {
+        self.directories.open(self.id, &self.owner).unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.directories.of(self.id).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// The answer, once the file is old enough to be read.
+    fn answer(&self, token: &str) -> Result<Option<Answer>, String> {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            match self.place().answer(token) {
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn tokens() -> (String, String) {
+    let id: CheckpointId = "2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+    (token(id, 1), token(id, 2))
+}
+
+#[test]
+fn a_request_is_put_there_whole_and_what_an_earlier_one_left_goes() {
+    let bed = Bed::new("ask");
+    let (first, second) = tokens();
+    bed.place().ask(&first, 77).unwrap();
+    let at = bed.directories.of(bed.id);
+    assert_eq!(fs::read_to_string(at.join("request")).unwrap(), format!("{first}\n77\n"));
+    bed.write(&format!("{first}/a/b"), "x");
+    bed.write(&format!("{first}.done"), "");
+    bed.write("own", "the user's");
+    bed.place().ask(&first, 77).unwrap();
+    assert!(at.join(&first).join("a/b").exists(), "asked again, nothing is lost");
+    bed.place().ask(&second, 78).unwrap();
+    assert!(!at.join(&first).exists() && !at.join(format!("{first}.done")).exists() && at.join("own").exists());
+    assert!(at.join(&second).is_dir());
+}
+
+#[test]
+fn answers_are_read_and_what_is_odd_in_them_is_said() {
+    let (first, second) = tokens();
+    for (ending, text, want) in [
+        ("done", "", Answer::Done(Claims::default())),
+        ("done", "step=5\nfiles = 2\n\nbytes=9", Answer::Done(Claims { step: Some(5), files: Some(2), bytes: Some(9) })),
+        ("failed", "no space\n", Answer::Failed { why: "no space".to_owned() }),
+        ("deferred", "1.5\n", Answer::Deferred { for_ms: 1500 }),
+    ] {
+        let bed = Bed::new("answers");
+        bed.write(&format!("{first}.{ending}"), text);
+        assert_eq!(bed.answer(&first), Ok(Some(want)));
+        assert_eq!(bed.place().answer(&second), Ok(None), "an answer to another round");
+    }
+    for (ending, text, says) in [("done", "step=x", "step=x"), ("done", "all is well", "none of"), ("deferred", "soon", "seconds")] {
+        let bed = Bed::new("odd");
+        bed.write(&format!("{first}.{ending}"), text);
+        let why = bed.answer(&first).unwrap_err();
+        assert!(why.contains(says), "{why}");
+    }
+}
+
+#[test]
+fn no_link_is_followed_out_of_the_directory() {
+    let bed = Bed::new("links");
+    let (first, _) = tokens();
+    bed.place().ask(&first, 1).unwrap();
+    bed.write(&format!("{first}/sub/a"), "12345");
+    bed.write(&format!("{first}/b"), "1");
+    let paths: Vec<_> = bed.place().saved(&first).unwrap().into_iter().map(|f| (f.path, f.size)).collect();
+    assert_eq!(paths, [("b".to_owned(), Some(1)), ("sub".to_owned(), None), ("sub/a".to_owned(), Some(5))]);
+    let at = bed.directories.of(bed.id);
+    symlink("/etc/passwd", at.join(&first).join("c")).unwrap();
+    assert!(bed.place().saved(&first).unwrap_err().contains("symbolic link"));
+    fs::remove_file(at.join(&first).join("c")).unwrap();
+    let (found, place) = (bed.place().saved(&first).unwrap(), bed.place());
+    // Between the look and the reading, a directory becomes a link.
+    fs::rename(at.join(&first).join("sub"), at.join("aside")).unwrap();
+    symlink(at.join("aside"), at.join(&first).join("sub")).unwrap();
+    assert!(place.file(&first, &found[2]).is_err() && place.file(&first, &found[0]).is_ok());
+    symlink("/etc/passwd", at.join(format!("{first}.done"))).unwrap();
+    assert!(bed.place().answer(&first).is_err());
+    fs::remove_file(at.join(format!("{first}.done"))).unwrap();
+    nix::unistd::mkfifo(&at.join(format!("{first}.done")), Mode::S_IRWXU).unwrap();
+    assert!(bed.place().answer(&first).unwrap_err().contains("no regular file"), "a pipe is not waited for");
+    // The directory for this round itself.
+    fs::remove_dir_all(at.join(&first)).unwrap();
+    symlink("/etc", at.join(&first)).unwrap();
+    assert!(bed.place().ask(&first, 1).is_err() && bed.place().saved(&first).is_err());
+}
+
+#[test]
+fn what_a_manifest_names_is_laid_down_below_or_not_at_all() {
+    let bed = Bed::new("lay");
+    let root = bed.directories.restoring(bed.id).unwrap();
+    for bad in ["", "/etc/x", "../x", "a/../../x", "a//b", "."] {
+        assert!(lay_down(&root, bad, 0o600, false).is_err(), "{bad}");
+    }
+    lay_down(&root, "d", 0o750, true).unwrap();
+    lay_down(&root, "d/f", 0o640, false).unwrap().unwrap().write_all(b"x").unwrap();
+    let entries = [Found { path: "d".to_owned(), mode: 0o750, size: None }, Found { path: "d/f".to_owned(), mode: 0o640, size: Some(1) }];
+    give_all(&root, &entries, &bed.owner).unwrap();
+    bed.directories.restored(bed.id, &root).unwrap();
+    assert_eq!(fs::read(bed.directories.restore_of(bed.id).join("d/f")).unwrap(), b"x");
+    bed.directories.sweep(|_| false);
+    assert!(!bed.directories.restore_of(bed.id).exists() && !bed.directories.of(bed.id).exists());
+}

@@ -1,0 +1,436 @@
+//! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
+
+use super::part::Ends;
+use super::store::{CheckpointStore, StoreError};
+use super::{Checkpoints, owner_of, wall_ms};
+use crate::allocation::Standing;
+use crate::context::Shared;
+use crate::journal;
+use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
+use crate::mesh::frame::{self, FrameError, Open, vouched};
+use lattice_model::checkpoint::DEADLINE_MS;
+use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, Epoch, NodeId};
+use lattice_node::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, Event, Saved};
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{ShimDir, boottime_ms};
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Events that wait for the checkpoint's task.
+const EVENTS: usize = 256;
+/// Between two tries to reach a node, or the store.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long the quorum's word is waited for once the allocation ends.
+const LAST_WORD: Duration = Duration::from_secs(10);
+
+/// An allocation's present or last checkpoint.
+#[derive(Clone)]
+pub(super) struct Head {
+    pub epoch: Epoch,
+    pub view: watch::Receiver<Checkpointing>,
+}
+
+/// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
+pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+    let (id, allocation, epoch) =
+        (CheckpointId(Uuid::from_bytes(open.id)), AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let short = allocation.short();
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or_else(|| format!("allocation {short} is not running on this node"))?;
+    let share = Arc::clone(&worker.share);
+    if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
+        return Err(format!("allocation {short} belongs to {}", share.owner.name));
+    }
+    if share.spec.checkpoint.is_none() {
+        return Err(format!("allocation {short} was submitted without --checkpoint: it does not say how it is asked to save itself"));
+    }
+    context.checkpoints.store()?;
+    if share.nodes.first().is_none_or(|(node, _)| node != &context.me) {
+        return Err(format!("{} is not the head of allocation {short}", context.me));
+    }
+    worker.settled().await?;
+    let checkpoints = context.checkpoints.clone();
+    let one = checkpoints.0.begins.lock().await;
+    // After a restart the state file is who remembers.
+    checkpoints.resume(context, &share, worker.dir()).await;
+    let known = checkpoints.head_of(allocation, epoch);
+    let joined = known.as_ref().filter(|head| {
+        let now = head.view.borrow();
+        now.id == id || now.end().is_none()
+    });
+    let view = match joined {
+        Some(head) => head.view.clone(),
+        None => {
+            let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
+            let parent = last.or_else(|| share.restore.as_ref().map(|restored| restored.id));
+            let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+            let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
+            let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, boottime_ms());
+            write_down(worker.dir(), &state).await.map_err(|e| format!("a checkpoint cannot be written down here: {e}"))?;
+            failpoint::pass(Point::SaveBegun);
+            checkpoints.drive(context, &share, worker.dir(), state)
+        }
+    };
+    drop(one);
+    let (out, items) = mpsc::channel(4);
+    tokio::spawn(tell(view, out));
+    Ok(items)
+}
+
+fn complete(state: &Checkpointing) -> Option<CheckpointRef> {
+    match state.end() {
+        Some(CheckpointEnd::Complete { checkpoint }) => Some(checkpoint.clone()),
+        Some(CheckpointEnd::Failed { .. } | CheckpointEnd::TimedOut { .. }) | None => None,
+    }
+}
+
+async fn tell(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<CheckpointItem>) {
+    loop {
+        let item = item(&view.borrow_and_update());
+        let over = matches!(item, CheckpointItem::Ended { .. });
+        if out.send(item).await.is_err() || over {
+            return;
+        }
+        tokio::select! {
+            () = out.closed() => return,
+            changed = view.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn item(state: &Checkpointing) -> CheckpointItem {
+    let (id, word) = (*state.id.0.as_bytes(), state.word().to_owned());
+    let ended = |why: String, checkpoint: Option<&CheckpointRef>| CheckpointItem::Ended {
+        id,
+        word: word.clone(),
+        why,
+        complete: checkpoint.is_some(),
+        step: checkpoint.and_then(|c| c.step),
+        bytes: checkpoint.map_or(0, |c| c.bytes),
+    };
+    match &state.phase {
+        CheckpointPhase::Ended(CheckpointEnd::Complete { checkpoint }) => ended(String::new(), Some(checkpoint)),
+        CheckpointPhase::Ended(CheckpointEnd::Failed { why }) => ended(why.clone(), None),
+        CheckpointPhase::Ended(CheckpointEnd::TimedOut { waited_for }) => {
+            let seconds = state.length_ms / 1000;
+            let names: Vec<&str> = waited_for.iter().map(NodeId::as_str).collect();
+            let whom = if names.is_empty() { "the store".to_owned() } else { names.join(", ") };
+            ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
+        }
+        CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
+            let awaited: Vec<&str> = state.nodes.iter().filter(|node| state.awaits(node)).map(NodeId::as_str).collect();
+            let extended = if deadline.extended { "; its time was extended" } else { "" };
+            CheckpointItem::Stands { id, word, detail: format!("waits for {}{extended}", awaited.join(", ")) }
+        }
+        CheckpointPhase::Deferred { .. } => {
+            CheckpointItem::Stands { id, word, detail: "the application asked for a later moment".to_owned() }
+        }
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Stands { id, word, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Committing { .. } => CheckpointItem::Stands { id, word, detail: "waits for the quorum".to_owned() },
+    }
+}
+
+async fn write_down(dir: &ShimDir, state: &Checkpointing) -> io::Result<()> {
+    let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
+    tokio::task::spawn_blocking(move || journal::replace(&path, &json)).await.map_err(io::Error::other)?
+}
+
+/// What was written down, where it is of this claim.
+async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
+    let path = dir.checkpoint();
+    let bytes = tokio::task::spawn_blocking(move || std::fs::read(path)).await.ok()?.ok()?;
+    match serde_json::from_slice::<Checkpointing>(&bytes) {
+        Ok(state) => Some(state).filter(|state| state.epoch == epoch),
+        Err(error) => {
+            tracing::warn!(path = %dir.checkpoint().display(), %error, "the state of a checkpoint cannot be read: it is given up");
+            None
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Takes up what a former life began, on the head of an allocation that runs. May be done again.
+    pub async fn resume(&self, context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) {
+        if share.spec.checkpoint.is_none() || self.head_of(share.allocation, share.epoch).is_some() {
+            return;
+        }
+        if let Some(state) = written_down(dir, share.epoch).await {
+            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.word(), "a checkpoint of a former life");
+            self.drive(context, share, dir, state);
+        }
+    }
+
+    /// Begins its task, where there is none.
+    fn drive(&self, context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir, state: Checkpointing) -> watch::Receiver<Checkpointing> {
+        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = heads.get(&share.allocation)
+            && there.epoch == share.epoch
+            && there.view.borrow().id == state.id
+        {
+            return there.view.clone();
+        }
+        let over = state.end().is_some();
+        let (out, view) = watch::channel(state.clone());
+        heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
+        if !over {
+            let (events, heard) = mpsc::channel(EVENTS);
+            let driver = Driver {
+                context: Arc::clone(context),
+                share: Arc::clone(share),
+                dir: dir.clone(),
+                state,
+                out,
+                events,
+                work: JoinSet::new(),
+                go: watch::channel(0).0,
+            };
+            tokio::spawn(driver.run(heard));
+        }
+        view
+    }
+}
+
+struct Driver {
+    context: Shared,
+    share: Arc<DesiredShare>,
+    dir: ShimDir,
+    state: Checkpointing,
+    out: watch::Sender<Checkpointing>,
+    events: mpsc::Sender<CheckpointEvent>,
+    /// What is being done for the present state; ended with it.
+    work: JoinSet<()>,
+    /// The round in which the signal may be sent.
+    go: watch::Sender<u32>,
+}
+
+impl Driver {
+    async fn run(mut self, mut heard: mpsc::Receiver<CheckpointEvent>) {
+        let allocation = self.share.allocation;
+        let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
+        let mut over_at = None;
+        let mut steps = self.state.resume();
+        loop {
+            for step in steps {
+                self.take(step);
+            }
+            if self.state.end().is_some() {
+                tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
+                return;
+            }
+            let wakes = self.state.wakes_ms().map(|at| Duration::from_millis(at.saturating_sub(boottime_ms()) + 1));
+            let event = tokio::select! {
+                Some(event) = heard.recv() => event,
+                () = sleep(wakes) => CheckpointEvent::Clock,
+                () = ending(standing.clone()), if over_at.is_none() => {
+                    let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { LAST_WORD } else { Duration::ZERO };
+                    over_at = Some(Instant::now() + patience);
+                    steps = Vec::new();
+                    continue;
+                }
+                () = tokio::time::sleep_until(over_at.unwrap_or_else(Instant::now)), if over_at.is_some() => {
+                    CheckpointEvent::AllocationOver
+                }
+            };
+            let before = self.state.clone();
+            steps = self.state.handle(boottime_ms(), event);
+            if self.state != before {
+                self.write_down().await;
+            }
+        }
+    }
+
+    /// Nothing is done of a state that is not written down. What cannot be is given up, unless it is whole: that is only said again.
+    async fn write_down(&mut self) {
+        pass(&self.state, false);
+        let mut written = write_down(&self.dir, &self.state).await;
+        if let Err(error) = &written
+            && self.state.end().is_none()
+            && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
+        {
+            let why = format!("it cannot be written down on {}: {error}", self.context.me);
+            self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
+            written = Ok(());
+        }
+        if let Err(error) = written {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the state of a checkpoint is not written down");
+        }
+        pass(&self.state, true);
+        self.out.send_replace(self.state.clone());
+    }
+
+    fn take(&mut self, step: CheckpointStep) {
+        match step {
+            CheckpointStep::Ask { round } => {
+                self.work.abort_all();
+                let open = PartOpen {
+                    id: *self.state.id.0.as_bytes(),
+                    allocation: *self.share.allocation.0.as_bytes(),
+                    epoch: self.share.epoch.0,
+                    round,
+                    deadline_ms: wall_ms() + self.state.wakes_ms().map_or(0, |at| at.saturating_sub(boottime_ms())),
+                };
+                for node in self.state.nodes.clone() {
+                    let asking = Asking {
+                        context: Arc::clone(&self.context),
+                        share: Arc::clone(&self.share),
+                        node,
+                        open: open.clone(),
+                        events: self.events.clone(),
+                        go: self.go.subscribe(),
+                    };
+                    self.work.spawn(asking.run());
+                }
+            }
+            CheckpointStep::Go { round } => {
+                self.go.send_replace(round);
+            }
+            CheckpointStep::Write { .. } => {
+                let (context, share, state) = (Arc::clone(&self.context), Arc::clone(&self.share), self.state.clone());
+                let events = self.events.clone();
+                self.work.spawn(async move { drop(events.send(written(&context, &share, &state).await).await) });
+            }
+            CheckpointStep::Commit { checkpoint } => {
+                let (context, share, events) = (Arc::clone(&self.context), Arc::clone(&self.share), self.events.clone());
+                self.work.spawn(async move {
+                    let id = checkpoint.id;
+                    context.tell(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
+                    let mut cluster = context.cluster.clone();
+                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref().is_some_and(|c| c.id == id);
+                    if cluster.wait_for(|cluster| cluster.allocations.get(&share.allocation).is_some_and(has)).await.is_ok() {
+                        let _ = events.send(CheckpointEvent::Committed { id }).await;
+                    }
+                });
+            }
+            CheckpointStep::Forget => self.work.abort_all(),
+        }
+    }
+}
+
+async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Until the allocation is being ended.
+async fn ending(standing: Option<watch::Receiver<Standing>>) {
+    if let Some(mut standing) = standing {
+        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+    }
+}
+
+/// Where a test may kill the agent.
+fn pass(state: &Checkpointing, written: bool) {
+    let [before, behind] = match &state.phase {
+        CheckpointPhase::Asking { .. } => return,
+        CheckpointPhase::Saving { .. } => [Point::SaveSavingUnwritten, Point::SaveSavingWritten],
+        CheckpointPhase::Deferred { .. } => return,
+        CheckpointPhase::Verifying { .. } => [Point::SaveVerifyingUnwritten, Point::SaveVerifyingWritten],
+        CheckpointPhase::Committing { .. } => [Point::SaveCommittingUnwritten, Point::SaveCommittingWritten],
+        CheckpointPhase::Ended(_) => [Point::SaveEndUnwritten, Point::SaveEndWritten],
+    };
+    failpoint::pass(if written { behind } else { before });
+}
+
+/// Writes the manifest, for as long as that takes.
+async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
+    let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
+    let owner = owner_of(share);
+    let manifest = CheckpointStore::manifest_of(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    loop {
+        let store = match context.checkpoints.store() {
+            Ok(store) => store,
+            Err(why) => return CheckpointEvent::NotWritten { why },
+        };
+        match store.put_manifest(&owner, &manifest).await {
+            Ok(()) => return CheckpointEvent::Written,
+            Err(error @ StoreError::Store(_)) => {
+                tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint's manifest waits for its store");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return CheckpointEvent::NotWritten { why: with_causes(&error) },
+        }
+    }
+}
+
+/// One node asked for its part of a round, until its last word.
+struct Asking {
+    context: Shared,
+    share: Arc<DesiredShare>,
+    node: NodeId,
+    open: PartOpen,
+    events: mpsc::Sender<CheckpointEvent>,
+    go: watch::Receiver<u32>,
+}
+
+impl Asking {
+    async fn run(self) {
+        loop {
+            let asked = if self.node == self.context.me { self.here().await } else { self.there().await };
+            if let Err(error) = asked {
+                tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn hear(&self, word: FromSaver) {
+        let (node, round) = (self.node.clone(), self.open.round);
+        let event = match word {
+            FromSaver::Able { idle } => CheckpointEvent::Able { node, round, idle },
+            FromSaver::Saving => return,
+            FromSaver::Failed { why } => CheckpointEvent::NodeFailed { node, round, why },
+            FromSaver::Saved { files, bytes, step, manifest } => {
+                CheckpointEvent::NodeSaved { node, round, saved: Saved { files, bytes, step, manifest } }
+            }
+            FromSaver::Deferred { for_ms } => CheckpointEvent::Deferred { node, round, for_ms },
+        };
+        let _ = self.events.send(event).await;
+    }
+
+    async fn here(&self) -> Result<(), String> {
+        let Ends { go, mut says } = self.context.checkpoints.0.parts.attach(&self.context, &self.share, &self.open);
+        let goes = async {
+            let _ = self.go.clone().wait_for(|round| *round == self.open.round).await;
+            go.send_replace(true);
+            std::future::pending::<()>().await;
+        };
+        let hears = async {
+            loop {
+                let word = says.borrow_and_update().clone();
+                if let Some(word) = word {
+                    self.hear(word).await;
+                }
+                if says.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! { () = goes => {}, () = hears => {} }
+        Ok(())
+    }
+
+    async fn there(&self) -> Result<(), String> {
+        let address = self.context.mesh_address(&self.share, &self.node).ok_or("its address is not known")?;
+        let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await.map_err(|e| e.to_string())?;
+        let goes = async {
+            let _ = self.go.clone().wait_for(|round| *round == self.open.round).await;
+            frame::write(&mut send, &ToSaver::Go).await?;
+            std::future::pending::<Result<(), FrameError>>().await
+        };
+        let hears = async {
+            loop {
+                let word = frame::read::<FromSaver, _>(&mut recv).await?;
+                self.hear(word).await;
+            }
+        };
+        tokio::select! { ended = goes => ended, ended = hears => ended }.map_err(|e: FrameError| e.to_string())
+    }
+}

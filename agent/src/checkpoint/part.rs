@@ -1,0 +1,321 @@
+//! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
+
+use super::catching::Hearers;
+use super::directory::{self, Answer, Claims, Place};
+use super::store::{Part, StoreError};
+use super::{WITHOUT, owner_of};
+use crate::allocation::Standing;
+use crate::context::{Context, Shared};
+use crate::environment;
+use crate::mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
+use crate::mesh::frame::{self, FrameError};
+use lattice_model::{AllocationId, AskSignal, CheckpointId, DesiredShare, Entrypoint, Epoch};
+use lattice_node::Saved;
+use lattice_quorum::identity::Caller;
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::identity;
+use quinn::{RecvStream, SendStream};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Between two looks for the answer.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two tries of a store that does not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How much longer than its deadline a part is kept that nobody asks for any more.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// The parts of this node.
+#[derive(Default)]
+pub(super) struct Parts(Mutex<BTreeMap<AllocationId, Going>>);
+
+/// One that goes on, or is over.
+#[derive(Clone)]
+struct Going {
+    of: (Epoch, CheckpointId, u32),
+    ends: Ends,
+    stop: CancellationToken,
+}
+
+/// The way to a part.
+#[derive(Clone)]
+pub(super) struct Ends {
+    /// Send the signal.
+    pub go: watch::Sender<bool>,
+    /// Its last word; `None`: none yet.
+    pub says: watch::Receiver<Option<FromSaver>>,
+}
+
+impl Parts {
+    /// The part of this round: the one that goes on, or a new one in place of an older round's.
+    pub fn attach(&self, context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
+        let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(going) = all.get(&share.allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
+            return going.ends.clone();
+        }
+        if let Some(older) = all.remove(&share.allocation) {
+            older.stop.cancel();
+        }
+        let (go, told) = watch::channel(false);
+        let (out, says) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let ends = Ends { go, says };
+        all.insert(share.allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
+        tokio::spawn(run(Arc::clone(context), Arc::clone(share), open.clone(), told, out, stop));
+        ends
+    }
+
+    /// Ends an allocation's.
+    pub fn stop(&self, allocation: AllocationId) {
+        if let Some(going) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation) {
+            going.stop.cancel();
+        }
+    }
+}
+
+/// Serves the head of an allocation of this node, over the mesh.
+pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+    let allocation = AllocationId(Uuid::from_bytes(open.allocation));
+    let Some(handle) = context.workers.of_epoch(allocation, Epoch(open.epoch)) else {
+        let why = format!("allocation {} is not on this node under epoch {}", allocation.short(), open.epoch);
+        return frame::write(&mut send, &FromSaver::Failed { why }).await;
+    };
+    if handle.share.nodes.first().is_none_or(|(node, _)| node.as_str() != peer.name) {
+        tracing::warn!(peer = %peer.name, %allocation, "a peer that is not the head wanted a checkpoint: refused");
+        return frame::write(&mut send, &FromSaver::Failed { why: "refused: not the allocation's head".to_owned() }).await;
+    }
+    let Ends { go, mut says } = context.checkpoints.0.parts.attach(context, &handle.share, &open);
+    let hears = async {
+        loop {
+            let ToSaver::Go = frame::read::<ToSaver, _>(&mut recv).await?;
+            go.send_replace(true);
+        }
+    };
+    let tells = async {
+        loop {
+            let word = says.borrow_and_update().clone();
+            if let Some(word) = word {
+                frame::write(&mut send, &word).await?;
+            }
+            if says.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    tokio::select! { ended = hears => ended, ended = tells => ended }
+}
+
+async fn run(
+    context: Shared,
+    share: Arc<DesiredShare>,
+    open: PartOpen,
+    told: watch::Receiver<bool>,
+    out: watch::Sender<Option<FromSaver>>,
+    stop: CancellationToken,
+) {
+    let until = Duration::from_millis(open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
+    let allocation = share.allocation;
+    let ended = async {
+        let Some(worker) = context.workers.of_epoch(allocation, share.epoch) else { return };
+        let mut standing = worker.standing;
+        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+    };
+    let last = tokio::select! {
+        () = stop.cancelled() => return,
+        () = tokio::time::sleep(until) => None,
+        () = ended => None,
+        word = saved(&context, &share, &open, told, &out) => Some(word),
+    };
+    if let Some(word) = last {
+        tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
+        out.send_replace(Some(word));
+        // Its last word stays for a head that asks again.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(until) => {}
+        }
+    }
+    stop.cancel();
+}
+
+/// All of it; gives the last word.
+async fn saved(
+    context: &Shared,
+    share: &Arc<DesiredShare>,
+    open: &PartOpen,
+    mut told: watch::Receiver<bool>,
+    out: &watch::Sender<Option<FromSaver>>,
+) -> FromSaver {
+    match try_saved(context, share, open, &mut told, out).await {
+        Ok(word) => word,
+        Err(why) => FromSaver::Failed { why },
+    }
+}
+
+async fn try_saved(
+    context: &Shared,
+    share: &Arc<DesiredShare>,
+    open: &PartOpen,
+    told: &mut watch::Receiver<bool>,
+    out: &watch::Sender<Option<FromSaver>>,
+) -> Result<FromSaver, String> {
+    let signal = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?.signal;
+    let means = context.checkpoints.0.means.clone().ok_or(WITHOUT)?;
+    let id = CheckpointId(Uuid::from_bytes(open.id));
+    let token = directory::token(id, open.round);
+    let (directories, allocation, owner) = (means.directories.clone(), share.allocation, share.owner.clone());
+    let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
+    let known = answer(&place, &token).await?;
+    if known.is_none() {
+        let now = find(context, share, signal).await?;
+        if now.all == 0 && has_ranks_here(context, share) {
+            return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
+        }
+        if now.all == 0 {
+            out.send_replace(Some(FromSaver::Able { idle: true }));
+            return std::future::pending().await;
+        }
+        if now.catching.is_empty() {
+            return Err(deaf(now.all, signal));
+        }
+    }
+    out.send_replace(Some(FromSaver::Able { idle: false }));
+    let _ = told.wait_for(|go| *go).await;
+    let answer = match known {
+        Some(answer) => answer,
+        None => {
+            failpoint::pass(Point::SaveUnasked);
+            let asked = ask(context, share, &place, &token, open.deadline_ms, signal).await?;
+            failpoint::pass(Point::SaveAsked);
+            out.send_replace(Some(FromSaver::Saving));
+            wait(&place, &token, &asked).await?
+        }
+    };
+    failpoint::pass(Point::SaveAnswered);
+    match answer {
+        Answer::Failed { why } => Err(why),
+        Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
+        Answer::Done(claims) => {
+            let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or("this node has no part of it")?;
+            let part = Part { owner: owner_of(share), id, round: open.round, index, node: context.me.clone() };
+            put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
+        }
+    }
+}
+
+/// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
+fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
+    match &share.spec.entrypoint {
+        Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
+        Entrypoint::Script { .. } => false,
+    }
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("saving broke: {broke}")))
+}
+
+async fn answer(place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
+    let (place, token) = (Arc::clone(place), token.to_owned());
+    blocking(move || place.answer(&token)).await
+}
+
+async fn find(context: &Shared, share: &DesiredShare, signal: AskSignal) -> Result<Hearers, String> {
+    let (context, allocation) = (Arc::clone(context), share.allocation);
+    blocking(move || Ok(Hearers::find(&context, allocation, shim_of(&context, allocation), signal))).await
+}
+
+fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
+    context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
+}
+
+fn deaf(all: usize, signal: AskSignal) -> String {
+    let which = if all == 1 { "its one process does not catch".to_owned() } else { format!("none of its {all} processes catches") };
+    format!("{which} {signal}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
+}
+
+/// Says what is asked for, and sends the signal to all that catch it. Asked for the same again, who has begun to answer is left alone.
+async fn ask(
+    context: &Shared,
+    share: &Arc<DesiredShare>,
+    place: &Arc<Place>,
+    token: &str,
+    deadline_ms: u64,
+    signal: AskSignal,
+) -> Result<Vec<OwnedFd>, String> {
+    let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
+    blocking(move || {
+        let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
+        place.ask(&token, deadline_ms)?;
+        let now = Hearers::find(&context, share.allocation, shim_of(&context, share.allocation), signal);
+        if again && !now.catching.is_empty() {
+            return Ok(now.catching);
+        }
+        let all = now.all;
+        let sent = now.send(signal);
+        if sent.is_empty() { Err(deaf(all, signal)) } else { Ok(sent) }
+    })
+    .await
+}
+
+/// Waits for the answer for as long as one lives that was asked.
+async fn wait(place: &Arc<Place>, token: &str, asked: &[OwnedFd]) -> Result<Answer, String> {
+    let mut last_looks = 0;
+    loop {
+        if let Some(answer) = answer(place, token).await? {
+            return Ok(answer);
+        }
+        if asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true)) {
+            // What was written in the last moment is old enough to be read after a few more.
+            last_looks += 1;
+            if last_looks > 10 {
+                return Err(format!("all {} processes that were asked have ended, and none said that it had saved", asked.len()));
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Brings what was saved into the store, which is waited for where it is away.
+async fn put(
+    context: &Shared,
+    share: &DesiredShare,
+    part: &Part,
+    claims: Claims,
+    place: &Arc<Place>,
+    token: &str,
+) -> Result<Saved, String> {
+    let store = context.checkpoints.store()?;
+    loop {
+        let (at, of) = (Arc::clone(place), token.to_owned());
+        let found = blocking(move || at.saved(&of)).await?;
+        let files = found.iter().filter(|f| f.size.is_some()).count() as u64;
+        let bytes = found.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
+        if files == 0 {
+            return Err(format!("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}"));
+        }
+        for (what, said, there) in [("files", claims.files, files), ("bytes", claims.bytes, bytes)] {
+            if let Some(said) = said.filter(|said| *said != there) {
+                return Err(format!("the application says that it saved {said} {what}, and {there} are there"));
+            }
+        }
+        match store.put_part(part, share.epoch, claims.step, Arc::clone(place), token, found).await {
+            Ok(saved) => {
+                failpoint::pass(Point::SavePut);
+                return Ok(saved);
+            }
+            Err(error @ StoreError::Store(_)) => {
+                tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint waits for its store");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return Err(with_causes(&error)),
+        }
+    }
+}

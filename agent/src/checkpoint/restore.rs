@@ -1,0 +1,119 @@
+//! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
+
+use super::directory::{Found, give_all, lay_down};
+use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
+use super::{WITHOUT, owner_of};
+use crate::context::Context;
+use futures::{StreamExt, TryStreamExt};
+use lattice_model::{CheckpointRef, DesiredShare};
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::failpoint::{self, Point};
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How long a store that is away is waited for before this node gives the allocation back.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Files brought at once.
+const FILES_AT_ONCE: usize = 4;
+
+/// Brings this node's part of `from` to where the allocation's work looks for it. May be done again.
+pub async fn restore(context: &Context, share: &DesiredShare, from: &CheckpointRef, cancel: &CancellationToken) -> Result<(), String> {
+    let until = Instant::now() + PATIENCE;
+    let tried = async {
+        loop {
+            match try_restore(context, share, from).await {
+                Err(StoreError::Store(error)) if Instant::now() < until => {
+                    tracing::warn!(allocation = %share.allocation, %error, "what it begins from waits for the checkpoint store");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                other => return other.map_err(|error| format!("checkpoint {}: {}", from.id.short(), with_causes(&error))),
+            }
+        }
+    };
+    tokio::select! {
+        restored = tried => restored,
+        () = cancel.cancelled() => Err("cancelled while its checkpoint was restored".to_owned()),
+    }
+}
+
+async fn try_restore(context: &Context, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
+    let means = context.checkpoints.0.means.as_ref().ok_or_else(|| StoreError::Unfit(WITHOUT.to_owned()))?;
+    let owner = owner_of(share);
+    let manifest = means.store.manifest(&owner, from.id).await?;
+    if manifest.epoch != from.epoch {
+        let why = format!("it is of epoch {}, the quorum has epoch {}", manifest.epoch, from.epoch);
+        return Err(StoreError::Damaged { what: "manifest.json".to_owned(), why });
+    }
+    let index = share.nodes.iter().position(|(node, _)| node == &context.me);
+    let (index, entry) = index.and_then(|index| Some((index, manifest.nodes.get(index)?))).ok_or_else(|| {
+        StoreError::Unfit(format!("it was made on {} nodes, the allocation has {} now", manifest.nodes.len(), share.nodes.len()))
+    })?;
+    let part = Part { owner, id: from.id, round: manifest.round, index, node: entry.node.clone() };
+    let files = means.store.node_manifest(&part, entry).await?.map(|node| node.files).unwrap_or_default();
+    let (directories, allocation) = (means.directories.clone(), share.allocation);
+    let root = blocking(move || directories.restoring(allocation)).await?;
+    failpoint::pass(Point::RestoreBegun);
+    bring_all(&means.store, &part, &files, &root).await?;
+    let (directories, user) = (means.directories.clone(), share.owner.clone());
+    blocking(move || {
+        let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
+        give_all(&root, &found, &user).map_err(|e| format!("{}: {e}", root.display()))?;
+        directories.restored(allocation, &root)
+    })
+    .await?;
+    failpoint::pass(Point::Restored);
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, StoreError> {
+    let done = tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("restoring broke: {broke}")));
+    done.map_err(StoreError::Unfit)
+}
+
+/// Directories in their order first: each stands in the list before what is in it.
+async fn bring_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
+    let mut brought = Vec::new();
+    for entry in files {
+        if entry.size.is_none() {
+            laid(root, entry)?;
+            continue;
+        }
+        let (store, part, entry, root) = (store.clone(), part.clone(), entry.clone(), root.to_owned());
+        brought.push(async move { store.bring(&part, &entry, laid(&root, &entry)?).await });
+    }
+    futures::stream::iter(brought).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
+}
+
+fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
+    let failed = |source| StoreError::Io { what: entry.path.clone(), source };
+    lay_down(root, &entry.path, entry.mode, entry.size.is_none()).map_err(failed)
+}
+
+/// What of a checkpoint is not as it was put there; empty: nothing. An error is the store's.
+pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
+    let mut wrong = Vec::new();
+    for (index, entry) in manifest.nodes.iter().enumerate() {
+        let part = Part { owner: owner.clone(), id: manifest.id, round: manifest.round, index, node: entry.node.clone() };
+        let files = match store.node_manifest(&part, entry).await {
+            Ok(node) => node.map(|node| node.files).unwrap_or_default(),
+            Err(StoreError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                wrong.push(with_causes(&error));
+                continue;
+            }
+        };
+        for file in &files {
+            match store.bring(&part, file, None).await {
+                Ok(()) => {}
+                Err(StoreError::Store(error)) => return Err(error.into()),
+                Err(error) => wrong.push(with_causes(&error)),
+            }
+        }
+    }
+    Ok(wrong)
+}

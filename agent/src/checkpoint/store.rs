@@ -1,0 +1,493 @@
+//! Checkpoints in the object store.
+//!
+//! ```text
+//!   <store>/<tenant>/<project>/<allocation>/checkpoints/<id>/
+//!     manifest.json                      by the head, last: without it there is no checkpoint
+//!     <round>/<index>-<node>/node.json   by each node: its files
+//!     <round>/<index>-<node>/<n>.zst     a file, compressed
+//! ```
+//!
+//! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
+
+use crate::checkpoint::directory::{Found, Place as Directory};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
+use lattice_node::{Checkpointing, Saved};
+use lattice_quorum::objects::{Objects, ObjectsError};
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+/// Of manifests; another one is refused.
+const VERSION: u32 = 1;
+/// The longest manifest that is read, in bytes.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a part of a large object. S3 wants 5 MiB at least.
+const PART_BYTES: usize = 8 << 20;
+/// Bytes read of a file at once.
+const READ_BYTES: usize = 1 << 20;
+/// Parts of one file that wait for the store or its disk.
+const PARTS_WAITING: usize = 2;
+/// Files that are brought at once.
+const FILES_AT_ONCE: usize = 4;
+/// Checkpoints of one list.
+const LIST_MAX: usize = 1000;
+
+/// What went wrong with a checkpoint in the store.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The store did not do it. It may later.
+    #[error("the checkpoint store: {0}")]
+    Store(#[from] object_store::Error),
+    /// What is there is not what was put there.
+    #[error("{what}: {why}")]
+    Damaged { what: String, why: String },
+    /// What is to be saved cannot be.
+    #[error("{0}")]
+    Unfit(String),
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("there is no checkpoint {0}: `lattice checkpoint list` shows them")]
+    NoSuch(String),
+}
+
+/// Whose checkpoints: the part of a key that all of them share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub tenant: String,
+    pub project: String,
+    pub allocation: AllocationId,
+}
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: u32,
+    pub id: CheckpointId,
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub parent: Option<CheckpointId>,
+    pub round: u32,
+    pub step: Option<u64>,
+    /// Milliseconds since 1970.
+    pub made_at_ms: u64,
+    pub owner: String,
+    pub owner_uid: u32,
+    /// In rank order.
+    pub nodes: Vec<NodeEntry>,
+}
+
+/// One node in a [`Manifest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEntry {
+    pub node: NodeId,
+    pub files: u64,
+    pub bytes: u64,
+    /// BLAKE3 of its `node.json`; absent: nothing of the allocation ran there.
+    pub manifest: Option<String>,
+}
+
+impl Manifest {
+    /// Its files, and their bytes.
+    pub fn size(&self) -> (u64, u64) {
+        self.nodes.iter().fold((0, 0), |(files, bytes), n| (files.saturating_add(n.files), bytes.saturating_add(n.bytes)))
+    }
+}
+
+/// `node.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeManifest {
+    pub version: u32,
+    pub id: CheckpointId,
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub node: NodeId,
+    pub step: Option<u64>,
+    pub files: Vec<FileEntry>,
+}
+
+/// A file or directory in a [`NodeManifest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    pub path: String,
+    pub mode: u32,
+    /// Absent of directories, with the two below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// Its object beside the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+}
+
+/// A cloneable handle.
+#[derive(Clone, Debug)]
+pub struct CheckpointStore {
+    objects: Objects,
+}
+
+/// One node's part of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub owner: Owner,
+    pub id: CheckpointId,
+    pub round: u32,
+    /// The node's place in rank order.
+    pub index: usize,
+    pub node: NodeId,
+}
+
+impl CheckpointStore {
+    /// Makes the client. Asks the store nothing yet. `setting` names the key in the configuration file.
+    pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
+        Objects::open(setting, url, options, credentials).map(|objects| Self { objects })
+    }
+
+    fn key(&self, owner: &Owner, parts: &[&str]) -> Key {
+        let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
+        let whose = [named(&owner.tenant), named(&owner.project), owner.allocation.to_string(), "checkpoints".to_owned()];
+        self.objects.key(whose.into_iter().chain(parts.iter().map(|p| (*p).to_owned())))
+    }
+
+    fn manifest_key(&self, owner: &Owner, id: CheckpointId) -> Key {
+        self.key(owner, &[&id.to_string(), "manifest.json"])
+    }
+
+    fn part_key(&self, part: &Part, name: &str) -> Key {
+        let place = format!("{}-{}", part.index, part.node);
+        self.key(&part.owner, &[&part.id.to_string(), &part.round.to_string(), &place, name])
+    }
+
+    /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
+    pub async fn put_part(
+        &self,
+        part: &Part,
+        epoch: Epoch,
+        step: Option<u64>,
+        directory: Arc<Directory>,
+        token: &str,
+        found: Vec<Found>,
+    ) -> Result<Saved, StoreError> {
+        let puts = found.into_iter().enumerate().map(|(number, found)| {
+            let (directory, token) = (Arc::clone(&directory), token.to_owned());
+            async move { self.put_file(part, number, found, directory, token).await }
+        });
+        let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
+        let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
+        let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
+        let (id, allocation, node) = (part.id, part.owner.allocation, part.node.clone());
+        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step, files };
+        let json = to_json(&manifest)?;
+        let hash = blake3::hash(&json).to_hex().to_string();
+        self.objects.store.put(&self.part_key(part, "node.json"), PutPayload::from(json)).await?;
+        Ok(Saved { files: count, bytes, step, manifest: Some(hash) })
+    }
+
+    async fn put_file(
+        &self,
+        part: &Part,
+        number: usize,
+        found: Found,
+        directory: Arc<Directory>,
+        token: String,
+    ) -> Result<FileEntry, StoreError> {
+        let Found { path, mode, size } = found.clone();
+        let Some(size) = size else { return Ok(FileEntry { path, mode, size: None, blake3: None, object: None }) };
+        let object = format!("{number:08}.zst");
+        let key = self.part_key(part, &object);
+        let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let reading = tokio::task::spawn_blocking(move || compress(&directory, &token, &found, size, parts));
+        let put = async {
+            let Some(first) = compressed.recv().await else { return Ok(()) };
+            if first.len() < PART_BYTES {
+                return self.objects.store.put(&key, PutPayload::from(first)).await.map(drop);
+            }
+            let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(&key).await?, PART_BYTES);
+            upload.put(first);
+            while let Some(next) = compressed.recv().await {
+                if let Err(error) = upload.wait_for_capacity(PARTS_WAITING).await {
+                    let _ = upload.abort().await;
+                    return Err(error);
+                }
+                upload.put(next);
+            }
+            upload.finish().await.map(drop)
+        };
+        let put = put.await;
+        // Nobody takes the rest any more where it could not be put.
+        drop(compressed);
+        put?;
+        let hash = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}")))??;
+        Ok(FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) })
+    }
+
+    /// Writes the manifest of a checkpoint whose nodes all saved: from here on it exists.
+    pub async fn put_manifest(&self, owner: &Owner, manifest: &Manifest) -> Result<(), StoreError> {
+        let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
+        self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
+        Ok(())
+    }
+
+    /// What the head writes of what the nodes saved.
+    pub fn manifest_of(owner: &Owner, made: &Checkpointing, saved: &BTreeMap<NodeId, Saved>, user: (&str, u32), at_ms: u64) -> Manifest {
+        let entry = |node: &NodeId| {
+            let saved = saved.get(node).cloned().unwrap_or_default();
+            NodeEntry { node: node.clone(), files: saved.files, bytes: saved.bytes, manifest: saved.manifest }
+        };
+        Manifest {
+            version: VERSION,
+            id: made.id,
+            allocation: owner.allocation,
+            epoch: made.epoch,
+            parent: made.parent,
+            round: made.round,
+            step: saved.values().find_map(|saved| saved.step),
+            made_at_ms: at_ms,
+            owner: user.0.to_owned(),
+            owner_uid: user.1,
+            nodes: made.nodes.iter().map(entry).collect(),
+        }
+    }
+
+    /// The manifests of an allocation's checkpoints, the oldest first. What has none is no checkpoint.
+    pub async fn list(&self, owner: &Owner) -> Result<Vec<Manifest>, StoreError> {
+        let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[]))).await?;
+        let ids = listed.common_prefixes.iter().filter_map(|key| key.parts().next_back()?.as_ref().parse().ok());
+        let mut found = Vec::new();
+        for id in ids.take(LIST_MAX) {
+            match self.manifest(owner, id).await {
+                Ok(manifest) => found.push(manifest),
+                Err(StoreError::NoSuch(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_by_key(|m| (m.made_at_ms, m.id));
+        Ok(found)
+    }
+
+    /// One checkpoint's.
+    pub async fn manifest(&self, owner: &Owner, id: CheckpointId) -> Result<Manifest, StoreError> {
+        let key = self.manifest_key(owner, id);
+        let bytes = self.get_bounded(&key).await?.ok_or_else(|| StoreError::NoSuch(id.to_string()))?;
+        let damaged = |why: String| StoreError::Damaged { what: "manifest.json".to_owned(), why };
+        let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+        if manifest.version != VERSION {
+            return Err(damaged(format!("version {}, this agent reads {VERSION}", manifest.version)));
+        }
+        if (manifest.id, manifest.allocation) != (id, owner.allocation) {
+            return Err(damaged("it is another checkpoint's".to_owned()));
+        }
+        Ok(manifest)
+    }
+
+    /// One node's files, as the manifest vouches for them.
+    pub async fn node_manifest(&self, part: &Part, entry: &NodeEntry) -> Result<Option<NodeManifest>, StoreError> {
+        let Some(wanted) = &entry.manifest else { return Ok(None) };
+        let damaged = |why: String| StoreError::Damaged { what: format!("{}: node.json", entry.node), why };
+        let bytes = self.get_bounded(&self.part_key(part, "node.json")).await?.ok_or_else(|| damaged("it is not there".to_owned()))?;
+        let hash = blake3::hash(&bytes).to_hex();
+        if hash.as_str() != wanted {
+            return Err(damaged(format!("its BLAKE3 is {hash}, the manifest has {wanted}")));
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(|e| damaged(e.to_string()))
+    }
+
+    /// Brings one file and compares it with its entry; into `to`, where that is given.
+    pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<std::fs::File>) -> Result<(), StoreError> {
+        let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
+        let what = format!("{}: {}", part.node, entry.path);
+        let damaged = |why: String| StoreError::Damaged { what: what.clone(), why };
+        let mut pieces = match self.objects.store.get(&self.part_key(part, object)).await {
+            Ok(found) => found.into_stream(),
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged(format!("its object {object} is not there"))),
+            Err(error) => return Err(error.into()),
+        };
+        let (feed, compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let wanted = (size, hash.clone());
+        let writing = tokio::task::spawn_blocking(move || expand(Fed { compressed, now: Bytes::new() }, &wanted, to));
+        let mut broke = None;
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                Ok(piece) => {
+                    // Who takes no more says why.
+                    if feed.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    broke = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(feed);
+        let written = writing.await.map_err(|e| damaged(e.to_string()))?;
+        match (broke, written) {
+            (Some(error), _) => Err(error.into()),
+            (None, Err(Expanding::Damaged(why))) => Err(damaged(why)),
+            (None, Err(Expanding::Io(source))) => Err(StoreError::Io { what, source }),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+
+    /// Removes a checkpoint: the manifest first, so that no half one is taken for whole.
+    pub async fn remove(&self, owner: &Owner, id: CheckpointId) -> Result<(), StoreError> {
+        match self.objects.store.delete(&self.manifest_key(owner, id)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let prefix = self.key(owner, &[&id.to_string()]);
+        let all = self.objects.store.list(Some(&prefix)).map_ok(|meta| meta.location).boxed();
+        self.objects.store.delete_stream(all).try_for_each(|_| async { Ok(()) }).await?;
+        Ok(())
+    }
+
+    async fn get_bounded(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        match self.objects.store.get(key).await {
+            Ok(found) if found.meta.size > MANIFEST_BYTES_MAX => {
+                Err(StoreError::Damaged { what: key.to_string(), why: format!("{} bytes", found.meta.size) })
+            }
+            Ok(found) => Ok(Some(found.bytes().await?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    let json = serde_json::to_vec(value).map_err(|e| StoreError::Unfit(e.to_string()))?;
+    if json.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(StoreError::Unfit("the names of its files are too many: pack them, with tar".to_owned()));
+    }
+    Ok(json)
+}
+
+/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
+fn compress(directory: &Directory, token: &str, found: &Found, size: u64, parts: mpsc::Sender<Bytes>) -> Result<String, StoreError> {
+    let failed = |source| StoreError::Io { what: found.path.clone(), source };
+    let changed = || StoreError::Unfit(format!("{} changed while it was read, though it was said to be saved", found.path));
+    let mut file = directory.file(token, found).map_err(StoreError::Unfit)?;
+    let before = file.metadata().map_err(failed)?;
+    let mut encoder = zstd::stream::write::Encoder::new(Parts { parts, now: Vec::new() }, 0).map_err(failed)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0u8; READ_BYTES];
+    let mut left = size;
+    loop {
+        let read = match file.read(&mut piece) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        if read as u64 > left {
+            return Err(changed());
+        }
+        if read == 0 {
+            break;
+        }
+        left -= read as u64;
+        hasher.update(&piece[..read]);
+        encoder.write_all(&piece[..read]).map_err(failed)?;
+    }
+    let after = file.metadata().map_err(failed)?;
+    if left > 0 || after.modified().ok() != before.modified().ok() || after.len() != size {
+        return Err(changed());
+    }
+    encoder.finish().and_then(Parts::finish).map_err(failed)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Passes on what is written to it, in parts.
+struct Parts {
+    parts: mpsc::Sender<Bytes>,
+    now: Vec<u8>,
+}
+
+impl Parts {
+    fn pass(&mut self) -> io::Result<()> {
+        let part = std::mem::take(&mut self.now);
+        self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store does not take it"))
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if self.now.is_empty() { Ok(()) } else { self.pass() }
+    }
+}
+
+impl Write for Parts {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(PART_BYTES - self.now.len());
+        self.now.extend_from_slice(&bytes[..taken]);
+        if self.now.len() == PART_BYTES {
+            self.pass()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What comes from the store.
+struct Fed {
+    compressed: mpsc::Receiver<Bytes>,
+    now: Bytes,
+}
+
+impl Read for Fed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.now.is_empty() {
+            match self.compressed.blocking_recv() {
+                Some(next) => self.now = next,
+                None => return Ok(0),
+            }
+        }
+        let taken = into.len().min(self.now.len());
+        into[..taken].copy_from_slice(&self.now.split_to(taken));
+        Ok(taken)
+    }
+}
+
+enum Expanding {
+    Damaged(String),
+    Io(io::Error),
+}
+
+/// Expands, hashes and writes; never more than the entry says.
+fn expand(fed: Fed, (size, hash): &(u64, String), mut to: Option<std::fs::File>) -> Result<(), Expanding> {
+    let damaged = |e: io::Error| Expanding::Damaged(format!("it cannot be expanded: {e}"));
+    let mut decoder = zstd::stream::read::Decoder::new(fed).map_err(damaged)?;
+    let mut hasher = blake3::Hasher::new();
+    let (mut piece, mut got) = (vec![0u8; READ_BYTES], 0u64);
+    loop {
+        let read = decoder.read(&mut piece).map_err(damaged)?;
+        if read == 0 {
+            break;
+        }
+        got += read as u64;
+        if got > *size {
+            return Err(Expanding::Damaged(format!("it has more than the {size} bytes that were saved")));
+        }
+        hasher.update(&piece[..read]);
+        if let Some(to) = &mut to {
+            to.write_all(&piece[..read]).map_err(Expanding::Io)?;
+        }
+    }
+    let now = hasher.finalize().to_hex();
+    if got != *size || now.as_str() != hash {
+        return Err(Expanding::Damaged(format!("it has {got} bytes of BLAKE3 {now}; {size} bytes of BLAKE3 {hash} were saved")));
+    }
+    to.map_or(Ok(()), |to| to.sync_all().map_err(Expanding::Io))
+}

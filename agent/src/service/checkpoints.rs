@@ -1,0 +1,273 @@
+//! Checkpoints: asked for on an allocation's head; what lies in the store is read and removed by whichever agent is asked.
+
+use super::Api;
+use super::launching::{self, Target, lives};
+use crate::checkpoint::store::{Manifest, Owner, Part, StoreError};
+use crate::checkpoint::{self, verify};
+use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use crate::mesh::frame::{self, Open};
+use lattice_api::v1;
+use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::{Allocation, CheckpointId};
+use lattice_quorum::pack::with_causes;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Request, Status};
+use uuid::Uuid;
+
+/// Events that wait for a slow caller.
+const QUEUE: usize = 16;
+/// Files that one answer lists.
+const FILES_MAX: usize = 10_000;
+
+type Events = mpsc::Sender<Result<v1::CheckpointEvent, Status>>;
+
+/// Asks for one; how it goes comes out of the receiver.
+pub(super) async fn create(
+    api: &Api,
+    request: Request<v1::CheckpointRequest>,
+) -> Result<mpsc::Receiver<Result<v1::CheckpointEvent, Status>>, Status> {
+    let caller = api.caller(&request).await?;
+    let request = request.into_inner();
+    let id: CheckpointId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+    let length_ms = if request.deadline_ms == 0 { DEADLINE_MS_DEFAULT } else { request.deadline_ms };
+    let (least, most) = DEADLINE_MS;
+    if !(least..=most).contains(&length_ms) {
+        return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));
+    }
+    let target = launching::target(api, &caller, &request.allocation).await?;
+    let open = CheckpointOpen {
+        id: *id.0.as_bytes(),
+        allocation: *target.allocation.0.as_bytes(),
+        epoch: target.epoch.0,
+        length_ms,
+        uid: caller.principal.uid,
+        user: caller.principal.name,
+    };
+    let (out, stream) = mpsc::channel(QUEUE);
+    tokio::spawn(Following { api: api.clone(), target, open }.run(out));
+    Ok(stream)
+}
+
+struct Following {
+    api: Api,
+    target: Target,
+    open: CheckpointOpen,
+}
+
+impl Following {
+    /// Until it is over. A head that goes away is asked again, by the same id.
+    async fn run(self, out: Events) {
+        loop {
+            if let Ok(mut items) = self.begin().await {
+                loop {
+                    let item = tokio::select! {
+                        () = out.closed() => return,
+                        item = items.recv() => item,
+                    };
+                    let Some(item) = item else { break };
+                    let event = event(item).map_err(|why| Status::failed_precondition(format!("no checkpoint is made: {why}")));
+                    let over = event.as_ref().map_or(true, |event| event.over);
+                    if out.send(event).await.is_err() || over {
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                () = out.closed() => return,
+                () = tokio::time::sleep(Duration::from_millis(200)) => {}
+            }
+            if let Err(why) = self.worth_while() {
+                let text = format!(
+                    "the head {} went away in the middle of it: {why}; `lattice checkpoint list` shows whether it is whole",
+                    self.target.head
+                );
+                let _ = out.send(Err(Status::failed_precondition(text))).await;
+                return;
+            }
+        }
+    }
+
+    fn worth_while(&self) -> Result<(), String> {
+        let here = self.target.head == self.api.context.me;
+        if here && self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch).is_some() {
+            return Ok(());
+        }
+        let cluster = self.api.cluster.borrow();
+        if cluster.fresh || here { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
+    }
+
+    async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+        if self.target.head == self.api.context.me {
+            return match checkpoint::begin(&self.api.context, &self.open).await {
+                Ok(items) => Ok(items),
+                Err(why) => {
+                    let (send, items) = mpsc::channel(1);
+                    let _ = send.try_send(CheckpointItem::Refused { why });
+                    Ok(items)
+                }
+            };
+        }
+        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
+        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::Checkpoint(Box::new(self.open.clone()))).await.map_err(|e| e.to_string())?;
+        let (items, receiver) = mpsc::channel(4);
+        tokio::spawn(async move {
+            let _send = send;
+            loop {
+                let item = tokio::select! {
+                    () = items.closed() => return,
+                    item = frame::read::<CheckpointItem, _>(&mut recv) => item,
+                };
+                let Ok(item) = item else { return };
+                if items.send(item).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, String> {
+    let text = |id: [u8; 16]| CheckpointId(Uuid::from_bytes(id)).to_string();
+    match item {
+        CheckpointItem::Refused { why } => Err(why),
+        CheckpointItem::Stands { id, word, detail } => Ok(v1::CheckpointEvent { id: text(id), state: word, detail, ..Default::default() }),
+        CheckpointItem::Ended { id, word, why, complete, step, bytes } => {
+            Ok(v1::CheckpointEvent { id: text(id), state: word, detail: why, over: true, complete, step, bytes })
+        }
+    }
+}
+
+/// An allocation of the caller's, and where its checkpoints are.
+async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocation, Owner), Status> {
+    let caller = api.caller(request).await?;
+    let within = caller.within.map(|id| id.to_string());
+    let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("which allocation?"))? } else { key };
+    let allocation = api.allocation(key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let owner = Owner { tenant, project, allocation: allocation.id };
+    Ok((allocation, owner))
+}
+
+fn status(error: &StoreError) -> Status {
+    match error {
+        StoreError::Store(_) => Status::unavailable(with_causes(error)),
+        StoreError::NoSuch(_) => Status::not_found(error.to_string()),
+        StoreError::Damaged { .. } | StoreError::Unfit(_) | StoreError::Io { .. } => Status::failed_precondition(with_causes(error)),
+    }
+}
+
+/// Why nothing is known of a store.
+fn without(why: String) -> Status {
+    Status::failed_precondition(why)
+}
+
+/// The checkpoint that a key means: an id, the beginning of one, or nothing for the last.
+async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> Result<Manifest, Status> {
+    let store = api.context.checkpoints.store().map_err(without)?;
+    if key.is_empty() {
+        let last = allocation.checkpoint.as_ref().ok_or_else(|| {
+            Status::not_found(format!("allocation {} has no checkpoint; `lattice checkpoint create` makes one", allocation.id.short()))
+        })?;
+        return store.manifest(owner, last.id).await.map_err(|e| status(&e));
+    }
+    if let Ok(id) = key.parse() {
+        return store.manifest(owner, id).await.map_err(|e| status(&e));
+    }
+    let digits: String = key.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    if digits.len() < 4 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(Status::invalid_argument(format!("{key:?}: give at least 4 hexadecimal digits of the checkpoint's id")));
+    }
+    let mut all = store.list(owner).await.map_err(|e| status(&e))?;
+    all.retain(|manifest| manifest.id.0.simple().to_string().starts_with(&digits));
+    match <[Manifest; 1]>::try_from(all) {
+        Ok([one]) => Ok(one),
+        Err(none) if none.is_empty() => Err(status(&StoreError::NoSuch(key.to_owned()))),
+        Err(some) => {
+            let ids: Vec<String> = some.iter().map(|m| m.id.to_string()).collect();
+            Err(Status::invalid_argument(format!("{key:?} is the beginning of {}", ids.join(", "))))
+        }
+    }
+}
+
+fn shown(manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
+    let (files, bytes) = manifest.size();
+    let node = |n: &crate::checkpoint::store::NodeEntry| v1::checkpoint_info::Node {
+        node: n.node.to_string(),
+        files: n.files,
+        bytes: n.bytes,
+        list: Vec::new(),
+    };
+    v1::CheckpointInfo {
+        id: manifest.id.to_string(),
+        allocation: allocation.id.to_string(),
+        epoch: manifest.epoch.0,
+        parent: manifest.parent.map(|id| id.to_string()).unwrap_or_default(),
+        step: manifest.step,
+        made_at_ms: manifest.made_at_ms,
+        files,
+        bytes,
+        last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == manifest.id),
+        nodes: manifest.nodes.iter().map(node).collect(),
+    }
+}
+
+pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>) -> Result<v1::ListCheckpointsResponse, Status> {
+    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let store = api.context.checkpoints.store().map_err(without)?;
+    let all = store.list(&owner).await.map_err(|e| status(&e))?;
+    Ok(v1::ListCheckpointsResponse { checkpoints: all.iter().map(|manifest| shown(manifest, &allocation)).collect() })
+}
+
+pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::CheckpointInfo, Status> {
+    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
+    let store = api.context.checkpoints.store().map_err(without)?;
+    let mut info = shown(&manifest, &allocation);
+    let mut left = FILES_MAX;
+    for (index, (entry, node)) in manifest.nodes.iter().zip(&mut info.nodes).enumerate() {
+        let part = Part { owner: owner.clone(), id: manifest.id, round: manifest.round, index, node: entry.node.clone() };
+        let files = store.node_manifest(&part, entry).await.map_err(|e| status(&e))?.map(|m| m.files).unwrap_or_default();
+        let files = files.into_iter().filter(|f| f.size.is_some()).take(left);
+        node.list = files
+            .map(|f| v1::checkpoint_info::File { path: f.path, bytes: f.size.unwrap_or_default(), blake3: f.blake3.unwrap_or_default() })
+            .collect();
+        left -= node.list.len();
+    }
+    Ok(info)
+}
+
+pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::VerifyCheckpointResponse, Status> {
+    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
+    let store = api.context.checkpoints.store().map_err(without)?;
+    let wrong = verify(store, &owner, &manifest).await.map_err(|e| status(&e))?;
+    Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), wrong })
+}
+
+pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::RemoveCheckpointResponse, Status> {
+    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let key = &request.get_ref().checkpoint;
+    if key.is_empty() {
+        return Err(Status::invalid_argument("which checkpoint? `lattice checkpoint list` shows them"));
+    }
+    // One that is damaged can be removed as well, by its whole id.
+    let id = match key.parse() {
+        Ok(id) => id,
+        Err(_) => find(api, &allocation, &owner, key).await?.id,
+    };
+    if allocation.checkpoint.as_ref().is_some_and(|last| last.id == id) && !allocation.state.is_terminal() {
+        let text = format!(
+            "allocation {} is {}, and begins from this one when it runs again: make another first, or end it",
+            allocation.id.short(),
+            allocation.state
+        );
+        return Err(Status::failed_precondition(text));
+    }
+    let store = api.context.checkpoints.store().map_err(without)?;
+    store.remove(&owner, id).await.map_err(|e| status(&e))?;
+    Ok(v1::RemoveCheckpointResponse { id: id.to_string() })
+}

@@ -1,0 +1,187 @@
+//! `lattice checkpoint`.
+
+use crate::args::{CheckpointCommand, CheckpointCreate, CheckpointOne};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::patience::Patience;
+use crate::session::{Session, answer};
+use crate::shown::{filled, short, time};
+use crate::table::Table;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::resources::bytes_text;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Reading all of a checkpoint takes as long as it is large.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Failure> {
+    match command {
+        CheckpointCommand::Create(args) => create(session, args).await,
+        CheckpointCommand::List(args) => {
+            let allocation = session.key(&args.id)?;
+            let client = session.connect().await?;
+            let all = answer(client.allocations().list_checkpoints(v1::ListCheckpointsRequest { allocation })).await?.checkpoints;
+            match session.format() {
+                Format::Table => print(&table(&all)),
+                Format::Json => print_json(&all.iter().map(json).collect::<Vec<_>>()),
+                Format::Name => print_names(all.iter().map(|c| c.id.as_str())),
+            }
+        }
+        CheckpointCommand::Show(args) => {
+            let key = key(session, args)?;
+            let client = session.connect().await?;
+            let one = answer(client.allocations().get_checkpoint(key)).await?;
+            match session.format() {
+                Format::Table => print(&text(&one)),
+                Format::Json => print_json(&json(&one)),
+                Format::Name => print_names([one.id.as_str()]),
+            }
+        }
+        CheckpointCommand::Verify(args) => verify(session, args).await,
+        CheckpointCommand::Rm(args) => {
+            let allocation = session.key(&args.id)?;
+            let client = session.connect().await?;
+            for checkpoint in args.checkpoints {
+                let key = v1::CheckpointKey { allocation: allocation.clone(), checkpoint };
+                let removed = answer(client.allocations().remove_checkpoint(key)).await?;
+                match session.format() {
+                    Format::Table => print(&format!("Removed checkpoint {}\n", short(&removed.id)))?,
+                    Format::Json => print_json(&serde_json::json!({ "id": removed.id }))?,
+                    Format::Name => print_names([removed.id.as_str()])?,
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn key(session: &Session, args: CheckpointOne) -> Result<v1::CheckpointKey, Failure> {
+    Ok(v1::CheckpointKey { allocation: session.key(&args.id)?, checkpoint: args.checkpoint.unwrap_or_default() })
+}
+
+/// Follows it to its end. An agent that goes away meanwhile is asked again by the same id: it is one checkpoint.
+async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure> {
+    let deadline_ms = args.deadline.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let allocation = args.id.as_deref().map(|id| session.key(id)).transpose()?.unwrap_or_default();
+    let request = v1::CheckpointRequest { id: Uuid::new_v4().to_string(), allocation, deadline_ms };
+    let patience = Patience::default();
+    let mut last = String::new();
+    let mut client = session.connect().await?;
+    let end = loop {
+        match follow(session, &client, &request, &mut last, &patience).await {
+            Ok(end) => break end,
+            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    };
+    if !end.complete {
+        let what = format!("checkpoint {} {}: {}", short(&end.id), end.state, end.detail);
+        return Err(Failure::new(Exit::Other, what).hint("the allocation runs on, and the checkpoint before this one stays"));
+    }
+    match session.format() {
+        Format::Table => {
+            let step = end.step.map_or_else(String::new, |step| format!(", step {step}"));
+            print(&format!("Checkpoint {} is complete: {}{step}\n", short(&end.id), bytes_text(end.bytes)))
+        }
+        Format::Json => print_json(&serde_json::json!({ "id": end.id, "state": end.state, "step": end.step, "bytes": end.bytes })),
+        Format::Name => print_names([end.id.as_str()]),
+    }
+}
+
+async fn follow(
+    session: &Session,
+    client: &Client,
+    request: &v1::CheckpointRequest,
+    last: &mut String,
+    patience: &Patience,
+) -> Result<v1::CheckpointEvent, Failure> {
+    let mut events = answer(client.allocations().checkpoint(request.clone())).await?;
+    while let Some(event) = events.message().await? {
+        patience.progress();
+        if event.over {
+            return Ok(event);
+        }
+        let now = format!("checkpoint {}: {}, {}", short(&event.id), event.state, event.detail);
+        if now != *last {
+            session.note(&now);
+            *last = now;
+        }
+    }
+    Err(Failure::from(tonic::Status::unavailable("the agent went away")))
+}
+
+async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
+    let key = key(session, args)?;
+    let client = session.connect().await?;
+    let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
+    let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
+    match session.format() {
+        Format::Table if verified.wrong.is_empty() => print(&format!("Checkpoint {} is as it was put there\n", short(&verified.id)))?,
+        Format::Table => print(&verified.wrong.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
+        Format::Json => print_json(&serde_json::json!({ "id": verified.id, "wrong": verified.wrong }))?,
+        Format::Name => print_names([verified.id.as_str()])?,
+    }
+    if verified.wrong.is_empty() {
+        return Ok(());
+    }
+    let what = format!("checkpoint {} is damaged: {} of its files are not as they were saved", short(&verified.id), verified.wrong.len());
+    Err(Failure::new(Exit::Refused, what).hint("make another with `lattice checkpoint create` while the allocation runs"))
+}
+
+fn table(all: &[v1::CheckpointInfo]) -> String {
+    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST"]);
+    for c in all {
+        table.row(vec![
+            short(&c.id).to_owned(),
+            time(c.made_at_ms).unwrap_or_default(),
+            c.epoch.to_string(),
+            c.step.map_or_else(String::new, |step| step.to_string()),
+            c.files.to_string(),
+            bytes_text(c.bytes),
+            if c.last { "yes" } else { "" }.to_owned(),
+        ]);
+    }
+    table.text(&["STEP"])
+}
+
+fn text(one: &v1::CheckpointInfo) -> String {
+    let last = if one.last { ": the last, from which the allocation begins when it runs again" } else { "" };
+    let step = one.step.map_or_else(String::new, |step| format!("Step:     {step}\n"));
+    let parent = if one.parent.is_empty() { String::new() } else { format!("Parent:   {}\n", one.parent) };
+    let mut text = format!(
+        "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{parent}Size:     {} in {} files\n",
+        one.id,
+        time(one.made_at_ms).unwrap_or_default(),
+        one.epoch,
+        bytes_text(one.bytes),
+        one.files
+    );
+    let mut files = Table::new(&["NODE", "FILE", "BYTES", "BLAKE3"]);
+    for node in &one.nodes {
+        for file in &node.list {
+            files.row(vec![node.node.clone(), file.path.clone(), file.bytes.to_string(), file.blake3.chars().take(16).collect()]);
+        }
+    }
+    text.push('\n');
+    text.push_str(&files.text(&[]));
+    text
+}
+
+fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
+    let file = |f: &v1::checkpoint_info::File| serde_json::json!({ "path": f.path, "bytes": f.bytes, "blake3": f.blake3 });
+    let node = |n: &v1::checkpoint_info::Node| serde_json::json!({ "node": n.node, "files": n.files, "bytes": n.bytes, "list": n.list.iter().map(file).collect::<Vec<_>>() });
+    serde_json::json!({
+        "id": c.id,
+        "allocation": c.allocation,
+        "epoch": c.epoch,
+        "parent": filled(&c.parent),
+        "step": c.step,
+        "made_at": time(c.made_at_ms),
+        "files": c.files,
+        "bytes": c.bytes,
+        "last": c.last,
+        "nodes": c.nodes.iter().map(node).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,430 @@
+//! Checkpoints: a real program that checks its own restored state is asked to save itself, obeys, ignores, lies, dies or puts it off;
+//! agents are killed in each state of one; what lies in the store is damaged; and it runs again from what it saved.
+
+use crate::harness::{Group, JOB, World, fresh_dir};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::{self, Finished};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+static CHECKPOINT: Group = Group { theme: "checkpoint", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        CHECKPOINT.test("of_one_node_is_whole_and_what_is_tampered_with_is_named", &[], one_node),
+        CHECKPOINT.test("of_two_nodes_is_whole_when_both_are", &[], two_nodes),
+        CHECKPOINT.test("a_program_that_would_die_of_the_signal_gets_none", &[], deaf),
+        CHECKPOINT.test("one_that_ignores_it_gets_half_as_long_again_and_the_old_one_stays", &[], ignores),
+        CHECKPOINT.test("one_that_dies_or_lies_makes_none", &[], dies_and_lies),
+        CHECKPOINT.test("one_that_puts_it_off_is_asked_again", &[], defers),
+        CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
+        CHECKPOINT.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
+        CHECKPOINT.test("what_runs_again_begins_from_it_on_each_node", &[], restored),
+        CHECKPOINT.test("an_agent_killed_while_it_restores_does_it_again", &[], restored_after_all),
+        CHECKPOINT.test("what_is_damaged_is_not_begun_from_and_named", &[], damaged),
+    ]
+}
+
+/// Counts, each step hashed with all before it. Begun again it checks what it is given before it goes on from there.
+const CHAIN: &str = r#"#!/bin/sh
+n=0 h=0 ask= deferred=
+next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
+if [ -n "$LATTICE_RESTORE_FROM" ]; then
+  read -r want hash < "$LATTICE_RESTORE_FROM/state/chain" || exit 21
+  while [ $n -lt $want ]; do next; done
+  [ "$h" = "$hash" ] || exit 22
+  [ "$(stat -c %a "$LATTICE_RESTORE_FROM/state/chain")" = 640 ] || exit 23
+  echo "restored $n"
+fi
+token() { read -r token < "$LATTICE_CHECKPOINT_DIR/request"; at=$LATTICE_CHECKPOINT_DIR/$token; }
+save() {
+  token
+  case $BEHAVE in
+    ignore) return;;
+    die) mkdir -p "$at"; echo half > "$at/half"; exit 3;;
+    lie) echo x > "$at/x"; echo files=7 > "$at.done"; return;;
+    empty) : > "$at.done"; return;;
+    link) ln -s /etc/passwd "$at/x"; : > "$at.done"; return;;
+    defer) [ "$deferred" ] || { deferred=1; echo early > "$at/early"; echo 0.2 > "$at.deferred"; return; };;
+  esac
+  mkdir -p "$at/state"
+  echo "$n $h" > "$at/state/chain"
+  chmod 640 "$at/state/chain"
+  [ -z "$BULK" ] || head -c $BULK /dev/urandom > "$at/bulk"
+  [ "$STEPLESS" ] || told="step=$n"
+  echo $told > "$at.done"
+}
+trap 'ask=1' ${SIGNAL:-USR1}
+echo "begun $LATTICE_REQUEUE_COUNT"
+while [ ! -e "$GO" ]; do
+  next
+  echo "step $LATTICE_REQUEUE_COUNT $n"
+  if [ "$ask" ]; then ask=; save; fi
+  sleep 0.02
+done
+echo "final $n"
+"#;
+
+/// One such job.
+struct Chain {
+    id: String,
+    go: PathBuf,
+}
+
+impl Chain {
+    fn submit(w: &World, env: &[&str], more: &[&str]) -> Self {
+        let (program, go) = (w.script("chain.sh", CHAIN), fresh_dir("chain-go"));
+        let go_variable = format!("GO={}", go.display());
+        let mut args = vec!["--checkpoint=signal", "--env", &go_variable];
+        env.iter().for_each(|variable| args.extend(["--env", variable]));
+        args.extend(more);
+        args.extend(["--", "/bin/sh", &program]);
+        let id = w.submit(&args);
+        w.running(&id);
+        // Every rank has set its trap.
+        let ranks = if more.contains(&"2") { 2 } else { 1 };
+        w.wait("every rank to count", || w.log(&id).matches("step 0 3\n").count() == ranks);
+        Self { id, go }
+    }
+
+    fn create(&self, w: &World) -> Finished {
+        w.run(&["checkpoint", "create", &self.id, "--deadline", "20s", "-o", "json"])
+    }
+
+    /// One that must be whole: its id, and the step that it told.
+    fn created(&self, w: &World) -> (String, Option<u64>) {
+        let done = self.create(w);
+        assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
+        let told: Value = serde_json::from_str(&done.out()).unwrap();
+        assert_eq!(text(&told, "state"), "complete");
+        (text(&told, "id"), told["step"].as_u64())
+    }
+
+    fn end(&self, w: &World) {
+        fs::write(&self.go, "").unwrap();
+        w.completed(&self.id);
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.go);
+    }
+}
+
+fn last(w: &World, id: &str) -> String {
+    text(&w.status(id)["checkpoint"], "id")
+}
+
+fn list(w: &World, id: &str) -> Vec<Value> {
+    w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().clone()
+}
+
+/// Where the checkpoint's objects are.
+fn objects(w: &World, allocation: &str, checkpoint: &str) -> PathBuf {
+    w.dir.join("objects/default/default").join(allocation).join("checkpoints").join(checkpoint)
+}
+
+fn find(below: &Path, name: &str) -> PathBuf {
+    let all = fs::read_dir(below).unwrap().flatten().map(|e| e.path());
+    let mut found = all.filter_map(|path| {
+        if path.is_dir() { Some(find(&path, name)).filter(|p| p.exists()) } else { (path.file_name()? == name).then_some(path) }
+    });
+    found.next().unwrap_or_default()
+}
+
+fn one_node(w: &World) {
+    let chain = Chain::submit(w, &["BULK=20000000"], &["--nodes", "1"]);
+    let id = &chain.id;
+    let (first, step) = chain.created(w);
+    assert_eq!((last(w, id), list(w, id).len()), (first.clone(), 1));
+    let shown = w.at("n2").json(&["checkpoint", "show", id]).unwrap();
+    assert_eq!((text(&shown, "id"), shown["step"].as_u64(), shown["files"].as_u64()), (first.clone(), step, Some(2)), "{shown}");
+    let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
+    assert_eq!(paths, ["bulk", "state/chain"]);
+    let audit = w.ok(&["audit", "query", "--alloc", id, "--type", "checkpoint-committed"]);
+    assert!(audit.contains(&first), "{audit}");
+    w.ok(&["checkpoint", "verify", id]);
+    let kept = w.run(&["checkpoint", "rm", id, &first]);
+    assert!(kept.code() == 4 && kept.err().contains("begins from this one"), "{}", kept.err());
+    let (second, later) = chain.created(w);
+    assert!(later > step && second != first);
+    assert_eq!(text(&w.lattice.json(&["checkpoint", "show", id]).unwrap(), "parent"), first);
+    // A byte of the first one's object is another one now; the second one is as it was.
+    let object = find(&objects(w, id, &first), "00000000.zst");
+    let mut bytes = fs::read(&object).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).unwrap();
+    let damaged = w.run(&["checkpoint", "verify", id, &first[..8]]);
+    assert!(
+        damaged.code() == 4 && damaged.out().contains("bulk") && !damaged.out().contains("chain"),
+        "{} {}",
+        damaged.out(),
+        damaged.err()
+    );
+    w.ok(&["checkpoint", "verify", id, &second]);
+    w.ok(&["checkpoint", "rm", id, &first]);
+    assert!(list(w, id).len() == 1 && !object.exists());
+    let gone = w.run(&["checkpoint", "show", id, &first]);
+    assert_eq!(gone.code(), 3, "{}", gone.err());
+    let other = w.run_as(crate::harness::NOBODY, &["checkpoint", "list", id]);
+    assert_eq!(other.code(), 4, "{}", other.err());
+    chain.end(w);
+    w.ok(&["checkpoint", "verify", id]);
+    w.assert_nothing_left();
+}
+
+fn two_nodes(w: &World) {
+    let chain = Chain::submit(w, &["STEPLESS=1", "SIGNAL=USR2"], &["--nodes", "2", "--checkpoint-signal=usr2"]);
+    // By an agent that has no part of it as well.
+    let done = w.at("n3").run(&["checkpoint", "create", &chain.id, "--deadline", "20s", "-o", "name"], JOB).unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let shown = w.lattice.json(&["checkpoint", "show", &chain.id]).unwrap();
+    assert_eq!(text(&shown, "id"), done.out().trim());
+    let files: Vec<u64> = shown["nodes"].as_array().unwrap().iter().map(|n| n["files"].as_u64().unwrap()).collect();
+    assert_eq!(files, [1, 1], "{shown}");
+    // Two nodes that tell different steps have saved different moments. Theirs differ: nobody keeps them in step.
+    chain.end(w);
+}
+
+fn deaf(w: &World) {
+    let id = w.submit(&["--checkpoint=signal", "--", "/bin/sleep", "600"]);
+    w.running(&id);
+    let done = w.run(&["checkpoint", "create", &id]);
+    assert!(done.code() == 1 && done.err().contains("does not catch SIGUSR1") && done.err().contains("nothing was sent"), "{}", done.err());
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    assert!(list(w, &id).is_empty());
+    w.ok(&["cancel", &id]);
+    let without = w.submit(&["--", "/bin/sleep", "600"]);
+    w.running(&without);
+    let done = w.run(&["checkpoint", "create", &without]);
+    assert!(done.code() == 4 && done.err().contains("--checkpoint"), "{}", done.err());
+    w.ok(&["cancel", &without]);
+}
+
+fn ignores(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    let (first, _) = chain.created(w);
+    chain.end(w);
+    let chain = Chain::submit(w, &["BEHAVE=ignore"], &["--nodes", "1"]);
+    let begun = Instant::now();
+    let done = w.run(&["checkpoint", "create", &chain.id, "--deadline", "1s"]);
+    assert!(done.code() == 1 && done.err().contains("timed out") && done.err().contains("its time was extended"), "{}", done.err());
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(list(w, &chain.id).is_empty() && text(&w.status(&chain.id), "state") == "Running" && !first.is_empty());
+    chain.end(w);
+}
+
+fn dies_and_lies(w: &World) {
+    for (behave, says) in [("lie", "said"), ("empty", "no file lies"), ("link", "symbolic link")] {
+        let chain = Chain::submit(w, &[&format!("BEHAVE={behave}")], &["--nodes", "1"]);
+        let done = chain.create(w);
+        assert!(done.code() == 1 && (done.err().contains(says) || done.err().contains("says")), "{behave}: {}", done.err());
+        assert!(list(w, &chain.id).is_empty());
+        chain.end(w);
+    }
+    let chain = Chain::submit(w, &["BEHAVE=die"], &["--nodes", "1"]);
+    let done = chain.create(w);
+    assert!([1, 4].contains(&done.code()), "{}", done.err());
+    assert_eq!(text(&w.ended(&chain.id), "exit_code"), "3");
+    assert!(list(w, &chain.id).is_empty());
+}
+
+fn defers(w: &World) {
+    let chain = Chain::submit(w, &["BEHAVE=defer"], &["--nodes", "1"]);
+    chain.created(w);
+    let shown = w.lattice.json(&["checkpoint", "show", &chain.id]).unwrap();
+    let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
+    assert_eq!(paths, ["state/chain"], "what lay there before the deferral is of another moment");
+    chain.end(w);
+}
+
+fn two_requests(w: &World) {
+    let chain = Chain::submit(w, &["BULK=50000000"], &["--nodes", "1"]);
+    let ask = || {
+        let lattice = w.at("n2");
+        let id = chain.id.clone();
+        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], JOB).unwrap())
+    };
+    let asked: Vec<_> = (0..3).map(|_| ask()).collect();
+    let told: Vec<String> = asked
+        .into_iter()
+        .map(|a| a.join().unwrap())
+        .map(|f| {
+            assert_eq!(f.code(), 0, "{}", f.err());
+            f.out().trim().to_owned()
+        })
+        .collect();
+    // One that came when the first was over already is another one; those at once are one.
+    let made = list(w, &chain.id).len();
+    let different: std::collections::BTreeSet<&String> = told.iter().collect();
+    assert_eq!(different.len(), made, "{told:?}");
+    assert!(made < 3, "{told:?}");
+    chain.end(w);
+}
+
+/// The points of a checkpoint, from the agent itself.
+fn points() -> Vec<String> {
+    let listed = process::run(Command::new(crate::harness::binaries().agent()).arg("failpoints"), JOB).unwrap().out();
+    let found: Vec<String> = listed.lines().filter_map(|l| l.strip_prefix("Save\tAny\t").map(str::to_owned)).collect();
+    assert!(found.len() >= 12, "{listed}");
+    found
+}
+
+fn every_point(w: &World) {
+    // n3 is whom the caller asks; both others are killed at each point.
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    let program = w.script("chain.sh", CHAIN);
+    for point in points() {
+        let go = fresh_dir("chain-go");
+        let id = caller
+            .ok(&[
+                "submit",
+                "-o",
+                "name",
+                "--nodes",
+                "2",
+                "--checkpoint=signal",
+                "--env",
+                "STEPLESS=1",
+                "--env",
+                &format!("GO={}", go.display()),
+                "--",
+                "/bin/sh",
+                &program,
+            ])
+            .unwrap();
+        let id = id.trim().to_owned();
+        let log = || caller.run(&["logs", &id], JOB).unwrap().out();
+        w.wait("it to count", || log().matches("step 0 3\n").count() == 2);
+        let victims = ["n1", "n2"];
+        for node in victims {
+            faults::kill_node(&w.dir, node).unwrap();
+            faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", &point)]).unwrap();
+        }
+        let asking = {
+            let (caller, id) = (caller.clone(), id.clone());
+            std::thread::spawn(move || {
+                caller.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], Duration::from_secs(60)).unwrap()
+            })
+        };
+        let alive = || w.cluster().nodes.iter().filter(|n| n.daemon.alive()).count();
+        w.wait(&format!("an agent to come to {point}"), || alive() < 3);
+        for node in w.cluster().nodes.iter().filter(|n| n.id != "n3") {
+            // The other one in the middle of whatever it does.
+            if node.daemon.alive() {
+                let _ = faults::kill_node(&w.dir, &node.id);
+            }
+            faults::start_node(&w.dir, &node.id).unwrap();
+        }
+        let done = asking.join().unwrap();
+        assert_eq!(done.code(), 0, "{point}: {}", done.err());
+        let made = done.out().trim().to_owned();
+        let now = caller.json(&["status", &id]).unwrap();
+        assert_eq!((text(&now["checkpoint"], "id"), text(&now, "requeue_count")), (made.clone(), "0".to_owned()), "{point}: {now}");
+        caller.ok(&["checkpoint", "verify", &id, &made]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+        assert_eq!(caller.json(&["checkpoint", "list", &id]).unwrap().as_array().unwrap().len(), 1, "{point}");
+        fs::write(&go, "").unwrap();
+        let over = caller.ended_within(&id, JOB).unwrap();
+        assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
+        let _ = fs::remove_file(&go);
+    }
+    w.ok(&["node", "uncordon", "n3"]);
+}
+
+fn restored(w: &World) {
+    let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "2", "--requeue"]);
+    let id = &chain.id;
+    chain.created(w);
+    let before = w.status(id);
+    let saved: Vec<u64> = {
+        // What each node saved is in the step that its own log had reached when it did: known from what it says when it is back.
+        let log = w.log(id);
+        assert!(!log.contains("restored"), "{log}");
+        w.lattice.json(&["checkpoint", "show", id]).unwrap()["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n["files"].as_u64().unwrap())
+            .collect()
+    };
+    assert_eq!(saved, [1, 1]);
+    let lost = before["nodes"][1].as_str().unwrap().to_owned();
+    w.ok(&["node", "disable", &lost, "--yes", "--reason", "it burns"]);
+    w.wait("it to run again", || text(&w.status(id), "requeue_count") == "1" && w.log(id).matches("begun 1").count() == 2);
+    let now = w.status(id);
+    assert!(!now["nodes"].as_array().unwrap().iter().any(|n| *n == lost.as_str()), "{now}");
+    assert_eq!(now["submitted_at"], before["submitted_at"]);
+    w.wait("it to count on", || {
+        let log = w.log(id);
+        let begins: Vec<u64> = log.lines().filter_map(|l| l.strip_prefix("restored ")?.parse().ok()).collect();
+        begins.len() == 2 && begins.iter().all(|from| log.contains(&format!("step 1 {}\n", from + 1)))
+    });
+    let log = w.log(id);
+    // No step of the second attempt is one that was saved: each goes on with the step behind its checkpoint.
+    let least = log.lines().filter_map(|l| l.strip_prefix("restored ")?.parse::<u64>().ok()).min().unwrap();
+    let counted = log.lines().filter_map(|l| l.strip_prefix("step 1 ")?.parse::<u64>().ok()).min().unwrap();
+    assert_eq!(counted, least + 1, "{log}");
+    // It is saved again under the new claim, and the old one is its parent.
+    let first = last(w, id);
+    let (second, _) = chain.created(w);
+    let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
+    assert_eq!((text(&shown, "parent"), text(&shown, "id")), (first, second), "{shown}");
+    chain.end(w);
+    w.ok(&["node", "enable", &lost]);
+    w.wait("the node to be back", || {
+        let nodes = w.lattice.json(&["nodes"]).unwrap();
+        nodes.as_array().unwrap().iter().all(|n| text(n, "state") == "Ready")
+    });
+    w.assert_nothing_left();
+}
+
+/// Its node loses it, on evidence.
+fn kill_shim(w: &World, node: &str) {
+    let status = w.at(node).json(&["node", "status"]).unwrap();
+    let shim = i32::try_from(status["allocations"][0]["shim_pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(shim), Signal::SIGKILL).unwrap();
+}
+
+fn restored_after_all(w: &World) {
+    // n2 is the only one that takes work: what it loses comes back to it.
+    w.ok(&["node", "cordon", "n1,n3", "--reason", "the test's"]);
+    for point in ["restore-begun", "restored"] {
+        let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);
+        let (_, step) = chain.created(w);
+        faults::kill_node(&w.dir, "n2").unwrap();
+        faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        w.wait("the agent to answer", || w.at("n2").json(&["node", "status"]).is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
+        kill_shim(w, "n2");
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node("n2").unwrap().daemon.alive());
+        faults::start_node(&w.dir, "n2").unwrap();
+        w.wait_log(&chain.id, &format!("restored {}\n", step.unwrap()));
+        w.wait_log(&chain.id, &format!("step 1 {}\n", step.unwrap() + 1));
+        chain.end(w);
+    }
+    w.ok(&["node", "uncordon", "n1,n3"]);
+    w.assert_nothing_left();
+}
+
+fn damaged(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);
+    let (made, _) = chain.created(w);
+    let object = find(&objects(w, &chain.id, &made), "00000001.zst");
+    fs::write(&object, "not what was put there").unwrap();
+    let node = w.status(&chain.id)["nodes"][0].as_str().unwrap().to_owned();
+    kill_shim(w, &node);
+    let over = w.ended(&chain.id);
+    assert_eq!(text(&over, "state"), "Failed", "{over}");
+    let reason = text(&over, "reason");
+    assert!(reason.contains("state/chain") && reason.contains(&made[..8]), "{reason}");
+    assert!(!w.log(&chain.id).contains("begun 1"), "it never begins from its beginning instead");
+}

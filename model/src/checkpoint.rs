@@ -1,0 +1,119 @@
+//! Checkpoints: how work is asked to save itself, and the one that the quorum knows as its last.
+
+use crate::ids::{CheckpointId, Epoch};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// How long work has for a checkpoint where nobody says otherwise, in milliseconds.
+pub const DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
+/// The shortest and the longest such time, in milliseconds.
+pub const DEADLINE_MS: (u64, u64) = (1_000, 24 * 60 * 60 * 1000);
+
+/// What an allocation says of its checkpoints at its submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointPolicy {
+    /// The signal that asks for one.
+    pub signal: AskSignal,
+}
+
+/// The checkpoint that an allocation begins from when it runs again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRef {
+    /// Which.
+    pub id: CheckpointId,
+    /// The epoch under which it was made.
+    pub epoch: Epoch,
+    /// The step that the application told, where it told one.
+    #[serde(default)]
+    pub step: Option<u64>,
+    /// Bytes of its files, over all nodes.
+    pub bytes: u64,
+}
+
+/// A signal that can ask for a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AskSignal {
+    /// 10.
+    #[default]
+    Usr1,
+    /// 12.
+    Usr2,
+    /// 1.
+    Hup,
+    /// 2.
+    Int,
+    /// 14.
+    Alrm,
+    /// 15: work that is ended gets it as well, and cannot tell the two apart but by the request that lies there.
+    Term,
+}
+
+impl AskSignal {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Usr1, Self::Usr2, Self::Hup, Self::Int, Self::Alrm, Self::Term];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usr1 => "SIGUSR1",
+            Self::Usr2 => "SIGUSR2",
+            Self::Hup => "SIGHUP",
+            Self::Int => "SIGINT",
+            Self::Alrm => "SIGALRM",
+            Self::Term => "SIGTERM",
+        }
+    }
+
+    /// Its number on every architecture that agents run on.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Usr1 => 10,
+            Self::Usr2 => 12,
+            Self::Hup => 1,
+            Self::Int => 2,
+            Self::Alrm => 14,
+            Self::Term => 15,
+        }
+    }
+}
+
+impl fmt::Display for AskSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No signal of this name can ask for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no signal that can ask for a checkpoint; {list} are", list = AskSignal::ALL.map(AskSignal::name).join(", "))]
+pub struct NoSuchSignal(pub String);
+
+impl FromStr for AskSignal {
+    type Err = NoSuchSignal;
+
+    /// With or without `SIG`, in any case.
+    fn from_str(text: &str) -> Result<Self, NoSuchSignal> {
+        let upper = text.to_ascii_uppercase();
+        let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
+        let found = Self::ALL.into_iter().find(|signal| signal.name().strip_prefix("SIG") == Some(plain));
+        found.ok_or_else(|| NoSuchSignal(text.chars().take(40).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_with_and_without_their_prefix() {
+        for signal in AskSignal::ALL {
+            assert_eq!(signal.name().parse(), Ok(signal));
+            assert_eq!(signal.name()[3..].to_lowercase().parse(), Ok(signal));
+        }
+        for bad in ["", "SIG", "KILL", "SIGSTOP", "10"] {
+            assert!(bad.parse::<AskSignal>().is_err(), "{bad}");
+        }
+    }
+}

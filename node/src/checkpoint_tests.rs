@@ -1,0 +1,186 @@
+use super::*;
+use proptest::prelude::*;
+
+const LENGTH: u64 = 1000;
+
+fn id() -> CheckpointId {
+    "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap()
+}
+
+fn node(n: usize) -> NodeId {
+    format!("n{n}").parse().unwrap()
+}
+
+fn begun(nodes: usize) -> Checkpointing {
+    Checkpointing::begin(id(), Epoch(3), None, (0..nodes).map(node).collect(), LENGTH, 0)
+}
+
+fn able(n: usize, round: u32) -> CheckpointEvent {
+    CheckpointEvent::Able { node: node(n), round, idle: false }
+}
+
+fn saved(n: usize, round: u32, step: Option<u64>) -> CheckpointEvent {
+    let saved = Saved { files: 1, bytes: 10, step, manifest: Some("00".to_owned()) };
+    CheckpointEvent::NodeSaved { node: node(n), round, saved }
+}
+
+fn whole(step: Option<u64>, bytes: u64) -> CheckpointRef {
+    CheckpointRef { id: id(), epoch: Epoch(3), step, bytes }
+}
+
+#[test]
+fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
+    let mut c = begun(2);
+    assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }]);
+    assert_eq!(c.handle(1, saved(0, 1, Some(7))), [], "nothing was sent yet");
+    assert_eq!(c.handle(1, able(0, 1)), []);
+    assert_eq!(c.handle(1, able(0, 1)), [], "said twice");
+    assert_eq!(c.handle(2, able(1, 1)), [CheckpointStep::Go { round: 1 }]);
+    assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }, CheckpointStep::Go { round: 1 }]);
+    assert_eq!(c.handle(3, saved(1, 1, Some(7))), []);
+    assert!(c.awaits(&node(0)) && !c.awaits(&node(1)));
+    assert_eq!(c.handle(4, saved(0, 1, Some(7))), [CheckpointStep::Write { round: 1 }]);
+    assert_eq!(c.handle(5, CheckpointEvent::Committed { id: id() }), [], "not before it is written");
+    assert_eq!(c.handle(6, CheckpointEvent::Written), [CheckpointStep::Commit { checkpoint: whole(Some(7), 20) }]);
+    assert_eq!(c.handle(1 << 40, CheckpointEvent::Clock), [], "what is whole is not given up");
+    assert_eq!(c.handle(7, CheckpointEvent::Committed { id: id() }), [CheckpointStep::Forget]);
+    assert_eq!(c.end(), Some(&CheckpointEnd::Complete { checkpoint: whole(Some(7), 20) }));
+}
+
+#[test]
+fn nodes_that_run_nothing_are_not_waited_for_and_all_of_them_are_a_failure() {
+    let idle = |n| CheckpointEvent::Able { node: node(n), round: 1, idle: true };
+    let mut c = begun(2);
+    c.handle(1, idle(1));
+    assert_eq!(c.handle(1, able(0, 1)), [CheckpointStep::Go { round: 1 }]);
+    assert_eq!(c.handle(1, saved(0, 1, None)), [CheckpointStep::Write { round: 1 }]);
+    let mut c = begun(1);
+    assert_eq!(c.handle(1, idle(0)), [CheckpointStep::Forget]);
+    assert!(matches!(c.end(), Some(CheckpointEnd::Failed { .. })));
+}
+
+#[test]
+fn who_ignores_it_gets_half_as_long_again_once() {
+    let mut c = begun(1);
+    c.handle(1, able(0, 1));
+    assert_eq!(c.handle(LENGTH - 1, CheckpointEvent::Clock), []);
+    assert_eq!(c.handle(LENGTH, CheckpointEvent::Clock), []);
+    assert_eq!(c.wakes_ms(), Some(LENGTH + LENGTH / 2));
+    assert_eq!(c.handle(LENGTH + LENGTH / 2, CheckpointEvent::Clock), [CheckpointStep::Forget]);
+    assert_eq!(c.end(), Some(&CheckpointEnd::TimedOut { waited_for: BTreeSet::from([node(0)]) }));
+    // An agent that was away for all of it finds both over at once.
+    let mut c = begun(1);
+    assert_eq!(c.handle(LENGTH * 5, CheckpointEvent::Clock), [CheckpointStep::Forget]);
+}
+
+#[test]
+fn what_was_saved_before_a_deferral_is_of_another_moment() {
+    let mut c = begun(2);
+    c.handle(1, able(0, 1));
+    c.handle(1, able(1, 1));
+    c.handle(2, saved(0, 1, None));
+    assert_eq!(c.handle(3, CheckpointEvent::Deferred { node: node(1), round: 1, for_ms: 500 }), [CheckpointStep::Forget]);
+    assert_eq!(c.handle(100, saved(1, 1, None)), [], "the round is over");
+    assert_eq!(c.handle(503, CheckpointEvent::Clock), [CheckpointStep::Ask { round: 2 }]);
+    c.handle(504, able(0, 2));
+    c.handle(504, able(1, 2));
+    assert_eq!(c.handle(505, saved(0, 1, None)), [], "late, of the round before");
+    assert_eq!(c.handle(506, saved(1, 2, None)), []);
+    assert_eq!(c.handle(507, saved(0, 2, None)), [CheckpointStep::Write { round: 2 }]);
+}
+
+#[test]
+fn steps_that_differ_are_of_different_moments() {
+    let mut c = begun(2);
+    c.handle(1, able(0, 1));
+    c.handle(1, able(1, 1));
+    c.handle(2, saved(0, 1, Some(4)));
+    c.handle(2, saved(1, 1, Some(5)));
+    let Some(CheckpointEnd::Failed { why }) = c.end() else { panic!("{c:?}") };
+    assert!(why.contains("step 4") && why.contains("step 5"), "{why}");
+}
+
+fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
+    let of = move || (0..=nodes, 0u32..4);
+    prop_oneof![
+        6 => (of(), any::<bool>()).prop_map(|((n, round), idle)| CheckpointEvent::Able { node: node(n), round, idle }),
+        6 => (of(), prop::option::of(Just(7u64))).prop_map(|((n, round), step)| saved(n, round, step)),
+        1 => of().prop_map(|(n, round)| CheckpointEvent::NodeFailed { node: node(n), round, why: "x".to_owned() }),
+        2 => (of(), 0..DEFERRAL_MS_MAX).prop_map(|((n, round), for_ms)| CheckpointEvent::Deferred { node: node(n), round, for_ms }),
+        2 => Just(CheckpointEvent::Written),
+        1 => Just(CheckpointEvent::NotWritten { why: "x".to_owned() }),
+        2 => Just(CheckpointEvent::Committed { id: id() }),
+        3 => Just(CheckpointEvent::Clock),
+        1 => Just(CheckpointEvent::AllocationOver),
+    ]
+}
+
+proptest! {
+    /// Whatever is heard in whatever order, also told twice and across restarts: a complete one has an answer of every node in its
+    /// last round, behind the word to send the signal; deferrals and extensions are bounded; an end stays.
+    #[test]
+    fn invariants(nodes in 1usize..4, events in prop::collection::vec((event(3), 0u64..700, any::<bool>()), 0..80)) {
+        let mut c = begun(nodes);
+        let (mut now, mut gone) = (0, BTreeMap::<u32, u64>::new());
+        let mut answered: BTreeSet<(u32, NodeId)> = BTreeSet::new();
+        let mut extended = BTreeMap::<u32, BTreeSet<u64>>::new();
+        for (event, passed, restarted) in events {
+            now += passed;
+            if restarted {
+                // All that outlives the agent is the state; what it is told to do again belongs to its round.
+                c = c.clone();
+                for step in c.resume() {
+                    if let CheckpointStep::Ask { round } | CheckpointStep::Go { round } | CheckpointStep::Write { round } = step {
+                        prop_assert_eq!(round, c.round);
+                    }
+                }
+            }
+            let (before, heard) = (c.clone(), event.clone());
+            let steps = c.handle(now, event);
+            prop_assert!(before.end().is_none() || before == c, "an end stays");
+            match heard {
+                CheckpointEvent::Able { node, round, idle: true } if matches!(before.phase, CheckpointPhase::Asking { .. }) => {
+                    answered.insert((round, node));
+                }
+                CheckpointEvent::Able { node, round, idle: false } if matches!(before.phase, CheckpointPhase::Asking { .. }) => {
+                    answered.remove(&(round, node));
+                }
+                CheckpointEvent::NodeSaved { node, round, .. }
+                    if matches!(before.phase, CheckpointPhase::Saving { .. }) && round == before.round =>
+                {
+                    answered.insert((round, node));
+                }
+                _ => {}
+            }
+            for step in steps {
+                match step {
+                    CheckpointStep::Go { round } => {
+                        gone.insert(round, now);
+                    }
+                    CheckpointStep::Write { round } => {
+                        prop_assert!(gone.contains_key(&round));
+                        for node in &c.nodes {
+                            prop_assert!(answered.contains(&(round, node.clone())), "{node} did not answer round {round}");
+                        }
+                    }
+                    CheckpointStep::Commit { .. } => prop_assert!(matches!(before.phase, CheckpointPhase::Verifying { .. }), "{before:?}"),
+                    CheckpointStep::Ask { round } => prop_assert_eq!(round, before.round + 1),
+                    CheckpointStep::Forget => {}
+                }
+            }
+            prop_assert!(c.deferred_ms <= DEFERRAL_MS_MAX);
+            if let Some(at) = c.wakes_ms().filter(|_| !matches!(c.phase, CheckpointPhase::Deferred { .. })) {
+                let deadlines = extended.entry(c.round).or_default();
+                deadlines.insert(at);
+                prop_assert!(deadlines.len() <= 2, "extended more than once: {deadlines:?}");
+            }
+        }
+        // Left alone, it ends: only what is whole waits for the quorum, for as long as that takes.
+        for _ in 0..64 {
+            now += DEFERRAL_MS_MAX;
+            c.handle(now, CheckpointEvent::Clock);
+        }
+        let ended = c.end().is_some() || matches!(c.phase, CheckpointPhase::Committing { .. });
+        prop_assert!(ended, "{c:?}");
+    }
+}
