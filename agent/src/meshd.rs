@@ -6,6 +6,7 @@
 //! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
 //! * a session with the quorum: any agent ([`crate::relay`]);
 //! * what this node says about itself: every agent; a user may ask any of them;
+//! * what an allocation's work uses of this node: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
@@ -15,6 +16,7 @@ use crate::environment;
 use crate::facts;
 use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
+use crate::measuring;
 use crate::mesh::Incoming;
 use crate::mesh::frame::{
     self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireOutcome, vouched,
@@ -89,6 +91,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
+        Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,

@@ -40,6 +40,7 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
     let _ = writeln!(text, "ca_key: {}", quoted(&cluster.dir.join("ca/ca.key")));
     text += timers;
+    text += &telemetry(&member.metrics);
     let archive = format!("file://{}", cluster.dir.join("audit-archive").display());
     let _ = writeln!(text, "audit_archive: {archive:?}");
     text
@@ -71,8 +72,15 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     if !options.agent_lines.contains("scratch_tmpfs_dir:") {
         let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
     }
+    text += &telemetry(&node.metrics);
+    text += &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy());
     text += &options.agent_lines.replace("{dir}", &cluster.dir.to_string_lossy()).replace("{run}", &run.to_string_lossy());
     text
+}
+
+/// The beginning of the block.
+fn telemetry(listen: &str) -> String {
+    format!("telemetry:\n  metrics_listen: {listen:?}\n")
 }
 
 fn tls(cluster_dir: &Path, dir: &Path, name: &str) -> String {

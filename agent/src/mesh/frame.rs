@@ -190,6 +190,9 @@ pub enum Open {
     /// [`Open::Branch`] from a parent that carries calls, as all above it do. An agent of the version before knows none: see
     /// [`lattice_model::constraint::LAUNCH_CALLS`].
     CallingBranch(Box<super::branch::BranchOpen>),
+    /// From an `api` agent or one of the allocation's nodes, for a user: what the allocation's work uses of this node. Then one
+    /// [`super::usage::UsageAnswer`]. An agent of the version before ends the stream, which is told as such.
+    Usage(super::usage::UsageOpen),
 }
 
 /// Whether a session is carried.
