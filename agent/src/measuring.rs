@@ -33,8 +33,6 @@ use uuid::Uuid;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at whether the agent stops.
-const STOP_LOOK: Duration = Duration::from_millis(250);
 /// Allocations that are measured; what is beyond is told.
 const ALLOCATIONS_MAX: usize = 512;
 /// Whole windows that are kept of each: an hour.
@@ -95,11 +93,8 @@ impl Measuring {
         let began = (Instant::now(), wall_ms());
         let mut next = Instant::now();
         while !stop.is_cancelled() {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
             let now = Instant::now();
-            if now < next {
-                std::thread::sleep(STOP_LOOK.min(next - now));
-                continue;
-            }
             // What was missed is not made up for.
             next = now + EVERY;
             let mut workers = context.workers.all();

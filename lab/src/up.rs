@@ -67,7 +67,7 @@ pub struct Options {
     pub log_lines: String,
     /// Further lines of every agent's configuration; `{dir}` is the cluster's folder, `{run}` the node's run folder.
     pub agent_lines: String,
-    /// Further lines of every agent's `telemetry`, each after two spaces; as above.
+    /// Further lines of every daemon's `telemetry`, each after two spaces; `{dir}` as above.
     pub telemetry_lines: String,
     /// Folders made in every node's run folder before its agent is started.
     pub node_folders: Vec<String>,

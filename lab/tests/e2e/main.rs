@@ -51,6 +51,7 @@ mod services;
 mod sessions;
 mod supervisor;
 mod survival;
+mod telemetry;
 mod tenants;
 mod topology;
 mod tree;
@@ -124,6 +125,7 @@ fn main() -> ExitCode {
         histories::trials(),
         topology::trials(),
         gpus::trials(),
+        telemetry::trials(),
         logs::trials(),
         whole::trials(),
         demo::trials(),
