@@ -60,6 +60,8 @@ struct Inner {
 struct Tracked {
     share: Arc<DesiredShare>,
     at: Instant,
+    /// The same on the clock of the windows.
+    at_ms: u64,
     usage: Usage,
     /// The look before, from which rates are.
     before: Option<(Instant, Usage)>,
@@ -90,7 +92,7 @@ impl Measuring {
     fn run(&self, context: &Context, stop: &CancellationToken) {
         let mut meters: BTreeMap<(AllocationId, Epoch), Meter> = BTreeMap::new();
         let mut text = Text::default();
-        let began = (Instant::now(), wall_ms());
+        let began = (Instant::now(), crate::service::now().0);
         let mut next = Instant::now();
         while !stop.is_cancelled() {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -163,15 +165,11 @@ fn places(context: &Context, allocation: AllocationId) -> Places {
     }
 }
 
-fn wall_ms() -> u64 {
-    crate::service::now().0
-}
-
 impl Tracked {
     fn new(share: Arc<DesiredShare>, at: Instant) -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
-        Self { share, at, usage: Usage::default(), before: None, cpu_cores, memory, io_read, io_written }
+        Self { share, at, at_ms: 0, usage: Usage::default(), before: None, cpu_cores, memory, io_read, io_written }
     }
 
     fn take(&mut self, usage: Usage, at: Instant, at_ms: u64) {
@@ -179,7 +177,7 @@ impl Tracked {
         if before != Usage::default() {
             self.before = Some((self.at, before));
         }
-        self.at = at;
+        (self.at, self.at_ms) = (at, at_ms);
         let rates = [self.cpu_rate(), self.rate(Measure::IoRead), self.rate(Measure::IoWritten)];
         for (history, rate) in [&mut self.cpu_cores, &mut self.io_read, &mut self.io_written].into_iter().zip(rates) {
             if let Some((rate, _)) = rate {
@@ -193,10 +191,10 @@ impl Tracked {
 
     fn per_second(&self, of: impl Fn(&Usage) -> Option<(f64, Source)>) -> Option<(f64, Source)> {
         let (then, before) = self.before.as_ref()?;
-        let ((was, _), (is, source)) = (of(before)?, of(&self.usage)?);
+        let ((was, from), (is, source)) = (of(before)?, of(&self.usage)?);
         let seconds = self.at.saturating_duration_since(*then).as_secs_f64();
         // A source that changed in between begins elsewhere.
-        (seconds > 0.0 && is >= was).then(|| ((is - was) / seconds, source))
+        (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
     }
 
     fn rate(&self, measure: Measure) -> Option<(f64, Source)> {
@@ -213,8 +211,7 @@ impl Tracked {
         if cpu.is_none() && self.before.is_none() {
             return None;
         }
-        let now_ms = wall_ms();
-        let since_ms = now_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
+        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
         let mut shown = Vec::new();
         let mut show = |name: &str, unit: &str, value: Option<(f64, Source)>, history: Option<&History>| {
             if let Some((now, source)) = value {
