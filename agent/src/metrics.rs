@@ -209,7 +209,7 @@ pub async fn begin(
             tasks.spawn(serve::run(telling, listener, token, stop.child_token()));
         }
         Err(error) => {
-            lacks(format!("metrics cannot be served at {listen}: {error}; set telemetry.metrics_listen to another address, or to \"\""))
+            lacks(format!("metrics cannot be served at {listen}: {error}; set telemetry.metrics_listen to another address, or to \"\""));
         }
     }
 }
