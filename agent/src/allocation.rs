@@ -186,6 +186,11 @@ impl Workers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&allocation).cloned()
     }
 
+    /// All of them, ascending.
+    pub fn all(&self) -> Vec<AllocationHandle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// The task of an allocation under this epoch.
     pub fn of_epoch(&self, allocation: AllocationId, epoch: Epoch) -> Option<AllocationHandle> {
         self.get(allocation).filter(|h| h.share.epoch == epoch)

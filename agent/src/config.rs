@@ -12,6 +12,7 @@ use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
+use lattice_telemetry::settings::{TelemetrySettings, TelemetrySettingsError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -163,6 +164,8 @@ pub struct AgentConfig {
     pub health: HealthSettings,
     /// What of this node's software and firmware must be the same elsewhere, see [`ConformanceSettings`].
     pub conformance: ConformanceSettings,
+    /// What is told of this agent, its node and its allocations, and where, see [`TelemetrySettings`].
+    pub telemetry: TelemetrySettings,
 }
 
 /// How fast a block device may be used.
@@ -260,6 +263,7 @@ impl Default for AgentConfig {
             scheduler_lease_ms: 5000,
             health: HealthSettings::default(),
             conformance: ConformanceSettings::default(),
+            telemetry: TelemetrySettings::default(),
         }
     }
 }
@@ -291,6 +295,8 @@ pub enum AgentConfigError {
     Health(#[from] HealthSettingsError),
     #[error(transparent)]
     Conformance(#[from] ConformanceSettingsError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetrySettingsError),
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -349,6 +355,7 @@ impl AgentConfig {
         self.gossip.validate()?;
         self.health.validate()?;
         self.conformance.validate()?;
+        self.telemetry.validate()?;
         Ok(())
     }
 

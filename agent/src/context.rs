@@ -16,6 +16,7 @@ use crate::growth::Growth;
 use crate::health::Checks;
 use crate::hooks::Hooks;
 use crate::launch::{Launches, Parents};
+use crate::measuring::Measuring;
 use crate::mesh::Mesh;
 use crate::places::Places;
 use crate::relay::Carried;
@@ -75,6 +76,8 @@ pub struct Context {
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
     /// What its software and firmware are.
     pub conformance: Conformity,
+    /// What the work of allocations here uses.
+    pub measuring: Measuring,
     /// The way to other agents.
     pub mesh: Mesh,
     /// Peers whose sessions this agent carries.

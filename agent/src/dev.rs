@@ -10,6 +10,7 @@ use lattice_quorum::config::{MemberAddress, QuorumConfig};
 use lattice_quorum::identity::{Role as CertificateRole, member_name};
 use lattice_quorum::member::{self, MemberError};
 use lattice_quorum::tls::TlsFiles;
+use lattice_telemetry::settings::TelemetrySettings;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -27,6 +28,9 @@ struct Ports {
     raft: u16,
     mesh: u16,
     gossip: u16,
+    /// Of the agent's and the member's metrics; 0: none, in a cluster from before there were any.
+    #[serde(default)]
+    metrics: [u16; 2],
 }
 
 /// Runs until `stop`. What is in `dir` from another time goes on.
@@ -46,6 +50,10 @@ pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: Cance
     eprintln!("lattice dev: one node, one member, everything in {}", dir.display());
     eprintln!("  in another shell:  export LATTICE_ENDPOINT=unix:{}", agent.socket.display());
     eprintln!("                     lattice submit -- hostname && lattice logs -f @last");
+    if ports.metrics != [0, 0] {
+        let [agent, member] = ports.metrics;
+        eprintln!("  metrics:           http://127.0.0.1:{agent}/metrics of the agent, http://127.0.0.1:{member}/metrics of the member");
+    }
     eprintln!("  Ctrl-C ends it; what runs then goes on and is found again at the next start.");
 
     // The member outlives the agent, which gives back its lease at its end.
@@ -95,12 +103,14 @@ fn ports(dir: &Path) -> anyhow::Result<Ports> {
         Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged: remove {}", path.display(), dir.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let (a, b) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+            let (e, f) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
             let (c, d) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
             let ports = Ports {
                 service: a.local_addr()?.port(),
                 raft: b.local_addr()?.port(),
                 mesh: c.local_addr()?.port(),
                 gossip: d.local_addr()?.port(),
+                metrics: [e.local_addr()?.port(), f.local_addr()?.port()],
             };
             fs::write(&path, serde_json::to_vec(&ports)?)?;
             Ok(ports)
@@ -151,8 +161,14 @@ fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> anyhow::Result<AgentCon
         scratch_tmpfs_dir: dir.join("scratch"),
         cgroup_root: format!("lattice-dev-{}/workload.slice", nix::unistd::geteuid()).into(),
         cgroup_delegated: format!("lattice-dev-{}", nix::unistd::geteuid()).into(),
+        telemetry: telemetry(ports.metrics[0]),
         ..AgentConfig::default()
     })
+}
+
+fn telemetry(port: u16) -> TelemetrySettings {
+    let listen = if port == 0 { String::new() } else { format!("127.0.0.1:{port}") };
+    TelemetrySettings { metrics_listen: Some(listen), ..TelemetrySettings::default() }
 }
 
 fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
@@ -166,6 +182,7 @@ fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
         members: vec![MemberAddress { id: MEMBER.0, service, raft }],
         tls: files(tls, &member_name(MEMBER.0)),
         ca_key: tls.join("ca.key"),
+        telemetry: telemetry(ports.metrics[1]),
         ..QuorumConfig::default()
     }
 }

@@ -1,5 +1,6 @@
 //! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
 
+mod telemetry;
 mod tried;
 
 use crate::bounds;
@@ -75,6 +76,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
     let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
+    let measured = telemetry::measured(slice.as_ref().ok(), &controllers);
     controllers.remove_roots();
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
@@ -133,6 +135,14 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
             add("log store", Health::Degraded, text.to_owned());
         }
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
+    }
+    let (health, text) = measured;
+    add("measures", health, text);
+    if let Some((health, text)) = telemetry::served(config) {
+        add("metrics", health, text);
+    }
+    if let Some((health, text)) = telemetry::pushed(config) {
+        add("metrics store", health, text);
     }
     mpi(config, &mut add);
     network(config, &mut add);

@@ -21,8 +21,10 @@
 //! everything.
 
 mod aside;
+mod counts;
 
 pub use aside::{Salvaged, set_file_aside};
+pub use counts::JournalCounts;
 
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
@@ -33,6 +35,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
@@ -109,6 +112,7 @@ pub struct Journal {
     number: u64,
     end: u64,
     checkpoint_at: u64,
+    counts: Arc<JournalCounts>,
 }
 
 /// What the journal's first bytes say.
@@ -195,7 +199,19 @@ impl StateDir {
     fn journal_of(&self, file: File, boot: Boot, booted: Boot, life: u64, number: u64) -> Result<Journal, JournalError> {
         let held = self.held.try_clone().map_err(failed(&self.path, "holding the state directory"))?;
         let (path, state_file) = (self.journal(), self.state_file.clone());
-        Ok(Journal { held, file, path, state_file, boot, booted, life, number, end: HEADER_BYTES, checkpoint_at: CHECKPOINT_AFTER_BYTES })
+        Ok(Journal {
+            held,
+            file,
+            path,
+            state_file,
+            boot,
+            booted,
+            life,
+            number,
+            end: HEADER_BYTES,
+            checkpoint_at: CHECKPOINT_AFTER_BYTES,
+            counts: Arc::default(),
+        })
     }
 }
 
@@ -290,12 +306,20 @@ impl Journal {
             bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
             bytes.extend_from_slice(&body);
         }
+        let began = Instant::now();
         self.file.write_all_at(&bytes, self.end).map_err(failed(&self.path, "appending to it"))?;
-        if records.iter().any(Record::outlives_the_machine) {
+        let synced = records.iter().any(Record::outlives_the_machine);
+        if synced {
             self.file.sync_data().map_err(failed(&self.path, "syncing it"))?;
         }
         self.end += bytes.len() as u64;
+        self.counts.appended(records.len(), bytes.len(), synced, self.end, began.elapsed());
         Ok(())
+    }
+
+    /// What it does, for metrics.
+    pub fn counts(&self) -> Arc<JournalCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// A number that is higher at each start than at any before.
@@ -338,6 +362,7 @@ impl Journal {
         self.number = number;
         self.end = HEADER_BYTES;
         self.checkpoint_at = CHECKPOINT_AFTER_BYTES;
+        self.counts.checkpointed(self.end);
         self.cut()?;
         failpoint::pass(Point::CheckpointTaken);
         Ok(())

@@ -9,6 +9,7 @@
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
 //!   health, gpus (looks at the machine): what keeps work off, what is offered
+//!   measuring (a thread), metrics (/metrics, push): what work uses, how the agent is
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -46,9 +47,11 @@ pub mod limits;
 pub mod log_store;
 mod logs;
 mod machine;
+mod measuring;
 mod membership;
 pub mod mesh;
 mod meshd;
+mod metrics;
 mod places;
 mod placing;
 mod pmix;
@@ -86,6 +89,7 @@ use crate::health::Checking;
 use crate::hooks::Hooks;
 use crate::journal::{Opened, StateDir};
 use crate::launch::{Launches, Parents};
+use crate::measuring::Measuring;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
 use crate::places::Places;
@@ -250,6 +254,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         gpus: gpus.standings(),
         facts: Facts::new(own),
         conformance,
+        measuring: Measuring::default(),
         mesh: mesh.clone(),
         carried: Carried::new(config.relay_max, session_view.clone()),
         acknowledged,
@@ -299,6 +304,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let (reports, reports_view) = watch::channel(Arc::new(Vec::new()));
     let outputs = Outputs { reports, view };
     gpus.tell(&context, &offering).await;
+    let journal_counts = journal.counts();
     let driver_stop = CancellationToken::new();
     let for_stop = driver_stop.clone();
     let for_driver = Arc::clone(&context);
@@ -336,6 +342,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
     }
+    let for_metrics = (&tasks, &stop);
+    metrics::begin(&config, &context, &membership, &session_view, journal_counts, &mut degraded, for_metrics).await;
     let (ready_session, ready_view, ready_stop) = (session_view.clone(), node_view.clone(), stop.child_token());
     let api = service::Api {
         context: Arc::clone(&context),

@@ -15,6 +15,7 @@ pub mod shape;
 pub mod terminal;
 #[cfg(test)]
 mod tests;
+pub mod usage;
 
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
@@ -23,6 +24,7 @@ use lattice_quorum::refused::Cause;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig, VarInt};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
@@ -70,6 +72,27 @@ pub struct Mesh {
     /// What is dialled with from now on.
     dialling: watch::Receiver<ClientConfig>,
     connections: Arc<Mutex<HashMap<(NodeId, String), Connection>>>,
+    counts: Arc<Counts>,
+}
+
+/// What happened on the mesh, for metrics.
+#[derive(Debug, Default)]
+struct Counts {
+    opened: AtomicU64,
+    accepted: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// [`Counts`] at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Connections opened from here that stand.
+    pub connections: u64,
+    /// Streams that began from here, and from peers.
+    pub opened: u64,
+    pub accepted: u64,
+    /// Streams that could not be opened.
+    pub failed: u64,
 }
 
 impl Mesh {
@@ -98,12 +121,29 @@ impl Mesh {
             }
         });
         let (send, receive) = mpsc::channel(INCOMING);
-        tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, stop));
-        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections: Arc::default() }, receive))
+        let counts = Arc::new(Counts::default());
+        tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), stop));
+        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections: Arc::default(), counts }, receive))
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
     pub async fn open(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
+        let opened = self.dial(node, address).await;
+        let counter = if opened.is_ok() { &self.counts.opened } else { &self.counts.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        opened
+    }
+
+    /// What happened so far.
+    pub fn counted(&self) -> Counted {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = connections.values().filter(|connection| connection.close_reason().is_none()).count();
+        let Counts { opened, accepted, failed } = &*self.counts;
+        Counted { connections: standing as u64, opened: load(opened), accepted: load(accepted), failed: load(failed) }
+    }
+
+    async fn dial(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
         let unreachable = |why: String| MeshError::Unreachable { node: node.clone(), address: address.to_owned(), why };
         let key = (node.clone(), address.to_owned());
         let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
@@ -182,18 +222,24 @@ fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError)
     }
 }
 
-async fn accept(endpoint: Endpoint, credentials: Credentials, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
+async fn accept(endpoint: Endpoint, credentials: Credentials, send: mpsc::Sender<Incoming>, counts: Arc<Counts>, stop: CancellationToken) {
     loop {
         let incoming = tokio::select! {
             () = stop.cancelled() => return,
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        tokio::spawn(serve(incoming, credentials.clone(), send.clone(), stop.clone()));
+        tokio::spawn(serve(incoming, credentials.clone(), send.clone(), Arc::clone(&counts), stop.clone()));
     }
 }
 
-async fn serve(incoming: quinn::Incoming, credentials: Credentials, send: mpsc::Sender<Incoming>, stop: CancellationToken) {
+async fn serve(
+    incoming: quinn::Incoming,
+    credentials: Credentials,
+    send: mpsc::Sender<Incoming>,
+    counts: Arc<Counts>,
+    stop: CancellationToken,
+) {
     let remote = incoming.remote_address();
     let connection = match incoming.await {
         Ok(connection) => connection,
@@ -214,6 +260,7 @@ async fn serve(incoming: quinn::Incoming, credentials: Credentials, send: mpsc::
             stream = connection.accept_bi() => stream,
         };
         let Ok((reply, recv)) = stream else { return };
+        counts.accepted.fetch_add(1, Ordering::Relaxed);
         if send.send(Incoming { peer: peer.clone(), send: reply, recv }).await.is_err() {
             return;
         }

@@ -7,6 +7,7 @@
 //! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
 //! * a session with the quorum: any agent ([`crate::relay`]);
 //! * what this node says about itself: every agent; a user may ask any of them;
+//! * what an allocation's work uses of this node: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
@@ -17,6 +18,7 @@ use crate::environment;
 use crate::facts;
 use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
+use crate::measuring;
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame::{
@@ -92,6 +94,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
+        Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,

@@ -20,6 +20,7 @@ mod nodes;
 mod output;
 mod refusal;
 mod sessions;
+mod usage;
 mod vclusters;
 mod watches;
 mod watching;

@@ -65,6 +65,8 @@ pub enum Command {
     Cancel(Later<Cancel>),
     /// Show what an allocation's program wrote
     Logs(Later<Logs>),
+    /// Show what a running allocation uses of its nodes now
+    Top(Later<Top>),
     /// Open a terminal in a running allocation
     Attach(Later<Attach>),
     /// Ask for nodes and open a terminal on the first of them; when its shell ends, they are given back
@@ -268,6 +270,34 @@ pub struct Logs {
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
+}
+
+const TOP_EXAMPLES: &str = "Examples:
+  lattice top 1f0c9a4e
+      what all its nodes together use now, and over the last 30 seconds
+  lattice top @last --per-node --duration=10m
+      node by node, with means and maxima of the last ten minutes
+
+The agents of its nodes measure once a second, and answer themselves: no store is asked. SOURCE says what each number comes
+from, AGE how long ago it was measured; what cannot be had on a node is not shown.";
+
+#[derive(Args)]
+#[command(after_help = TOP_EXAMPLES)]
+pub struct Top {
+    /// The allocation
+    pub id: String,
+    /// Each node for itself, not their sums
+    #[arg(long)]
+    pub per_node: bool,
+    /// How far back MEAN and MAX reach: 30s to 1h, a bare number is seconds
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = top_duration)]
+    pub duration: Duration,
+}
+
+fn top_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if bounds.contains(&duration) { Ok(duration) } else { Err("1s to 1h are possible: agents keep no more".to_owned()) }
 }
 
 const ATTACH_EXAMPLES: &str = "Examples:

@@ -23,6 +23,7 @@ mod session;
 mod status;
 mod submit;
 mod tenant;
+mod top;
 mod vcluster;
 
 use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, QuorumCommand};
@@ -40,6 +41,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Explain(Later(args)) => explain::run(session, args).await.map(well),
         Command::Cancel(Later(args)) => cancel::run(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
+        Command::Top(Later(args)) => top::run(session, args).await.map(well),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
         Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,

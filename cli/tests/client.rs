@@ -225,6 +225,10 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    async fn top(&self, _: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn abort_launch(&self, _: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
         Err(Status::internal("not asked here"))
     }

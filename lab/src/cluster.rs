@@ -49,6 +49,9 @@ pub struct Member {
     pub service: String,
     /// Where members reach it.
     pub raft: String,
+    /// Where it serves its metrics.
+    #[serde(default)]
+    pub metrics: String,
     /// The process.
     pub daemon: Daemon,
 }
@@ -65,6 +68,9 @@ pub struct Node {
     pub mesh: String,
     /// Where other agents reach its gossip (UDP).
     pub gossip: String,
+    /// Where it serves its metrics.
+    #[serde(default)]
+    pub metrics: String,
     /// The process.
     pub daemon: Daemon,
 }

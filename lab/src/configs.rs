@@ -19,7 +19,7 @@ pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
         options.audit_archive_seconds,
         options.member_lines.replace("{dir}", &cluster.dir.to_string_lossy())
     );
-    member_with(cluster, member, &cluster.members, &timers)
+    member_with(cluster, member, &cluster.members, &timers, &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy()))
 }
 
 /// The file of a member that joins later: it names itself alone, and has the timers of the file `of`.
@@ -27,10 +27,10 @@ pub fn joining(cluster: &Cluster, member: &Member, of: &str) -> String {
     let of_audit = |key: &str| key.starts_with("audit_") && key.ends_with("_seconds");
     let is_timer = |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.ends_with("_ms") || of_audit(key));
     let timers: Vec<&str> = of.lines().filter(is_timer).collect();
-    member_with(cluster, member, std::slice::from_ref(member), &(timers.join("\n") + "\n"))
+    member_with(cluster, member, std::slice::from_ref(member), &(timers.join("\n") + "\n"), "")
 }
 
-fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &str) -> String {
+fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &str, telemetry_lines: &str) -> String {
     let dir = cluster.dir.join(&member.daemon.name);
     let mut text = format!("id: {}\ncluster: lab\ndata_dir: {}\n", member.id, quoted(&dir.join("data")));
     let _ = writeln!(text, "service_listen: {:?}\nraft_listen: {:?}\nmembers:", member.service, member.raft);
@@ -40,6 +40,8 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     text += &tls(&cluster.dir, &dir, &member.daemon.name);
     let _ = writeln!(text, "ca_key: {}", quoted(&cluster.dir.join("ca/ca.key")));
     text += timers;
+    text += &telemetry(&member.metrics);
+    text += telemetry_lines;
     let archive = format!("file://{}", cluster.dir.join("audit-archive").display());
     let _ = writeln!(text, "audit_archive: {archive:?}");
     text
@@ -71,8 +73,15 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     if !options.agent_lines.contains("scratch_tmpfs_dir:") {
         let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
     }
+    text += &telemetry(&node.metrics);
+    text += &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy());
     text += &options.agent_lines.replace("{dir}", &cluster.dir.to_string_lossy()).replace("{run}", &run.to_string_lossy());
     text
+}
+
+/// The beginning of the block.
+fn telemetry(listen: &str) -> String {
+    format!("telemetry:\n  metrics_listen: {listen:?}\n")
 }
 
 fn tls(cluster_dir: &Path, dir: &Path, name: &str) -> String {

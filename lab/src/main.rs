@@ -48,6 +48,8 @@ enum Command {
     PmiStreams(streams::Options),
     /// A simulated manager of a fabric (for agents' `fabric_manager`)
     FabricManager(fabric::Options),
+    /// The reference page of all metrics: docs/metrics.md
+    Metrics,
     /// Holds the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -358,6 +360,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::PmiFence(options) => fences::run(&options)?,
         Command::PmiStreams(options) => streams::run(&options)?,
         Command::FabricManager(options) => fabric::run(&options)?,
+        Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

@@ -67,6 +67,8 @@ pub struct Options {
     pub log_lines: String,
     /// Further lines of every agent's configuration; `{dir}` is the cluster's folder, `{run}` the node's run folder.
     pub agent_lines: String,
+    /// Further lines of every daemon's `telemetry`, each after two spaces; `{dir}` as above.
+    pub telemetry_lines: String,
     /// Folders made in every node's run folder before its agent is started.
     pub node_folders: Vec<String>,
     /// How long all of it may take once built.
@@ -110,6 +112,7 @@ impl Options {
             simulated_gpus: 0,
             log_lines: String::new(),
             agent_lines: String::new(),
+            telemetry_lines: String::new(),
             member_lines: String::new(),
             hosts: Vec::new(),
             netns: false,
@@ -223,7 +226,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         }
         let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
         let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"), &host);
-        cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, daemon });
+        cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, metrics: address()?, daemon });
     }
     cluster.save()?;
     certificates(&cluster, binaries, options)?;
@@ -245,7 +248,7 @@ fn member(cluster: &Cluster, id: u64, binaries: &Binaries, ports: &mut Ports, ho
     make_dir(&dir)?;
     let daemon = daemon(&name, binaries.quorum(), &dir.join("quorum.yaml"), dir.join("log"), host);
     let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
-    Ok(Member { id, service: address()?, raft: address()?, daemon })
+    Ok(Member { id, service: address()?, raft: address()?, metrics: address()?, daemon })
 }
 
 /// A further member in the record, with its folder, certificate and configuration; it does not run yet. Gives its id,

@@ -15,10 +15,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("runtime", &["model"]),
     ("api", &["model"]),
     ("shim", &["model", "runtime", "pmi"]),
-    ("quorum", &["model", "api"]),
-    ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum"]),
+    ("telemetry", &["model"]),
+    ("quorum", &["model", "api", "telemetry"]),
+    ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry"]),
     ("cli", &["model", "api"]),
-    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "agent"]),
+    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry", "agent"]),
 ];
 
 /// Crates that decide and do nothing: no runtime, no sockets.

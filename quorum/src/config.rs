@@ -5,6 +5,7 @@ use crate::clocks::{Limits, Patience};
 use crate::ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
+use lattice_telemetry::settings::TelemetrySettings;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -121,6 +122,8 @@ pub struct QuorumConfig {
     /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
     /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
     pub level_max: u32,
+    /// What is told of this member, and where, see [`TelemetrySettings`].
+    pub telemetry: TelemetrySettings,
 }
 
 /// Where one member is reached.
@@ -188,6 +191,7 @@ impl Default for QuorumConfig {
             backup_seconds: 3600,
             disk_reserve_bytes: 32 << 20,
             level_max: LEVEL_KNOWN,
+            telemetry: TelemetrySettings::default(),
         }
     }
 }
@@ -214,6 +218,9 @@ impl QuorumConfig {
         }
         if !(LEVEL_FIRST..=LEVEL_KNOWN).contains(&self.level_max) {
             return Err(InvalidConfig { field: "level_max", why: format!("{LEVEL_FIRST} to {LEVEL_KNOWN}") });
+        }
+        if let Err(error) = self.telemetry.validate() {
+            return Err(InvalidConfig { field: "telemetry", why: error.to_string() });
         }
         if self.members.is_empty() {
             return invalid("members", "at least this member itself must be named");

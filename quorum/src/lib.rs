@@ -65,6 +65,7 @@ mod hearts;
 #[cfg(test)]
 mod hostile;
 mod membership;
+mod metrics;
 mod network;
 mod notify;
 mod proposer;

@@ -26,6 +26,7 @@ use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome, Urgency};
 use crate::levels::Levels;
 use crate::membership;
+use crate::metrics;
 use crate::network::{Network, Peers};
 use crate::notify::{Notify, NotifyError};
 use crate::objects::ObjectsError;
@@ -273,7 +274,7 @@ impl Member {
 
         let stop = give_up.disarm();
         let gate = watch::Sender::new(true);
-        let (proposer, proposing) = Proposer::start(raft.clone(), gate.subscribe(), stop.clone());
+        let (proposer, proposing) = Proposer::start(raft.clone(), Arc::clone(&agreed.counts), gate.subscribe(), stop.clone());
         let (reads, reading) = ReadGate::start(raft.clone(), held, gate.subscribe(), stop.clone());
         let (led_tx, led) = watch::channel(true);
         let chain = Arc::new(ChainFetch::new(Arc::clone(&agreed), peers.clone(), stop.clone()));
@@ -324,6 +325,7 @@ impl Member {
         );
         let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
+        tasks.extend(metrics::begin(&core).await);
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
         Ok(Self { core, tasks, servers, failures, released })
     }

@@ -8,13 +8,15 @@
 //! ```
 
 use crate::ledger::{Action, Command, Outcome};
+use crate::metrics::{RaftCounts, count};
 use crate::raft::{Proposal, Raft, TypeConfig};
 use crate::wire::Refusal;
 use lattice_model::{Revision, Timestamp};
 use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -50,9 +52,15 @@ pub struct Proposer(mpsc::Sender<Waiting>);
 
 impl Proposer {
     /// Starts the task that proposes. While `gate` is false, commands wait.
-    pub fn start(raft: Raft, gate: watch::Receiver<bool>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    pub fn start(
+        raft: Raft,
+        counts: Arc<RaftCounts>,
+        gate: watch::Receiver<bool>,
+        stop: CancellationToken,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
-        let task = tokio::spawn(ProposerTask { raft, gate, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
+        let task =
+            tokio::spawn(ProposerTask { raft, counts, gate, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
         (Self(tx), task)
     }
 
@@ -82,6 +90,7 @@ pub async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
 
 struct ProposerTask {
     raft: Raft,
+    counts: Arc<RaftCounts>,
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
@@ -124,12 +133,15 @@ impl ProposerTask {
                     continue;
                 }
             };
+            let (counts, began) = (Arc::clone(&self.counts), Instant::now());
+            count(&counts.entries);
             // Handed over here, so that entries keep the order of their commands; waited for elsewhere.
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
                     tokio::spawn(async move {
                         let result = receiver.await.ok();
                         drop(permit);
+                        settled(&counts, result.as_ref(), replies.len(), began);
                         settle(result, replies);
                     });
                 }
@@ -137,6 +149,17 @@ impl ProposerTask {
             }
         }
     }
+}
+
+fn settled(counts: &RaftCounts, result: Option<&ClientWriteResult<TypeConfig>>, commands: usize, began: Instant) {
+    let add = |counter: &AtomicU64, more: usize| {
+        counter.fetch_add(more as u64, Ordering::Relaxed);
+    };
+    let Some(Ok(response)) = result else { return add(&counts.unserved, commands) };
+    counts.commit.observe(began.elapsed());
+    let refused = response.data.0.iter().filter(|result| result.is_err()).count();
+    add(&counts.refused, refused);
+    add(&counts.accepted, commands.saturating_sub(refused));
 }
 
 fn settle(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::Sender<Reply>>) {

@@ -196,6 +196,9 @@ pub enum Open {
     /// From an allocation's head: this node's part of a checkpoint. Then [`super::checkpoint::ToSaver`] one way and
     /// [`super::checkpoint::FromSaver`] the other.
     CheckpointPart(Box<super::checkpoint::PartOpen>),
+    /// From an `api` agent or one of the allocation's nodes, for a user: what the allocation's work uses of this node. Then one
+    /// [`super::usage::UsageAnswer`]. An agent of the version before ends the stream, which is told as such.
+    Usage(super::usage::UsageOpen),
 }
 
 /// Whether a session is carried.

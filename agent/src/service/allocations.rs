@@ -4,7 +4,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, launching, output};
+use super::{Api, attaching, checkpoints, launching, output, usage};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -165,6 +165,10 @@ impl AllocationService for Api {
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    async fn top(&self, request: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
+        usage::top(self, request).await.map(Response::new)
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {

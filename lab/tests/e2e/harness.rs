@@ -47,6 +47,10 @@ pub enum Need {
     Python,
     /// `zstd`, for what lies in an object store.
     Zstd,
+    /// The parser of Prometheus's own client, for Debian's Python (package python3-prometheus-client).
+    PrometheusClient,
+    /// A store for metrics (Debian's package victoria-metrics).
+    VictoriaMetrics,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -146,6 +150,12 @@ fn missing(needs: &[Need]) -> Option<String> {
         }
         Need::Python if lattice_lab::machine::find("python3").is_none() => Some("there is no python3 here".to_owned()),
         Need::Zstd if lattice_lab::machine::find("zstd").is_none() => Some("there is no zstd here".to_owned()),
+        Need::PrometheusClient if !Path::new("/usr/lib/python3/dist-packages/prometheus_client").is_dir() => {
+            Some("there is no parser of metrics here (package python3-prometheus-client)".to_owned())
+        }
+        Need::VictoriaMetrics if lattice_lab::machine::find("victoria-metrics").is_none() => {
+            Some("there is no store for metrics here (package victoria-metrics)".to_owned())
+        }
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
@@ -157,6 +167,8 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::Python
         | Need::Zstd
         | Need::Moto
+        | Need::PrometheusClient
+        | Need::VictoriaMetrics
         | Need::SystemdAnalyze => None,
     })
 }

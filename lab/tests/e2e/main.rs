@@ -52,6 +52,7 @@ mod services;
 mod sessions;
 mod supervisor;
 mod survival;
+mod telemetry;
 mod tenants;
 mod topology;
 mod tree;
@@ -126,6 +127,7 @@ fn main() -> ExitCode {
         histories::trials(),
         topology::trials(),
         gpus::trials(),
+        telemetry::trials(),
         logs::trials(),
         whole::trials(),
         demo::trials(),

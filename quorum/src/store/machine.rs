@@ -16,6 +16,7 @@ use crate::audit::walk::AuditWalk;
 use crate::background;
 use crate::changes::Changes;
 use crate::ledger::{AuditFault, AuditHead, Changed, Ledger};
+use crate::metrics::RaftCounts;
 use crate::pack;
 use crate::proposer::now;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
@@ -27,6 +28,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -42,6 +44,8 @@ pub struct Agreed {
     roster: watch::Sender<Arc<Roster>>,
     /// Who hears of changes.
     pub changes: Changes,
+    /// What this member does, for metrics.
+    pub counts: Arc<RaftCounts>,
 }
 
 /// Why the audit chain on disk does not hold.
@@ -209,6 +213,7 @@ impl Machine {
             ledger: RwLock::new(ledger),
             audit: Mutex::new(audit),
             roster: watch::Sender::new(Arc::new(Roster::of(&membership))),
+            counts: Arc::default(),
         };
         Ok(Self {
             directory: directory.clone(),
@@ -331,6 +336,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut replies = Vec::new();
         for entry in entries {
             self.synced.reached(entry.log_id.index).await.map_err(|e| apply_failed(entry.log_id, &e))?;
+            let began = Instant::now();
             replies.push(match &entry.payload {
                 EntryPayload::Blank => Replies::default(),
                 EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal).await?,
@@ -340,6 +346,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                     Replies::default()
                 }
             });
+            self.agreed.counts.apply.observe(began.elapsed());
             self.applied = Some(entry.log_id);
         }
         Ok(replies)
@@ -459,6 +466,7 @@ pub struct Builder {
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
+        let began = Instant::now();
         // Two snapshots of one log entry, from two members or written twice, are different files: what is received of one
         // is never continued with the other.
         let of = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
@@ -489,6 +497,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             }
             checkpoint = self.agreed.audit().checkpoint();
         };
+        self.agreed.counts.snapshot.observe(began.elapsed());
         self.snapshots.kept.are(kept);
         let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {

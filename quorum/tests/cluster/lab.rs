@@ -13,6 +13,7 @@ use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
+use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -79,6 +80,7 @@ impl Lab {
                     election_ms: 500,
                     // Tests that compare states are not to wait for a signature.
                     audit_sign_seconds: 3600,
+                    telemetry: TelemetrySettings { metrics_listen: Some(String::new()), ..TelemetrySettings::default() },
                     ..QuorumConfig::default()
                 };
                 change(&mut config);

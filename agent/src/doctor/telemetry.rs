@@ -1,0 +1,128 @@
+//! What can be measured here, and whether it can be told.
+
+use super::Health;
+use super::tried::Look;
+use crate::config::AgentConfig;
+use lattice_model::AllocationId;
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::cgroup::controllers::Controllers;
+use lattice_telemetry::push;
+use lattice_telemetry::readers::{Meter, Places, Text};
+use lattice_telemetry::settings::AGENT_PORT;
+use lattice_telemetry::usage::{Measure, Source, Usage};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// How long who listens at the port may take.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Reads an empty allocation's work, and says where each number comes from.
+pub fn measured(slice: Option<&Slice>, controllers: &Controllers) -> Look {
+    let probe = AllocationId(uuid::Uuid::new_v4());
+    let scope = slice.map(|slice| slice.create_scope(probe)).and_then(Result::ok);
+    let groups: Vec<_> = controllers.v1_groups(probe).into_iter().filter(|group| group.create().is_ok()).collect();
+    let places =
+        Places { v2: scope.as_ref().map(|scope| scope.work().path().to_owned()), v1: groups.iter().map(|group| group.path()).collect() };
+    let usage = Meter::new(places).read(&mut Text::default()).unwrap_or_default();
+    // What is left would be swept by the next agent.
+    let _left = controllers.remove(probe, Duration::from_secs(1));
+    let _left = scope.map(|scope| scope.whole().remove());
+    said(&usage)
+}
+
+fn said(usage: &Usage) -> Look {
+    let mut by_source: BTreeMap<Source, Vec<&str>> = BTreeMap::new();
+    for (measure, _, source) in usage.all() {
+        by_source.entry(source).or_default().push(measure.name());
+    }
+    let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", names.join(", ")));
+    let lacks: Vec<&str> = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure)).map(Measure::name).collect();
+    let lacking = (!lacks.is_empty()).then(|| format!("not to be had here: {}", lacks.join(", ")));
+    let network = "network of one allocation: unsupported".to_owned();
+    let text = had.chain(lacking).chain([network]).collect::<Vec<_>>().join("; ");
+    if by_source.is_empty() {
+        return (Health::Degraded, format!("nothing of allocations can be measured: there is no cgroup for them; {text}"));
+    }
+    (Health::Ok, text)
+}
+
+/// Whether `/metrics` is served, or could be; `None` where it is switched off.
+pub fn served(config: &AgentConfig) -> Option<Look> {
+    let listen = config.telemetry.listen(AGENT_PORT)?;
+    let token = match config.telemetry.token() {
+        Ok(Some(_)) => "; allocations for who shows the token".to_owned(),
+        Ok(None) => "; without allocations: for them, set telemetry.metrics_token_file".to_owned(),
+        Err(error) => return Some((Health::Degraded, format!("metrics_token_file: {}", with_causes(&error)))),
+    };
+    Some(match TcpListener::bind(listen) {
+        Ok(_) => (Health::Ok, format!("http://{listen}/metrics can be served{token}")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => match build_info(listen) {
+            Some(line) if line.contains(&format!("node_id=\"{}\"", config.node_id)) => {
+                (Health::Ok, format!("http://{listen}/metrics is served by this node's agent{token}"))
+            }
+            _ => (Health::Degraded, format!("{listen} is in use by something else: set telemetry.metrics_listen to another address")),
+        },
+        Err(error) => (Health::Degraded, format!("{listen}: {error}: set telemetry.metrics_listen to an address of this machine")),
+    })
+}
+
+/// What the agent that listens there says it is.
+fn build_info(listen: SocketAddr) -> Option<String> {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(ip, listen.port()), ANSWER).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut page = Vec::new();
+    // What answers may be anything.
+    let _ended = stream.take(1 << 20).read_to_end(&mut page);
+    let page = String::from_utf8_lossy(&page);
+    page.lines().find(|line| line.starts_with("lattice_build_info{")).map(str::to_owned)
+}
+
+/// What is configured of the store; it is not tried: whether it takes metrics stands in `lattice_push_…`.
+pub fn pushed(config: &AgentConfig) -> Option<Look> {
+    // Whoever was first is as good: there is one provider in this program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let store: Result<Option<push::Store>, _> = config.telemetry.store();
+    match store {
+        Ok(store) => {
+            store.map(|store| (Health::Ok, format!("pushed every {} s to {}", config.telemetry.prod_interval_seconds, store.url())))
+        }
+        Err(error) => Some((Health::Degraded, format!("metrics are not pushed: {}", with_causes(&error)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_measure_is_said_with_its_source_or_as_not_to_be_had() {
+        let mut usage = Usage::default();
+        usage.offer(Measure::CpuUser, Some(0.0), Source::CgroupV2);
+        usage.offer(Measure::Memory, Some(0.0), Source::Procfs);
+        let (health, text) = said(&usage);
+        assert_eq!(health, Health::Ok);
+        assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
+        assert!(text.ends_with("network of one allocation: unsupported"), "{text}");
+        assert_eq!(said(&Usage::default()).0, Health::Degraded);
+    }
+
+    #[test]
+    fn a_port_that_is_somebody_elses_is_said() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut config = AgentConfig { node_id: "n1".to_owned(), ..AgentConfig::default() };
+        config.telemetry.metrics_listen = Some(taken.local_addr().unwrap().to_string());
+        let (health, text) = served(&config).unwrap();
+        assert!(health == Health::Degraded && text.contains("in use by something else"), "{text}");
+        config.telemetry.metrics_listen = Some(String::new());
+        assert_eq!(served(&config), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! What each allocation's work uses of this node, measured once a second on a thread of its own.
+//!
+//! ```text
+//!   thread: for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ──┐
+//!                                                                         ├──▶ /metrics and push (Collect)
+//!                                                                         └──▶ `lattice top`, here and for other agents (Open::Usage)
+//! ```
+//!
+//! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
+//! how things are, and they do so with a limit. Where nothing runs it only looks whether something does.
+
+use crate::allocation::AllocationHandle;
+use crate::context::{Context, Shared};
+use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
+use lattice_quorum::identity::{Caller, Role};
+use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, allocation as family};
+use lattice_telemetry::histogram::Histogram;
+use lattice_telemetry::readers::{Meter, Places, Text};
+use lattice_telemetry::sample::{Collect, Samples, Whose};
+use lattice_telemetry::usage::{Measure, Source, Usage};
+use lattice_telemetry::window::{History, PROD_MS, Summary};
+use quinn::SendStream;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Allocations that are measured; what is beyond is told.
+const ALLOCATIONS_MAX: usize = 512;
+/// Whole windows that are kept of each: an hour.
+const WINDOWS_MAX: usize = 120;
+/// How far back `lattice top` can look.
+pub const DURATION_MAX: Duration = Duration::from_secs(3600);
+/// How long who asks waits for numbers of work that has just begun.
+const FIRST_WAIT: Duration = Duration::from_millis(2500);
+/// How long another agent may take to answer: longer than that one waits.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What was measured. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Measuring(Arc<Inner>);
+
+struct Inner {
+    tracked: Mutex<BTreeMap<AllocationId, Tracked>>,
+    left_out: AtomicU64,
+    seconds: Histogram,
+    /// Counts the looks.
+    looked: watch::Sender<u64>,
+}
+
+/// One allocation's numbers.
+struct Tracked {
+    share: Arc<DesiredShare>,
+    at: Instant,
+    /// The same on the clock of the windows.
+    at_ms: u64,
+    usage: Usage,
+    /// The look before, from which rates are.
+    before: Option<(Instant, Usage)>,
+    cpu_cores: History,
+    memory: History,
+    io_read: History,
+    io_written: History,
+}
+
+impl Default for Measuring {
+    fn default() -> Self {
+        let (tracked, left_out) = (Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Inner { tracked, left_out, seconds: Histogram::new(LATENCY_SECONDS), looked: watch::Sender::new(0) }))
+    }
+}
+
+impl Measuring {
+    fn tracked(&self) -> MutexGuard<'_, BTreeMap<AllocationId, Tracked>> {
+        self.0.tracked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Measures on a thread of its own until `stop`.
+    pub fn begin(&self, context: Shared, stop: CancellationToken) -> io::Result<()> {
+        let measuring = self.clone();
+        std::thread::Builder::new().name("measuring".to_owned()).spawn(move || measuring.run(&context, &stop)).map(drop)
+    }
+
+    fn run(&self, context: &Context, stop: &CancellationToken) {
+        let mut meters: BTreeMap<(AllocationId, Epoch), Meter> = BTreeMap::new();
+        let mut text = Text::default();
+        let began = (Instant::now(), crate::service::now().0);
+        let mut next = Instant::now();
+        while !stop.is_cancelled() {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            // What was missed is not made up for.
+            next = now + EVERY;
+            let mut workers = context.workers.all();
+            let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
+            workers.truncate(ALLOCATIONS_MAX);
+            self.0.left_out.store(left_out as u64, Ordering::Relaxed);
+            let present: BTreeSet<_> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+            meters.retain(|key, _| present.contains(key));
+            self.tracked().retain(|id, tracked| present.contains(&(*id, tracked.share.epoch)));
+            let measures = !workers.is_empty();
+            for worker in workers {
+                let share = &worker.share;
+                let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| Meter::new(places(context, share.allocation)));
+                // None: it is not made yet, or goes just now; what was measured stands until its task ends.
+                if let Some(usage) = meter.read(&mut text) {
+                    // Nodes' windows lie side by side, and a clock that is set moves none of this agent's.
+                    let at = Instant::now();
+                    let at_ms = began.1 + u64::try_from((at - began.0).as_millis()).unwrap_or(u64::MAX);
+                    self.take(&worker, usage, at, at_ms);
+                }
+            }
+            if measures {
+                self.0.seconds.observe(now.elapsed());
+            }
+            self.0.looked.send_modify(|looked| *looked += 1);
+        }
+    }
+
+    fn take(&self, worker: &AllocationHandle, usage: Usage, at: Instant, at_ms: u64) {
+        let mut tracked = self.tracked();
+        let of = tracked.entry(worker.share.allocation).or_insert_with(|| Tracked::new(Arc::clone(&worker.share), at));
+        if of.share.epoch != worker.share.epoch {
+            *of = Tracked::new(Arc::clone(&worker.share), at);
+        }
+        of.take(usage, at, at_ms);
+    }
+
+    /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
+    async fn told(&self, context: &Context, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, String> {
+        let short = allocation.short();
+        let mut looked = self.0.looked.subscribe();
+        let until = tokio::time::Instant::now() + FIRST_WAIT;
+        loop {
+            if context.workers.of_epoch(allocation, epoch).is_none() {
+                return Err(format!("allocation {short} is not running on this node"));
+            }
+            let told = self.tracked().get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration));
+            if let Some(told) = told {
+                return Ok(told);
+            }
+            let next = tokio::time::timeout_at(until, looked.changed()).await;
+            if !matches!(next, Ok(Ok(()))) {
+                return Err(format!(
+                    "allocation {short} was not measured on this node yet: it is still being prepared, or there is no cgroup for it"
+                ));
+            }
+        }
+    }
+}
+
+/// Where an allocation's work is on this node.
+fn places(context: &Context, allocation: AllocationId) -> Places {
+    Places {
+        v2: context.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
+        v1: context.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
+    }
+}
+
+impl Tracked {
+    fn new(share: Arc<DesiredShare>, at: Instant) -> Self {
+        let history = || History::new(PROD_MS, WINDOWS_MAX);
+        let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
+        Self { share, at, at_ms: 0, usage: Usage::default(), before: None, cpu_cores, memory, io_read, io_written }
+    }
+
+    fn take(&mut self, usage: Usage, at: Instant, at_ms: u64) {
+        let before = std::mem::replace(&mut self.usage, usage);
+        if before != Usage::default() {
+            self.before = Some((self.at, before));
+        }
+        (self.at, self.at_ms) = (at, at_ms);
+        let rates = [self.cpu_rate(), self.rate(Measure::IoRead), self.rate(Measure::IoWritten)];
+        for (history, rate) in [&mut self.cpu_cores, &mut self.io_read, &mut self.io_written].into_iter().zip(rates) {
+            if let Some((rate, _)) = rate {
+                history.push(at_ms, rate);
+            }
+        }
+        if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
+            self.memory.push(at_ms, bytes);
+        }
+    }
+
+    fn per_second(&self, of: impl Fn(&Usage) -> Option<(f64, Source)>) -> Option<(f64, Source)> {
+        let (then, before) = self.before.as_ref()?;
+        let ((was, from), (is, source)) = (of(before)?, of(&self.usage)?);
+        let seconds = self.at.saturating_duration_since(*then).as_secs_f64();
+        // A source that changed in between begins elsewhere.
+        (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
+    }
+
+    fn rate(&self, measure: Measure) -> Option<(f64, Source)> {
+        self.per_second(|usage| usage.get(measure))
+    }
+
+    fn cpu_rate(&self) -> Option<(f64, Source)> {
+        self.per_second(Usage::cpu_seconds)
+    }
+
+    /// As `lattice top` shows it; `None` before there are rates.
+    fn told(&self, duration: Duration) -> Option<Told> {
+        let cpu = self.cpu_rate();
+        if cpu.is_none() && self.before.is_none() {
+            return None;
+        }
+        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
+        let mut shown = Vec::new();
+        let mut show = |name: &str, unit: &str, value: Option<(f64, Source)>, history: Option<&History>| {
+            if let Some((now, source)) = value {
+                let over = history.and_then(|history| history.since(since_ms));
+                let (mean, max) = (over.map(|(mean, _)| mean), over.map(|(_, max)| max));
+                let source = source.name().to_owned();
+                shown.push(Shown { name: name.to_owned(), unit: unit.to_owned(), source, now, mean, max });
+            }
+        };
+        show("cpu_cores", "cores", cpu, Some(&self.cpu_cores));
+        show("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&self.memory));
+        show("memory_peak", "bytes", self.usage.get(Measure::MemoryPeak), None);
+        show("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&self.io_read));
+        show("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&self.io_written));
+        show("processes", "count", self.usage.get(Measure::Processes), None);
+        show("threads", "count", self.usage.get(Measure::Threads), None);
+        show("page_faults_minor", "1/s", self.rate(Measure::FaultsMinor), None);
+        show("page_faults_major", "1/s", self.rate(Measure::FaultsMajor), None);
+        // Seconds of waiting a second.
+        show("pressure_cpu", "ratio", self.rate(Measure::PressureCpuSome), None);
+        show("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
+        show("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
+        show("oom_kills", "count", self.usage.get(Measure::OomKills), None);
+        let age_ms = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Some(Told { age_ms, shown })
+    }
+
+    fn tell(&self, samples: &mut Samples) {
+        let id = self.share.allocation.to_string();
+        let spec = &self.share.spec;
+        samples.add(&family::INFO, &[&id, &self.share.owner.name, &spec.tenant, &spec.project, &spec.vcluster], 1);
+        for (measure, value, _) in self.usage.all() {
+            let (metric, more) = measure.family();
+            let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
+            samples.add(metric, &labels, value);
+        }
+        for (history, metric) in [
+            (&self.cpu_cores, &family::CPU_CORES),
+            (&self.memory, &family::MEMORY_USED),
+            (&self.io_read, &family::IO_READ_RATE),
+            (&self.io_written, &family::IO_WRITE_RATE),
+        ] {
+            if let Some(window) = history.last() {
+                tell_window(samples, metric, &id, window);
+            }
+        }
+        if let Some(window) = self.memory.last().or(self.cpu_cores.last()) {
+            samples.count(&family::SAMPLES, &[&id], window.count);
+        }
+    }
+}
+
+fn tell_window(samples: &mut Samples, metric: &'static Family, id: &str, window: &Summary) {
+    let Summary { mean, p50, p95, p99, max, .. } = *window;
+    for (stat, value) in [("mean", mean), ("p50", p50), ("p95", p95), ("p99", p99), ("max", max)] {
+        samples.add(metric, &[id, stat], value);
+    }
+}
+
+impl Collect for Measuring {
+    fn collect(&self, samples: &mut Samples, whose: Whose) {
+        let tracked = self.tracked();
+        let sources: BTreeSet<(Measure, Source)> =
+            tracked.values().flat_map(|of| of.usage.all().map(|(measure, _, source)| (measure, source))).collect();
+        for (measure, source) in sources {
+            samples.add(&family::SOURCE, &[measure.name(), source.name()], 1);
+        }
+        samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
+        samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
+        if whose == Whose::Everybodys {
+            tracked.values().for_each(|of| of.tell(samples));
+        }
+    }
+}
+
+/// What an allocation's work uses of `node`, for a user who may know.
+pub async fn of_node(context: &Context, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, String> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    if *node == context.me {
+        return context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await;
+    }
+    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let conversation = async {
+        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::Usage(open)).await.map_err(|e| e.to_string())?;
+        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(|e| match e {
+            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
+            other => other.to_string(),
+        })
+    };
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    match answer {
+        UsageAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
+        UsageAnswer::Refused { why } => Err(why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Context, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match local(context, peer, open).await {
+        Ok(told) => UsageAnswer::Told(told),
+        Err(why) => UsageAnswer::Refused { why },
+    };
+    frame::write(send, &answer).await
+}
+
+async fn local(context: &Context, peer: &Caller, open: &UsageOpen) -> Result<Told, String> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let user = vouched(open.uid, &open.user);
+    let worker = context.workers.of_epoch(allocation, epoch);
+    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    may_know(peer, &worker.share, &user)?;
+    context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await
+}
+
+/// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.
+fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), String> {
+    let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
+    if peer.role != Role::Api && !shares_it {
+        return Err("refused: the asking agent may not vouch for users".to_owned());
+    }
+    if !user.may_act_for(&share.owner) {
+        return Err("refused: the allocation belongs to somebody else".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! What this agent tells of itself, its gossip, its mesh and its node at `/metrics`, and pushes.
+
+use crate::config::AgentConfig;
+use crate::context::Shared;
+use crate::journal::JournalCounts;
+use crate::membership::{Counted, Membership};
+use crate::mesh;
+use crate::mesh::frame::REFUSED;
+use crate::session::SessionState;
+use lattice_gossip::{Counters, Liveness, Refusals};
+use lattice_model::NodeState;
+use lattice_node::Phase;
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::shim::boottime_ms;
+use lattice_telemetry::catalogue::{agent as family, gossip as of_gossip};
+use lattice_telemetry::push;
+use lattice_telemetry::readers::Host;
+use lattice_telemetry::sample::{Collect, Samples, Whose};
+use lattice_telemetry::serve;
+use lattice_telemetry::settings::AGENT_PORT;
+use lattice_telemetry::telling::Telling;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What scrapers of the documents' configuration call these series' job.
+const JOB: &str = "lattice-agents";
+
+/// Who has numbers of the agent itself.
+struct Own {
+    context: Shared,
+    session: watch::Receiver<SessionState>,
+    journal: Arc<JournalCounts>,
+}
+
+struct Gossip(Membership);
+
+impl Collect for Gossip {
+    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+        let members = self.0.members();
+        for (state, liveness) in [("alive", Liveness::Alive), ("suspect", Liveness::Suspect), ("down", Liveness::Down)] {
+            let count = members.iter().filter(|member| member.liveness == liveness).count();
+            samples.count(&of_gossip::MEMBERS, &[state], count as u64);
+        }
+        let Counted { counters, health } = self.0.counted();
+        samples.add(&of_gossip::HEALTH, &[], health);
+        let Counters {
+            datagrams_in,
+            bytes_in,
+            datagrams_out,
+            bytes_out,
+            refused,
+            rejoins,
+            probes_late,
+            suspicions,
+            refutations,
+            timers_late,
+            senders_evicted,
+        } = counters;
+        for (metric, count) in [
+            (&of_gossip::DATAGRAMS_IN, datagrams_in),
+            (&of_gossip::BYTES_IN, bytes_in),
+            (&of_gossip::DATAGRAMS_OUT, datagrams_out),
+            (&of_gossip::BYTES_OUT, bytes_out),
+            (&of_gossip::REJOINS, rejoins),
+            (&of_gossip::PROBES_LATE, probes_late),
+            (&of_gossip::SUSPICIONS, suspicions),
+            (&of_gossip::REFUTATIONS, refutations),
+            (&of_gossip::TIMERS_LATE, timers_late),
+            (&of_gossip::SENDERS_EVICTED, senders_evicted),
+        ] {
+            samples.count(metric, &[], count);
+        }
+        let Refusals {
+            truncated,
+            too_long,
+            version,
+            foreign_cluster,
+            unknown_key,
+            not_sealed,
+            replayed,
+            stale_life,
+            from_ourselves,
+            undecodable,
+        } = refused;
+        for (reason, count) in [
+            ("truncated", truncated),
+            ("too_long", too_long),
+            ("version", version),
+            ("foreign_cluster", foreign_cluster),
+            ("unknown_key", unknown_key),
+            ("not_sealed", not_sealed),
+            ("replayed", replayed),
+            ("stale_life", stale_life),
+            ("from_ourselves", from_ourselves),
+            ("undecodable", undecodable),
+        ] {
+            samples.count(&of_gossip::REFUSED, &[reason], count);
+        }
+    }
+}
+
+impl Collect for Own {
+    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+        let view = Arc::clone(&self.context.view.borrow());
+        for (name, phase) in [
+            ("preparing", Phase::Preparing),
+            ("prepared", Phase::Prepared),
+            ("running", Phase::Running),
+            ("stopping", Phase::Stopping),
+            ("undoing", Phase::Undoing),
+        ] {
+            let count = view.locals.iter().filter(|local| local.phase == phase).count();
+            samples.count(&family::ALLOCATIONS, &[name], count as u64);
+        }
+        samples.count(&family::REPORTS_PENDING, &[], view.reports_pending as u64);
+        samples.count(&family::INCARNATION, &[], view.incarnation);
+        let fact = self.context.facts.own();
+        for state in NodeState::ALL {
+            samples.count(&family::NODE_STATE, &[&state.to_string()], u64::from(state == fact.state));
+        }
+        samples.count(&family::HOLDS, &[], fact.holds.len() as u64);
+        let connected = matches!(*self.session.borrow(), SessionState::Connected { .. });
+        samples.count(&family::CONNECTED, &[], u64::from(connected));
+        if let Some(acknowledged_ms) = *self.context.acknowledged.borrow() {
+            // Kept by the clock since the boot, which is never set.
+            let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
+            samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
+        }
+        self.journal.tell(samples);
+        self.mesh(samples);
+    }
+}
+
+impl Own {
+    fn mesh(&self, samples: &mut Samples) {
+        let mesh::Counted { connections, opened, accepted, failed } = self.context.mesh.counted();
+        samples.count(&family::MESH_CONNECTIONS, &[], connections);
+        samples.count(&family::MESH_STREAMS, &["us"], opened);
+        samples.count(&family::MESH_STREAMS, &["peers"], accepted);
+        samples.count(&family::MESH_FAILURES, &[], failed);
+        for (reason, counter) in [("version", &REFUSED.version), ("too_large", &REFUSED.too_large), ("malformed", &REFUSED.malformed)] {
+            samples.count(&family::MESH_REFUSED, &[reason], counter.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Measures, serves `/metrics` and pushes. What cannot be had is said in `degraded`, and keeps nobody from working.
+pub async fn begin(
+    config: &AgentConfig,
+    context: &Shared,
+    membership: &Membership,
+    session: &watch::Receiver<SessionState>,
+    journal: Arc<JournalCounts>,
+    degraded: &mut Vec<String>,
+    (tasks, stop): (&TaskTracker, &CancellationToken),
+) {
+    let mut lacks = |why: String| {
+        tracing::warn!("{why}");
+        degraded.push(why);
+    };
+    if let Err(error) = context.measuring.begin(Arc::clone(context), stop.child_token()) {
+        lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
+    }
+    // Whoever was first is as good: there is one provider in this program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let settings = &config.telemetry;
+    let pushing = match settings.store() {
+        Ok(None) => None,
+        Ok(Some(store)) => match push::open(&config.state_dir.join("telemetry"), settings.tsdb_buffer_bytes_max) {
+            Ok(pushed) => Some((store, pushed)),
+            Err(error) => {
+                lacks(format!("metrics are not pushed: {}", with_causes(&error)));
+                None
+            }
+        },
+        Err(error) => {
+            lacks(format!("metrics are not pushed: {}", with_causes(&error)));
+            None
+        }
+    };
+    let own = Own { context: Arc::clone(context), session: session.clone(), journal };
+    let mut parts: Vec<Box<dyn Collect>> =
+        vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.measuring.clone())];
+    if let Some((_, pushed)) = &pushing {
+        parts.push(Box::new(pushed.clone()));
+    }
+    let telling = Telling::new("agent", vec![("node_id", context.me.to_string())], parts);
+    if let Some((store, pushed)) = pushing {
+        let interval = Duration::from_secs(settings.prod_interval_seconds);
+        let (telling, me, stop) = (telling.clone(), context.me.to_string(), stop.child_token());
+        tasks.spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await });
+    }
+    let Some(listen) = settings.listen(AGENT_PORT) else { return };
+    let token = match settings.token() {
+        Ok(token) => token,
+        // Without the token nobody is shown allocations, which is the safe side.
+        Err(error) => {
+            lacks(format!("metrics_token_file: {}: /metrics shows no allocations", with_causes(&error)));
+            None
+        }
+    };
+    match TcpListener::bind(listen).await {
+        Ok(listener) => {
+            tasks.spawn(serve::run(telling, listener, token, stop.child_token()));
+        }
+        Err(error) => {
+            lacks(format!("metrics cannot be served at {listen}: {error}; set telemetry.metrics_listen to another address, or to \"\""));
+        }
+    }
+}

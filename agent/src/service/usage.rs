@@ -1,0 +1,68 @@
+//! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes.
+
+use super::Api;
+use crate::measuring::{self, DURATION_MAX};
+use crate::mesh::usage::{Shown, Told, UsageOpen};
+use futures::stream::{self, StreamExt};
+use lattice_api::v1;
+use lattice_model::AllocationState;
+use std::time::Duration;
+use tonic::{Request, Status};
+
+/// Where nothing is said.
+const DURATION: Duration = Duration::from_secs(30);
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 64;
+
+pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::TopRequest { key, duration_ms } = request.into_inner();
+    let duration = if duration_ms == 0 { DURATION } else { Duration::from_millis(duration_ms) };
+    if duration > DURATION_MAX {
+        let text =
+            format!("duration: agents keep {} s; what is older is in the store for metrics, where there is one", DURATION_MAX.as_secs());
+        return Err(Status::invalid_argument(text));
+    }
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let short = allocation.id.short();
+    match allocation.state {
+        AllocationState::Running => {}
+        AllocationState::Pending | AllocationState::Staging => {
+            let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
+            return Err(Status::failed_precondition(text));
+        }
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let text =
+                format!("allocation {short} is {}: its agents measure it no more; what was pushed is in the store", allocation.state);
+            return Err(Status::failed_precondition(text));
+        }
+    }
+    let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let nodes: Vec<_> = allocation.nodes().cloned().collect();
+    let asked = nodes.into_iter().map(|node| {
+        let open = UsageOpen {
+            allocation: *allocation.id.0.as_bytes(),
+            epoch: allocation.epoch.0,
+            duration_ms,
+            uid: caller.principal.uid,
+            user: caller.principal.name.clone(),
+        };
+        async move {
+            let address = api.mesh_address(allocation.id, &node);
+            match measuring::of_node(&api.context, &node, address, open).await {
+                Ok(Told { age_ms, shown }) => {
+                    let measured = shown.into_iter().map(measured).collect();
+                    v1::NodeUsage { node: node.to_string(), unreached: String::new(), age_ms, measured }
+                }
+                Err(why) => v1::NodeUsage { node: node.to_string(), unreached: why, age_ms: 0, measured: Vec::new() },
+            }
+        }
+    });
+    let nodes = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes })
+}
+
+fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
+    v1::Measured { name, unit, source, now, mean, max }
+}

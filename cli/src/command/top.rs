@@ -1,0 +1,208 @@
+//! `lattice top`.
+
+use crate::args::Top;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::table::Table;
+use lattice_api::v1;
+use lattice_model::resources::bytes_text;
+use std::collections::BTreeMap;
+
+pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
+    let key = session.key(&args.id)?;
+    let client = session.connect().await?;
+    let duration_ms = u64::try_from(args.duration.as_millis()).unwrap_or(u64::MAX);
+    let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms })).await?;
+    let summary = summary(&top.nodes);
+    match session.format() {
+        Format::Table if args.per_node => print(&per_node(&top.nodes))?,
+        Format::Table => print(&whole(&summary))?,
+        Format::Json => print_json(&json(&top, &summary))?,
+        Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
+    }
+    let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
+    for node in &silent {
+        session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
+    }
+    if !silent.is_empty() && silent.len() == top.nodes.len() {
+        return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
+    }
+    Ok(())
+}
+
+/// One number of all nodes together.
+struct Sum {
+    name: String,
+    unit: String,
+    /// All that were said, each once.
+    sources: Vec<String>,
+    now: f64,
+    mean: Option<f64>,
+    max: Option<f64>,
+    nodes: usize,
+    age_ms: u64,
+}
+
+/// Sums; of shares of time the greatest, because shares add up to nothing. In the order in which the nodes say them.
+fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
+    let mut order: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut sums: Vec<Sum> = Vec::new();
+    for node in nodes {
+        for one in &node.measured {
+            let at = *order.entry(&one.name).or_insert(sums.len());
+            if at == sums.len() {
+                let (name, unit) = (one.name.clone(), one.unit.clone());
+                sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, age_ms: 0 });
+            }
+            let sum = &mut sums[at];
+            let is_share = one.unit == "ratio";
+            let join = |a: f64, b: f64| if is_share { a.max(b) } else { a + b };
+            sum.now = join(sum.now, one.now);
+            sum.mean = one.mean.map(|mean| join(sum.mean.unwrap_or(0.0), mean)).or(sum.mean);
+            sum.max = one.max.map(|max| join(sum.max.unwrap_or(0.0), max)).or(sum.max);
+            sum.nodes += 1;
+            sum.age_ms = sum.age_ms.max(node.age_ms);
+            if !sum.sources.contains(&one.source) {
+                sum.sources.push(one.source.clone());
+            }
+        }
+    }
+    sums
+}
+
+fn whole(sums: &[Sum]) -> String {
+    let mut table = Table::new(&["METRIC", "NOW", "MEAN", "MAX", "NODES", "SOURCE", "AGE"]);
+    for sum in sums {
+        let shown = |value: Option<f64>| value.map(|value| shown(value, &sum.unit)).unwrap_or_default();
+        table.row(vec![
+            sum.name.clone(),
+            shown(Some(sum.now)),
+            shown(sum.mean),
+            shown(sum.max),
+            sum.nodes.to_string(),
+            sum.sources.join(","),
+            age(sum.age_ms),
+        ]);
+    }
+    table.text(&[])
+}
+
+fn per_node(nodes: &[v1::NodeUsage]) -> String {
+    let mut table = Table::new(&["NODE", "METRIC", "NOW", "MEAN", "MAX", "SOURCE", "AGE"]);
+    for node in nodes {
+        for one in &node.measured {
+            let shown = |value: Option<f64>| value.map(|value| shown(value, &one.unit)).unwrap_or_default();
+            table.row(vec![
+                node.node.clone(),
+                one.name.clone(),
+                shown(Some(one.now)),
+                shown(one.mean),
+                shown(one.max),
+                one.source.clone(),
+                age(node.age_ms),
+            ]);
+        }
+    }
+    table.text(&[])
+}
+
+fn shown(value: f64, unit: &str) -> String {
+    // Bytes of memory and of a second of input and output are whole in what people read.
+    let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
+    match unit {
+        "bytes" => bytes(value),
+        "bytes/s" => format!("{}/s", bytes(value)),
+        "cores" => format!("{value:.2} cores"),
+        "ratio" => format!("{:.1} %", value * 100.0),
+        "1/s" => format!("{value:.0}/s"),
+        "count" => format!("{value:.0}"),
+        other => format!("{value} {other}"),
+    }
+}
+
+fn age(ms: u64) -> String {
+    format!("{:.1} s", ms as f64 / 1e3)
+}
+
+fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
+    let nodes = top.nodes.iter().map(|node| {
+        let measured = node.measured.iter().map(|one| {
+            serde_json::json!({
+                "name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max,
+            })
+        });
+        let reached = node.unreached.is_empty();
+        serde_json::json!({
+            "node": node.node,
+            "unreached": (!reached).then_some(&node.unreached),
+            "age_ms": reached.then_some(node.age_ms),
+            "measured": measured.collect::<Vec<_>>(),
+        })
+    });
+    let summary = sums.iter().map(|sum| {
+        serde_json::json!({
+            "name": sum.name, "unit": sum.unit, "sources": sum.sources, "now": sum.now, "mean": sum.mean, "max": sum.max,
+            "nodes": sum.nodes, "age_ms": sum.age_ms,
+        })
+    });
+    serde_json::json!({
+        "allocation": top.allocation,
+        "duration_ms": top.duration_ms,
+        "summary": summary.collect::<Vec<_>>(),
+        "nodes": nodes.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, age_ms: u64, cores: f64, share: f64) -> v1::NodeUsage {
+        let one = |name: &str, unit: &str, now: f64, mean: Option<f64>| v1::Measured {
+            name: name.into(),
+            unit: unit.into(),
+            source: "cgroup2".into(),
+            now,
+            mean,
+            max: mean,
+        };
+        let measured = vec![one("cpu_cores", "cores", cores, Some(cores / 2.0)), one("pressure_cpu", "ratio", share, None)];
+        v1::NodeUsage { node: name.into(), unreached: String::new(), age_ms, measured }
+    }
+
+    #[test]
+    fn what_is_used_adds_up_and_shares_of_time_do_not() {
+        let mut procfs = node("n2", 900, 2.0, 0.5);
+        procfs.measured[0].source = "procfs".into();
+        let silent = v1::NodeUsage { node: "n3".into(), unreached: "gone".into(), ..Default::default() };
+        let nodes = [node("n1", 100, 1.5, 0.25), procfs, silent];
+        let want = "\
+METRIC        NOW         MEAN        MAX         NODES  SOURCE          AGE
+cpu_cores     3.50 cores  1.75 cores  1.75 cores  2      cgroup2,procfs  0.9 s
+pressure_cpu  50.0 %      —           —           2      cgroup2         0.9 s
+";
+        assert_eq!(whole(&summary(&nodes)), want);
+        let want = "\
+NODE  METRIC        NOW         MEAN        MAX         SOURCE   AGE
+n1    cpu_cores     1.50 cores  0.75 cores  0.75 cores  cgroup2  0.1 s
+n1    pressure_cpu  25.0 %      —           —           cgroup2  0.1 s
+n2    cpu_cores     2.00 cores  1.00 cores  1.00 cores  procfs   0.9 s
+n2    pressure_cpu  50.0 %      —           —           cgroup2  0.9 s
+";
+        assert_eq!(per_node(&nodes), want);
+        let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec() };
+        let json = json(&top, &summary(&nodes));
+        assert_eq!(json["summary"][0]["now"], 3.5);
+        assert_eq!((&json["nodes"][2]["unreached"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn numbers_are_in_units_that_people_read() {
+        for (value, unit, text) in
+            [(1.0, "cores", "1.00 cores"), (0.123, "ratio", "12.3 %"), (12.4, "1/s", "12/s"), (3.0, "count", "3"), (2.0, "W", "2 W")]
+        {
+            assert_eq!(shown(value, unit), text);
+        }
+    }
+}

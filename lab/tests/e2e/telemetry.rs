@@ -1,0 +1,401 @@
+//! What agents and members tell of themselves and of work: pages that a real parser reads, loads that are known, and a real store.
+
+use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, ended};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::ports::Ports;
+use lattice_lab::process::{self, until};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// Debian's, which has the parser of Prometheus's own client.
+const PYTHON: &str = "/usr/bin/python3";
+/// How much more than what a program burns its allocation may have used: its start, the shell around it, a tick.
+const BESIDES_SECONDS: f64 = 0.6;
+
+static TELEMETRY: Group = Group {
+    theme: "telemetry",
+    name: "telemetry",
+    nodes: 2,
+    quorum: 1,
+    tweak: |options| {
+        let token = file("metrics-token");
+        fs::write(&token, TOKEN).unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        options.telemetry_lines = format!(
+            "  metrics_token_file: {:?}\n  tsdb_endpoint: \"http://{}\"\n  prod_interval_seconds: 1\n",
+            token.to_string_lossy(),
+            store_address()
+        );
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
+        TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
+        TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
+        TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
+        TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
+    ]
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn store_address() -> &'static str {
+    static ADDRESS: OnceLock<String> = OnceLock::new();
+    ADDRESS.get_or_init(|| format!("127.0.0.1:{}", Ports::new(u64::from(std::process::id()) + 7).take().unwrap()))
+}
+
+/// Status line, headers and body of one request without a body.
+fn get(address: &str, path: &str, more: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
+    stream.set_read_timeout(Some(JOB)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{more}Connection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    (head.to_owned(), body.to_owned())
+}
+
+/// A page as the parser of Prometheus's client for Python reads it: name and labels → value.
+struct Page(BTreeMap<(String, BTreeMap<String, String>), f64>);
+
+impl Page {
+    fn of(address: &str, token: Option<&str>) -> Self {
+        let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let (head, body) = get(address, "/metrics", &authorization);
+        assert!(head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+        let program = "import sys, json\nfrom prometheus_client.parser import text_string_to_metric_families as read\n\
+                       print(json.dumps([[s.name, s.labels, s.value] for f in read(sys.stdin.read()) for s in f.samples]))";
+        let mut parser = Command::new(PYTHON).args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        parser.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
+        let parsed = parser.wait_with_output().unwrap();
+        assert!(parsed.status.success(), "the parser refuses the page:\n{body}");
+        let samples: Vec<(String, BTreeMap<String, String>, f64)> = serde_json::from_slice(&parsed.stdout).unwrap();
+        let page: BTreeMap<_, _> = samples.iter().map(|(name, labels, value)| ((name.clone(), labels.clone()), *value)).collect();
+        assert_eq!(page.len(), samples.len(), "a series is there twice:\n{body}");
+        Self(page)
+    }
+
+    fn agent(w: &World, node: &str) -> Self {
+        Self::of(&w.cluster().node(node).unwrap().metrics, Some(TOKEN))
+    }
+
+    fn member(w: &World) -> Self {
+        Self::of(&w.cluster().members[0].metrics, None)
+    }
+
+    /// The one series of this name with these labels among its own.
+    fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
+        let found: Vec<f64> = self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).collect();
+        assert!(found.len() < 2, "{name} {labels:?} is {} series", found.len());
+        found.first().copied()
+    }
+
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.find(name, labels).unwrap_or_else(|| panic!("{name} {labels:?} is not on the page"))
+    }
+
+    /// Processor seconds of an allocation.
+    fn cpu_seconds(&self, id: &str) -> f64 {
+        let mode = |mode| self.find("lattice_allocation_cpu_seconds_total", &[("allocation", id), ("mode", mode)]).unwrap_or(0.0);
+        mode("user") + mode("system")
+    }
+
+    fn has_series_of(&self, id: &str) -> bool {
+        self.0.keys().any(|(_, labels)| labels.get("allocation").is_some_and(|v| v == id))
+    }
+}
+
+fn pages(w: &World) {
+    let (agent, member) = (Page::agent(w, "n1"), Page::member(w));
+    assert_eq!(agent.value("lattice_build_info", &[("process", "agent"), ("node_id", "n1")]), 1.0);
+    assert_eq!(agent.value("lattice_gossip_members", &[("state", "alive")]), 2.0, "n1 and n2");
+    assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
+    assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
+    assert_eq!(member.value("lattice_raft_leader", &[("member_id", "1")]), 1.0);
+    assert_eq!(member.value("lattice_nodes_total", &[("state", "Ready")]), 2.0);
+    assert!(member.value("lattice_raft_term", &[]) >= 1.0);
+    assert!(member.value("lattice_raft_data_bytes", &[("part", "log")]) > 0.0);
+    // Every name is one of the reference page, with its own process.
+    let reference = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();
+    let documented = |name: &str| {
+        let stem = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        [Some(name), stem].into_iter().flatten().any(|name| reference.contains(&format!("| `{name}` |")))
+    };
+    for (name, labels) in agent.0.keys().chain(member.0.keys()) {
+        assert!(documented(name), "{name} {labels:?} is not in docs/metrics.md");
+    }
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "true"]);
+    w.completed(&id);
+    let (agent_after, member_after) = (Page::agent(w, "n1"), Page::member(w));
+    for name in [
+        "lattice_journal_appends_total",
+        "lattice_journal_records_total",
+        "lattice_journal_written_bytes_total",
+        "lattice_journal_append_seconds_count",
+        "lattice_gossip_datagrams_received_total",
+        "lattice_gossip_datagrams_sent_total",
+        "process_cpu_seconds_total",
+        "lattice_node_context_switches_total",
+    ] {
+        assert!(agent_after.value(name, &[]) > agent.value(name, &[]), "{name} did not move");
+    }
+    for (name, labels) in [
+        ("lattice_raft_proposals_total", &[("result", "accepted")][..]),
+        ("lattice_raft_entries_proposed_total", &[]),
+        ("lattice_raft_commit_latency_seconds_count", &[]),
+        ("lattice_raft_commit_latency_seconds_sum", &[]),
+        ("lattice_raft_apply_seconds_count", &[]),
+        ("lattice_raft_applied_index", &[]),
+        ("lattice_allocations_total", &[("state", "Completed")]),
+        ("lattice_audit_records_total", &[]),
+    ] {
+        let before = member.find(name, labels).unwrap_or(0.0);
+        assert!(member_after.value(name, labels) > before, "{name} did not move");
+    }
+    let (n1, cluster) = (w.cluster().node("n1").unwrap().metrics.clone(), w.cluster());
+    assert!(get(&n1, "/metrics", "Authorization: Bearer wrong\r\n").0.contains(" 401 "));
+    assert!(get(&n1, "/", "").0.contains(" 404 "));
+    let config = cluster.dir.join("n1/agent.yaml");
+    let agent = cluster.binaries.join("lattice-agent");
+    let doctor = process::run(Command::new(agent).arg("doctor").arg("--config").arg(config), JOB).unwrap().out();
+    assert!(doctor.lines().any(|l| l.contains("measures") && l.contains("by cgroup2: ") && l.contains("unsupported")), "{doctor}");
+    assert!(doctor.contains("is served by this node's agent"), "{doctor}");
+}
+
+/// A program that burns so many seconds of a processor, touches so many MiB, says so, and stays.
+fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
+    let path = w.dir.join(format!("{name}.py"));
+    let program = format!(
+        "import time\nkept = bytearray({mebibytes} << 20)\nfor at in range(0, len(kept), 4096): kept[at] = 1\n\
+         while time.process_time() < {seconds}: pass\nprint('burnt', flush=True)\ntime.sleep(600)\n"
+    );
+    fs::write(&path, program).unwrap();
+    w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()])
+}
+
+/// The one node of an allocation.
+fn node_of(w: &World, id: &str) -> String {
+    let now = w.status(id);
+    let nodes = now["nodes"].as_array().unwrap_or_else(|| panic!("{now}"));
+    assert_eq!(nodes.len(), 1, "{now}");
+    nodes[0].as_str().unwrap().to_owned()
+}
+
+fn loads(w: &World) {
+    let known = [(burner(w, "much", 3.0, 200), 3.0, 200), (burner(w, "little", 1.0, 20), 1.0, 20)];
+    for (id, ..) in &known {
+        w.wait_log(id, "burnt");
+    }
+    for (id, seconds, mebibytes) in &known {
+        let node = node_of(w, id);
+        let at = || Page::agent(w, &node);
+        w.wait(&format!("what {id} burnt to be told"), || at().cpu_seconds(id) >= *seconds);
+        let page = at();
+        let told = page.cpu_seconds(id);
+        assert!(told <= seconds + BESIDES_SECONDS, "{id} burnt {seconds} s, and {told} s are told");
+        let memory = page.value("lattice_allocation_memory_bytes", &[("allocation", id)]);
+        let (least, most) = (f64::from(*mebibytes) * 1_048_576.0, f64::from(mebibytes + 60) * 1_048_576.0);
+        assert!(memory > least && memory < most, "{id} has {mebibytes} MiB, and {memory} bytes are told");
+        let faults = page.value("lattice_allocation_page_faults_total", &[("allocation", id), ("kind", "minor")]);
+        assert!(faults > 0.0);
+        assert_eq!(page.value("lattice_allocation_processes", &[("allocation", id)]), 1.0);
+        assert_eq!(page.value("lattice_allocation_info", &[("allocation", id), ("user", "root")]), 1.0);
+        assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "cpu_user"), ("source", "cgroup2")]), 1.0);
+    }
+    // Who shows no token sees nothing of them.
+    let id = &known[0].0;
+    for node in ["n1", "n2"] {
+        let open = Page::of(&w.cluster().node(node).unwrap().metrics, None);
+        assert!(!open.has_series_of(id) && open.find("lattice_node_memory_total_bytes", &[]).is_some());
+    }
+    for (id, ..) in &known {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
+}
+
+fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {
+    let all = node["measured"].as_array().unwrap_or_else(|| panic!("{node}"));
+    all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {node}"))
+}
+
+fn top(w: &World) {
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
+    w.running(&id);
+    let told = w.lattice.json(&["top", &id, "--duration=1m"]).unwrap();
+    assert_eq!(told["allocation"], id.as_str());
+    let nodes = told["nodes"].as_array().unwrap();
+    assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{told}");
+    for node in nodes {
+        let cpu = measured(node, "cpu_cores");
+        let now = cpu["now"].as_f64().unwrap();
+        assert!(now > 0.05 && now < 1.2, "one loop on one core: {told}");
+        assert!(cpu["max"].as_f64().unwrap() >= cpu["mean"].as_f64().unwrap(), "{told}");
+        assert_eq!(cpu["source"], "cgroup2");
+        assert!(node["age_ms"].as_u64().unwrap() < 5000, "{told}");
+        assert!(measured(node, "memory_used")["now"].as_f64().unwrap() > 0.0);
+        assert_eq!(measured(node, "processes")["now"], 1.0);
+    }
+    let sum: f64 = nodes.iter().map(|node| measured(node, "cpu_cores")["now"].as_f64().unwrap()).sum();
+    let summary = told["summary"].as_array().unwrap().iter().find(|one| one["name"] == "cpu_cores").unwrap();
+    assert!((summary["now"].as_f64().unwrap() - sum).abs() < 1e-9 && summary["nodes"] == 2, "{told}");
+    let table = w.ok(&["top", &id]);
+    assert!(table.starts_with("METRIC") && table.lines().any(|l| l.starts_with("cpu_cores") && l.contains("cgroup2")), "{table}");
+    let per_node = w.ok(&["top", &id, "--per-node"]);
+    assert!(["n1", "n2"].iter().all(|node| per_node.lines().any(|l| l.starts_with(node) && l.contains("cpu_cores"))), "{per_node}");
+    // Another user's is refused, from any agent.
+    let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
+    assert_eq!(own.code(), 0, "{}", own.err());
+    let own = own.out().trim().to_owned();
+    w.running(&own);
+    assert_eq!(w.run_as(NOBODY, &["top", &own]).code(), 0);
+    for (who, what) in [(NOBODY, &id), (DAEMON, &own)] {
+        let refused = w.run_as(who, &["top", what]);
+        assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
+        assert!(refused.err().contains("belongs to"), "{}", refused.err());
+    }
+    // An agent that is away is said, and the other one's numbers are told.
+    faults::kill_node(&w.dir, "n2").unwrap();
+    let part = w.run(&["top", &id, "-o", "json"]);
+    assert_eq!(part.code(), 0, "{}", part.err());
+    assert!(part.err().contains("n2 is not in these numbers"), "{}", part.err());
+    let told: Value = serde_json::from_str(&part.out()).unwrap();
+    let n2 = told["nodes"].as_array().unwrap().iter().find(|node| node["node"] == "n2").unwrap();
+    assert!(n2["unreached"].is_string() && n2["age_ms"].is_null(), "{told}");
+    faults::start_node(&w.dir, "n2").unwrap();
+    for id in [&id, &own] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    let over = w.run(&["top", &id]);
+    assert_eq!(over.code(), 4, "{}", over.err());
+    assert!(over.err().contains("is Cancelled"), "{}", over.err());
+    assert_eq!(w.run(&["top", "--duration=2h", &id]).code(), 2);
+}
+
+fn killed(w: &World) {
+    let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
+    w.running(&id);
+    let node = node_of(w, &id);
+    let node = node.as_str();
+    w.wait("a second of it", || Page::agent(w, node).cpu_seconds(&id) > 1.0);
+    let before = Page::agent(w, node).cpu_seconds(&id);
+    faults::kill_node(&w.dir, node).unwrap();
+    assert!(TcpStream::connect(&w.cluster().node(node).unwrap().metrics).is_err(), "nobody listens");
+    faults::start_node(&w.dir, node).unwrap();
+    w.wait("its series to be back", || Page::agent(w, node).cpu_seconds(&id) > before);
+    assert!(!ended(&w.status(&id)));
+    assert_eq!(w.lattice.json(&["top", &id]).unwrap()["nodes"][0]["node"], node);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+/// VictoriaMetrics, until it is dropped or stopped; what it has lies in a folder.
+struct Store(Child);
+
+impl Store {
+    fn start(data: &Path) -> Self {
+        let child = Command::new("victoria-metrics")
+            .args([format!("-storageDataPath={}", data.display()), format!("-httpListenAddr={}", store_address())])
+            .args(["-retentionPeriod=1", "-loggerLevel=ERROR"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let store = Self(child);
+        assert!(until(JOB, || TcpStream::connect(store_address()).is_ok()), "the store does not listen");
+        store
+    }
+
+    /// As its service would be: what it took is on its disk.
+    fn stop(mut self) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Times in milliseconds of the one series that this selects, ascending.
+    fn times(&self, selector: &str) -> Vec<u64> {
+        get(store_address(), "/internal/force_flush", "");
+        let quoted: String = selector.bytes().map(|b| format!("%{b:02x}")).collect();
+        let (head, body) = get(store_address(), &format!("/api/v1/export?match%5B%5D={quoted}"), "");
+        assert!(head.contains(" 200 "), "{head}{body}");
+        let mut times: Vec<u64> = Vec::new();
+        for line in body.lines().filter(|line| !line.trim().is_empty()) {
+            let series: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            times.extend(series["timestamps"].as_array().unwrap().iter().filter_map(Value::as_u64));
+        }
+        times.sort_unstable();
+        times
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+fn stored(w: &World) {
+    const UP: &str = r#"lattice_build_info{node_id="n1",job="lattice-agents"}"#;
+    let data = file("victoria-metrics");
+    let _ = fs::remove_dir_all(&data);
+    let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
+    w.running(&id);
+    let store = Store::start(&data);
+    w.wait("the first samples", || store.times(UP).len() >= 3);
+    let of_work = format!(r#"lattice_allocation_processes{{allocation="{id}"}}"#);
+    w.wait("those of work", || !store.times(&of_work).is_empty());
+    let of_member = r#"lattice_raft_term{member_id="1",job="lattice-quorum",instance="member-1"}"#;
+    w.wait("those of the member", || !store.times(of_member).is_empty());
+    store.stop();
+    let away = now_ms();
+    // Nobody takes them now; and the agent that keeps them is killed.
+    w.wait("ten seconds without the store", || now_ms() > away + 10_000);
+    let waiting = || fs::read_dir(w.cluster().run_dir.join("n1/state/telemetry")).unwrap().count();
+    assert!(waiting() >= 5, "{} batches wait", waiting());
+    let killed = now_ms();
+    faults::kill_node(&w.dir, "n1").unwrap();
+    faults::start_node(&w.dir, "n1").unwrap();
+    let back = now_ms();
+    let store = Store::start(&data);
+    w.wait("what waited to be stored", || waiting() <= 1 && store.times(UP).last().is_some_and(|at| *at > back));
+    let times = store.times(UP);
+    let away_for: Vec<&u64> = times.iter().filter(|at| (away..killed).contains(*at)).collect();
+    assert!(away_for.len() >= 5, "samples of the time without the store: {away_for:?} of {times:?}");
+    // The agent was dead for a moment, and a busy machine comes late; the store was away for longer than all of that.
+    let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(gap < 3_000 + (back - killed), "a gap of {gap} ms in {times:?}, and the agent was away for {} ms", back - killed);
+    // The page says nothing was dropped; this life of the agent counts from its own beginning.
+    let (_, page) = get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "");
+    assert!(page.contains("lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} 0\n"), "{page}");
+    store.stop();
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    fs::remove_dir_all(&data).unwrap();
+}

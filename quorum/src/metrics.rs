@@ -1,0 +1,200 @@
+//! What this member tells of itself at `/metrics`, and pushes. Nothing of it is in the log.
+
+use crate::config::QuorumConfig;
+use crate::member::Core;
+use crate::pack::with_causes;
+use crate::store::room;
+use lattice_model::AllocationState;
+use lattice_telemetry::catalogue::{LATENCY_SECONDS, quorum as family};
+use lattice_telemetry::histogram::Histogram;
+use lattice_telemetry::push;
+use lattice_telemetry::sample::{Collect, Samples, Whose};
+use lattice_telemetry::serve;
+use lattice_telemetry::settings::QUORUM_PORT;
+use lattice_telemetry::telling::Telling;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// What scrapers of the documents' configuration call these series' job.
+const JOB: &str = "lattice-quorum";
+/// How deep folders are looked into for their sizes.
+const DEPTH_MAX: u32 = 3;
+
+/// Counted since the member began.
+#[derive(Debug)]
+pub struct RaftCounts {
+    /// Commands proposed here that were applied, by their answer; and those of which nobody can say.
+    pub accepted: AtomicU64,
+    pub refused: AtomicU64,
+    pub unserved: AtomicU64,
+    /// Entries that they were gathered into.
+    pub entries: AtomicU64,
+    /// From an entry's proposal here to its being applied.
+    pub commit: Histogram,
+    /// Applying one entry.
+    pub apply: Histogram,
+    /// Making a snapshot.
+    pub snapshot: Histogram,
+}
+
+impl Default for RaftCounts {
+    fn default() -> Self {
+        let (zero, histogram) = (|| AtomicU64::new(0), || Histogram::new(LATENCY_SECONDS));
+        Self {
+            accepted: zero(),
+            refused: zero(),
+            unserved: zero(),
+            entries: zero(),
+            commit: histogram(),
+            apply: histogram(),
+            snapshot: histogram(),
+        }
+    }
+}
+
+/// Counts one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A member that stops is not kept by who asks for its numbers.
+struct Own(Weak<Core>);
+
+impl Collect for Own {
+    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+        let Some(core) = self.0.upgrade() else { return };
+        raft(&core, samples);
+        counted(&core.agreed.counts, samples);
+        {
+            let ledger = core.agreed.ledger();
+            for (state, nodes) in ledger.node_counts() {
+                samples.add(&family::NODES, &[&state.to_string()], nodes);
+            }
+            let mut running = 0;
+            for (state, allocations) in ledger.allocation_counts() {
+                samples.add(&family::ALLOCATIONS, &[&state.to_string()], allocations);
+                if state == AllocationState::Running {
+                    running = allocations;
+                }
+            }
+            samples.add(&family::ACTIVE, &[], running);
+            samples.count(&family::REVISION, &[], ledger.revision().0);
+            samples.count(&family::AUDIT_RECORDS, &[], ledger.audit_head().seq);
+        }
+        disk(&core.config.data_dir, samples);
+    }
+}
+
+fn raft(core: &Core, samples: &mut Samples) {
+    let metrics = core.raft.metrics();
+    let metrics = metrics.borrow();
+    let truth = |is: bool| u64::from(is);
+    samples.count(&family::LEADER, &[], truth(metrics.current_leader == Some(core.config.id)));
+    samples.count(&family::HAS_LEADER, &[], truth(core.has_leader()));
+    samples.count(&family::TERM, &[], metrics.current_term);
+    let index = |id: Option<openraft::LogId<u64>>| id.map_or(0, |id| id.index);
+    let last = metrics.last_log_index.unwrap_or(0);
+    samples.count(&family::LAST_LOG, &[], last);
+    samples.count(&family::COMMITTED, &[], index(metrics.last_applied));
+    samples.count(&family::SNAPSHOT_INDEX, &[], index(metrics.snapshot));
+    samples.count(&family::LOG_ENTRIES, &[], last.saturating_sub(index(metrics.purged)));
+    let membership = metrics.membership_config.membership();
+    samples.count(&family::MEMBERS, &["voter"], membership.voter_ids().count() as u64);
+    samples.count(&family::MEMBERS, &["learner"], membership.learner_ids().count() as u64);
+}
+
+fn counted(counts: &RaftCounts, samples: &mut Samples) {
+    let RaftCounts { accepted, refused, unserved, entries, commit, apply, snapshot } = counts;
+    for (result, counter) in [("accepted", accepted), ("refused", refused), ("unserved", unserved)] {
+        samples.count(&family::PROPOSALS, &[result], counter.load(Ordering::Relaxed));
+    }
+    samples.count(&family::ENTRIES, &[], entries.load(Ordering::Relaxed));
+    for (metric, histogram) in [(&family::COMMIT_SECONDS, commit), (&family::APPLY_SECONDS, apply), (&family::SNAPSHOT_SECONDS, snapshot)] {
+        samples.histogram(metric, &[], histogram.counts());
+    }
+}
+
+fn disk(dir: &Path, samples: &mut Samples) {
+    let (mut log, mut snapshots, mut audit, mut reserve, mut newest) = (0, 0, 0, 0, None);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let (name, bytes) = (entry.file_name(), allocated(&entry.path(), DEPTH_MAX));
+        let name = name.to_string_lossy();
+        match name.as_ref() {
+            "audit" => audit += bytes,
+            room::FILE => reserve += bytes,
+            name if name.ends_with(".snapshot") => {
+                snapshots += bytes;
+                // Their names are their indices, padded.
+                newest = newest.max(Some((name.to_owned(), entry.metadata().map_or(0, |about| about.len()))));
+            }
+            _ => log += bytes,
+        }
+    }
+    for (part, bytes) in [("log", log), ("snapshots", snapshots), ("audit", audit), ("reserve", reserve)] {
+        samples.count(&family::DATA_BYTES, &[part], bytes);
+    }
+    if let Some((_, bytes)) = newest {
+        samples.count(&family::SNAPSHOT_BYTES, &[], bytes);
+    }
+    if let Ok(stat) = nix::sys::statvfs::statvfs(dir) {
+        let of = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+        samples.count(&family::DISK_TOTAL, &[], of(stat.blocks()));
+        samples.count(&family::DISK_USED, &[], of(stat.blocks().saturating_sub(stat.blocks_free())));
+    }
+}
+
+/// Bytes on the disk of a file, or of what is in a folder.
+fn allocated(path: &Path, depth: u32) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(about) = fs::symlink_metadata(path) else { return 0 };
+    if !about.is_dir() || depth == 0 {
+        return about.blocks() * 512;
+    }
+    fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
+}
+
+/// Serves `/metrics` and pushes, as far as both can be had: a member that cannot be measured serves all the same.
+pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
+    let QuorumConfig { id, data_dir, telemetry, .. } = &core.config;
+    let mut tasks = Vec::new();
+    // Whoever was first is as good: there is one provider in this program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut parts: Vec<Box<dyn Collect>> = vec![Box::new(Own(Arc::downgrade(core)))];
+    let store = telemetry.store().unwrap_or_else(|error| {
+        tracing::warn!(error = %with_causes(&error), "metrics are not pushed");
+        None
+    });
+    let pushing = store.and_then(|store| match push::open(&data_dir.join("telemetry"), telemetry.tsdb_buffer_bytes_max) {
+        Ok(pushed) => Some((store, pushed)),
+        Err(error) => {
+            tracing::warn!(error = %with_causes(&error), "metrics are not pushed");
+            None
+        }
+    });
+    if let Some((_, pushed)) = &pushing {
+        parts.push(Box::new(pushed.clone()));
+    }
+    let telling = Telling::new("quorum", vec![("member_id", id.to_string())], parts);
+    if let Some((store, pushed)) = pushing {
+        let (telling, stop) = (telling.clone(), core.stop.clone());
+        let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), crate::identity::member_name(*id));
+        tasks.push(tokio::spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await }));
+    }
+    let Some(listen) = telemetry.listen(QUORUM_PORT) else { return tasks };
+    let token = telemetry.token().unwrap_or_else(|error| {
+        tracing::warn!(error = %with_causes(&error), "metrics_token_file");
+        None
+    });
+    match TcpListener::bind(listen).await {
+        Ok(listener) => tasks.push(tokio::spawn(serve::run(telling, listener, token, core.stop.clone()))),
+        Err(error) => {
+            tracing::warn!(%listen, %error, "metrics cannot be served; set telemetry.metrics_listen to another address, or to \"\"");
+        }
+    }
+    tasks
+}

@@ -1,0 +1,47 @@
+//! The agent: what is on its node, its journal, its mesh, its session.
+
+use super::families;
+
+const DRIVER: &str = "the agent's driver";
+const JOURNAL: &str = "the agent's journal";
+const MESH: &str = "the agent's mesh";
+const SESSION: &str = "the session with the quorum";
+
+families! {
+    ALLOCATIONS = Gauge "lattice_agent_allocations", Count, ["phase"], Agent, DRIVER,
+        "Allocations on this node, by the phase that the agent has them in.";
+    REPORTS_PENDING = Gauge "lattice_agent_reports_pending", Count, [], Agent, DRIVER,
+        "Reports that wait for the quorum's acknowledgement.";
+    INCARNATION = Gauge "lattice_agent_incarnation", Count, [], Agent, DRIVER,
+        "The agent's life, as the quorum issued it.";
+    NODE_STATE = Gauge "lattice_agent_node_state", Truth, ["state"], Agent, "what this node gossips of itself",
+        "The state that this node says it is in: 1 for that one, 0 for the others.";
+    HOLDS = Gauge "lattice_agent_node_holds", Count, [], Agent, "the quorum, as last heard",
+        "Holds that keep new work off this node.";
+    CONNECTED = Gauge "lattice_agent_quorum_connected", Truth, [], Agent, SESSION,
+        "Whether there is a session with the quorum.";
+    LAST_HEARTBEAT = Gauge "lattice_agent_last_heartbeat_timestamp", Timestamp, [], Agent, SESSION,
+        "When the newest heartbeat was sent that the leader acknowledged; absent before the first one.";
+    JOURNAL_APPENDS = Counter "lattice_journal_appends_total", Count, [], Agent, JOURNAL,
+        "Batches of records that were appended to the journal.";
+    JOURNAL_RECORDS = Counter "lattice_journal_records_total", Count, [], Agent, JOURNAL,
+        "Records in them.";
+    JOURNAL_WRITTEN = Counter "lattice_journal_written_bytes_total", Bytes, [], Agent, JOURNAL,
+        "Their bytes.";
+    JOURNAL_SYNCS = Counter "lattice_journal_syncs_total", Count, [], Agent, JOURNAL,
+        "Batches that had to be on the disk before anything was told.";
+    JOURNAL_CHECKPOINTS = Counter "lattice_journal_checkpoints_total", Count, [], Agent, JOURNAL,
+        "Checkpoints written.";
+    JOURNAL_SIZE = Gauge "lattice_journal_size_bytes", Bytes, [], Agent, JOURNAL,
+        "How long the journal is now.";
+    JOURNAL_SECONDS = Histogram "lattice_journal_append_seconds", Seconds, [], Agent, JOURNAL,
+        "How long an append took, with its sync where it had one.";
+    MESH_CONNECTIONS = Gauge "lattice_mesh_connections", Count, [], Agent, MESH,
+        "Connections to other agents that stand, opened from here.";
+    MESH_STREAMS = Counter "lattice_mesh_streams_total", Count, ["opened_by"], Agent, MESH,
+        "Streams of the mesh that began: opened by us, opened by peers.";
+    MESH_FAILURES = Counter "lattice_mesh_dial_failures_total", Count, [], Agent, MESH,
+        "Streams that could not be opened: the node does not answer, or is not who it should be.";
+    MESH_REFUSED = Counter "lattice_mesh_frames_refused_total", Count, ["reason"], Agent, MESH,
+        "Frames that were not taken, by reason.";
+}

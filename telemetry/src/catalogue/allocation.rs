@@ -1,0 +1,48 @@
+//! The work of each allocation on a node. `allocation` is its whole id; who and what it is stands in `lattice_allocation_info` alone.
+
+use super::families;
+
+const BY_GROUP: &str = "cgroup v2, else cgroup v1, else procfs";
+const V2: &str = "cgroup v2";
+const WINDOWS: &str = "windows of 30 s over samples of 1 s";
+
+families! {
+    INFO = Gauge "lattice_allocation_info", Truth, ["allocation", "user", "tenant", "project", "vcluster"], Agent, "the quorum's desired state",
+        "Always 1: to join on `allocation` with what has it.";
+    SOURCE = Gauge "lattice_allocation_measure_source_info", Truth, ["measure", "source"], Agent, "the agent's readers",
+        "Always 1: where each measure of allocations on this node comes from; a measure that is not here cannot be had on this node.";
+    CPU_SECONDS = Counter "lattice_allocation_cpu_seconds_total", Seconds, ["allocation", "mode"], Agent, BY_GROUP,
+        "Processor time of the allocation's work here, in user and system mode.";
+    MEMORY = Gauge "lattice_allocation_memory_bytes", Bytes, ["allocation"], Agent, BY_GROUP,
+        "Main memory that is charged to the work; by procfs the sum of what its processes have resident, where shared pages count in each.";
+    MEMORY_PEAK = Gauge "lattice_allocation_memory_peak_bytes", Bytes, ["allocation"], Agent, "cgroup v2, else cgroup v1",
+        "The most memory that was ever charged to the work.";
+    PAGE_FAULTS = Counter "lattice_allocation_page_faults_total", Count, ["allocation", "kind"], Agent, BY_GROUP,
+        "Page faults: minor, major; by procfs at least so many, since processes can end unseen between two looks.";
+    IO_READ = Counter "lattice_allocation_io_read_bytes_total", Bytes, ["allocation"], Agent, BY_GROUP,
+        "Bytes that the work had read from block devices.";
+    IO_WRITTEN = Counter "lattice_allocation_io_written_bytes_total", Bytes, ["allocation"], Agent, BY_GROUP,
+        "Bytes that the work had written to block devices; what the kernel writes back later is nobody's under cgroup v1.";
+    PROCESSES = Gauge "lattice_allocation_processes", Count, ["allocation"], Agent, "the cgroup's list",
+        "Processes of the work.";
+    THREADS = Gauge "lattice_allocation_threads", Count, ["allocation"], Agent, BY_GROUP,
+        "Threads of the work, those of processes with one thread among them.";
+    PRESSURE = Counter "lattice_allocation_pressure_seconds_total", Seconds, ["allocation", "resource", "kind"], Agent, V2,
+        "Time in which some, or all, of the work's threads waited for the resource (PSI).";
+    OOM_KILLS = Counter "lattice_allocation_oom_kills_total", Count, ["allocation"], Agent, "cgroup v2, else cgroup v1",
+        "Processes of the work that the kernel killed because memory was over.";
+    CPU_CORES = Gauge "lattice_allocation_cpu_cores", Cores, ["allocation", "stat"], Agent, WINDOWS,
+        "Processors that the work kept busy, over the last whole window: mean, p50, p95, p99, max.";
+    MEMORY_USED = Gauge "lattice_allocation_memory_used_bytes", Bytes, ["allocation", "stat"], Agent, WINDOWS,
+        "Memory of the work, over the last whole window: mean, p50, p95, p99, max.";
+    IO_READ_RATE = Gauge "lattice_allocation_io_read_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
+        "What the work read from block devices, over the last whole window: mean, p50, p95, p99, max.";
+    IO_WRITE_RATE = Gauge "lattice_allocation_io_write_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
+        "What the work wrote to block devices, over the last whole window: mean, p50, p95, p99, max.";
+    SAMPLES = Gauge "lattice_allocation_window_samples", Count, ["allocation"], Agent, WINDOWS,
+        "Samples in the last whole window: fewer than 30 where the agent was away or late.";
+    LEFT_OUT = Gauge "lattice_allocation_measures_left_out", Count, [], Agent, "the agent",
+        "Allocations on this node beyond the 512 that are measured.";
+    PASS_SECONDS = Histogram "lattice_allocation_pass_seconds", Seconds, [], Agent, "the agent",
+        "How long it took to read all allocations once.";
+}

@@ -1,0 +1,35 @@
+//! Gossip, as this agent sees it.
+
+use super::families;
+
+const CORE: &str = "gossip's core";
+const VIEW: &str = "gossip's view";
+
+families! {
+    MEMBERS = Gauge "lattice_gossip_members", Count, ["state"], Agent, VIEW,
+        "Nodes that gossip lists, by how this agent sees them: alive, suspect, down.";
+    DATAGRAMS_IN = Counter "lattice_gossip_datagrams_received_total", Count, [], Agent, CORE,
+        "Datagrams received, refused ones included.";
+    BYTES_IN = Counter "lattice_gossip_received_bytes_total", Bytes, [], Agent, CORE,
+        "Their bytes.";
+    DATAGRAMS_OUT = Counter "lattice_gossip_datagrams_sent_total", Count, [], Agent, CORE,
+        "Datagrams given out to be sent.";
+    BYTES_OUT = Counter "lattice_gossip_sent_bytes_total", Bytes, [], Agent, CORE,
+        "Their bytes.";
+    REFUSED = Counter "lattice_gossip_datagrams_refused_total", Count, ["reason"], Agent, CORE,
+        "Datagrams received and refused, each counted once, by reason.";
+    SUSPICIONS = Counter "lattice_gossip_suspicions_total", Count, [], Agent, CORE,
+        "Probes of this node's own that nobody answered, and that made a node suspect.";
+    REFUTATIONS = Counter "lattice_gossip_refutations_total", Count, [], Agent, CORE,
+        "Times that this node had to refute that others suspected it.";
+    REJOINS = Counter "lattice_gossip_rejoins_total", Count, [], Agent, CORE,
+        "Times that others had declared this node down and it came back under a new identity.";
+    PROBES_LATE = Counter "lattice_gossip_probes_late_total", Count, [], Agent, CORE,
+        "Rounds of probes that were cut short because timers came late: this node is overloaded.";
+    TIMERS_LATE = Counter "lattice_gossip_timers_late_total", Count, [], Agent, CORE,
+        "Timers of probes so late that this node must have stood still.";
+    SENDERS_EVICTED = Counter "lattice_gossip_senders_evicted_total", Count, [], Agent, CORE,
+        "Senders whose replay window was dropped because there were too many.";
+    HEALTH = Gauge "lattice_gossip_local_health", Count, [], Agent, CORE,
+        "How slow this node believes itself to be (Lifeguard): 0 is not at all.";
+}

@@ -1,0 +1,54 @@
+//! A member of the quorum.
+
+use super::families;
+
+const RAFT: &str = "Raft";
+const LEDGER: &str = "the ledger, as this member has applied it";
+const DISK: &str = "the member's disk";
+
+families! {
+    LEADER = Gauge "lattice_raft_leader", Truth, [], Quorum, RAFT,
+        "Whether this member leads.";
+    HAS_LEADER = Gauge "lattice_raft_has_leader", Truth, [], Quorum, RAFT,
+        "Whether this member knows of a leader that it heard lately.";
+    TERM = Gauge "lattice_raft_term", Count, [], Quorum, RAFT,
+        "The term.";
+    LAST_LOG = Gauge "lattice_raft_last_log_index", Count, [], Quorum, RAFT,
+        "The last entry of this member's log.";
+    COMMITTED = Gauge "lattice_raft_applied_index", Count, [], Quorum, RAFT,
+        "The last entry that is committed and applied here.";
+    SNAPSHOT_INDEX = Gauge "lattice_raft_snapshot_index", Count, [], Quorum, RAFT,
+        "The last entry that this member's newest snapshot has.";
+    LOG_ENTRIES = Gauge "lattice_raft_log_entries", Count, [], Quorum, RAFT,
+        "Entries in this member's log.";
+    MEMBERS = Gauge "lattice_raft_members", Count, ["role"], Quorum, RAFT,
+        "Members by role: voter, learner.";
+    PROPOSALS = Counter "lattice_raft_proposals_total", Count, ["result"], Quorum, "the member's proposer",
+        "Commands proposed here, by what became of them: accepted; refused by the ledger; unserved, where this member did not lead or lost its majority.";
+    ENTRIES = Counter "lattice_raft_entries_proposed_total", Count, [], Quorum, "the member's proposer",
+        "Entries that they were gathered into.";
+    COMMIT_SECONDS = Histogram "lattice_raft_commit_latency_seconds", Seconds, [], Quorum, "the member's proposer",
+        "From an entry's proposal here to its being committed and applied.";
+    APPLY_SECONDS = Histogram "lattice_raft_apply_seconds", Seconds, [], Quorum, "the state machine",
+        "How long applying one entry took.";
+    SNAPSHOT_SECONDS = Histogram "lattice_raft_snapshot_duration_seconds", Seconds, [], Quorum, "the state machine",
+        "How long making a snapshot took.";
+    SNAPSHOT_BYTES = Gauge "lattice_raft_snapshot_size_bytes", Bytes, [], Quorum, DISK,
+        "The size of the newest snapshot here.";
+    DATA_BYTES = Gauge "lattice_raft_data_bytes", Bytes, ["part"], Quorum, DISK,
+        "What this member's data_dir takes: log, snapshots, audit, reserve.";
+    DISK_USED = Gauge "lattice_raft_disk_used_bytes", Bytes, [], Quorum, DISK,
+        "What is used of the disk that data_dir is on.";
+    DISK_TOTAL = Gauge "lattice_raft_disk_total_bytes", Bytes, [], Quorum, DISK,
+        "The size of that disk.";
+    NODES = Gauge "lattice_nodes_total", Count, ["state"], Quorum, LEDGER,
+        "Nodes by state.";
+    ALLOCATIONS = Gauge "lattice_allocations_total", Count, ["state"], Quorum, LEDGER,
+        "Allocations that the ledger has, by state; those that ended go after a time.";
+    ACTIVE = Gauge "lattice_allocations_active", Count, [], Quorum, LEDGER,
+        "Allocations that run.";
+    REVISION = Gauge "lattice_ledger_revision", Count, [], Quorum, LEDGER,
+        "The ledger's revision.";
+    AUDIT_RECORDS = Counter "lattice_audit_records_total", Count, [], Quorum, LEDGER,
+        "Records of the audit log since the cluster was made.";
+}

@@ -1,0 +1,77 @@
+//! How often a duration was in which range. Counting takes no lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts durations.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// One for each bound, and one for what is beyond the last.
+    buckets: Box<[AtomicU64]>,
+    nanoseconds: AtomicU64,
+}
+
+/// What a histogram had counted at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counts {
+    pub bounds: &'static [f64],
+    /// How many were at most each bound, and not at most the one before.
+    pub buckets: Vec<u64>,
+    pub sum: f64,
+}
+
+impl Histogram {
+    /// `bounds`: the upper ends of its ranges in seconds, ascending.
+    pub fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), nanoseconds: AtomicU64::new(0) }
+    }
+
+    /// Counts one.
+    pub fn observe(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let at = self.bounds.partition_point(|bound| *bound < seconds);
+        self.buckets[at].fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// What it has counted. What is counted meanwhile may be in one number and not yet in another.
+    pub fn counts(&self) -> Counts {
+        let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        Counts { bounds: self.bounds, buckets, sum: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9 }
+    }
+}
+
+impl Counts {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Upper ends with how many were at most that, as Prometheus has it; the last one is infinity.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(self.buckets.iter().scan(0, |sum, count| {
+            *sum += count;
+            Some(*sum)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_counted_once_and_a_bound_belongs_to_the_range_below() {
+        let histogram = Histogram::new(&[0.001, 0.01]);
+        for micros in [1, 1000, 1001, 10_000, 10_001, 5_000_000] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let counts = histogram.counts();
+        assert_eq!(counts.buckets, [2, 2, 2]);
+        assert_eq!(counts.cumulative().collect::<Vec<_>>(), [(0.001, 2), (0.01, 4), (f64::INFINITY, 6)]);
+        assert_eq!(counts.count(), 6);
+        assert!((counts.sum - 5.022_003).abs() < 1e-9, "{}", counts.sum);
+    }
+}

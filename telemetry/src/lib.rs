@@ -1,0 +1,28 @@
+//! Measuring: what each allocation's work uses of its node, how the node is, and how our own processes are.
+//!
+//! ```text
+//!   readers (cgroup v2, cgroup v1, procfs) ──▶ Usage ──▶ windows (pure) ─┐
+//!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve: /metrics
+//!   parts of the process that count (Collect): gossip, journal, Raft … ──┘        │
+//!                                                                                 └──▶ push: remote write, with a buffer on disk
+//! ```
+//!
+//! Every metric is a [`catalogue::Family`]: what is not declared there, with its unit, source and meaning, cannot be told, and
+//! `docs/metrics.md` is made of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
+//!
+//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails costs its numbers alone.
+
+pub mod catalogue;
+pub mod exposition;
+pub mod histogram;
+pub mod process;
+pub mod procfs;
+pub mod push;
+pub mod readers;
+pub mod reference;
+pub mod sample;
+pub mod serve;
+pub mod settings;
+pub mod telling;
+pub mod usage;
+pub mod window;

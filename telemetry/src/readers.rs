@@ -1,0 +1,278 @@
+//! Who reads the numbers of an allocation's work, and in which order they are believed.
+//!
+//! ```text
+//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ procfs ──▶ Usage, each number with its source
+//! ```
+//!
+//! A reader adds what nobody before it could say. Another source (the kernel's own counting by eBPF, say) is one more
+//! [`Reader`], before or behind these. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
+
+mod host;
+mod procfs;
+mod v1;
+mod v2;
+
+pub use host::Host;
+
+use crate::usage::{Source, Usage};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file of the kernel that are read; of a longer one the beginning.
+const FILE_BYTES_MAX: usize = 64 << 10;
+/// Processes of one allocation that are listed; what has more is not read one by one.
+pub const PROCESSES_MAX: usize = 4096;
+/// Cgroups below that of the work.
+const BELOW_MAX: usize = 1024;
+/// How deep they are looked for: launches lie one below, and what the work makes itself below those.
+const DEPTH_MAX: usize = 4;
+
+/// One source of numbers.
+pub trait Reader: Send {
+    /// What it says its numbers come from.
+    fn source(&self) -> Source;
+
+    /// Adds what it can read of the group to what those before it said.
+    fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage);
+}
+
+/// Where an allocation's work is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The directory of all its work in the v2 tree.
+    pub v2: Option<PathBuf>,
+    /// Its directories in hierarchies of version 1.
+    pub v1: Vec<PathBuf>,
+}
+
+/// One allocation's work at one moment.
+#[derive(Debug)]
+pub struct Group {
+    places: Places,
+    processes: Vec<i32>,
+    /// Whether all of them are listed.
+    whole: bool,
+}
+
+impl Group {
+    /// Where it is.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Its processes; `None` where they cannot be listed, or are too many.
+    pub fn processes(&self) -> Option<&[i32]> {
+        self.whole.then_some(self.processes.as_slice())
+    }
+
+    /// Lists its processes anew. `false`: its directory is gone.
+    fn refresh(&mut self, text: &mut Text) -> bool {
+        self.processes.clear();
+        self.whole = false;
+        let Some(top) = self.places.v2.clone().or_else(|| self.places.v1.first().cloned()) else { return true };
+        if !top.is_dir() {
+            return false;
+        }
+        self.whole = true;
+        let mut below = 0;
+        self.list(&top, DEPTH_MAX, &mut below, text);
+        true
+    }
+
+    fn list(&mut self, directory: &Path, depth: usize, below: &mut usize, text: &mut Text) {
+        if let Ok(listed) = text.of(&directory.join("cgroup.procs")) {
+            self.processes.extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+            self.whole &= listed.len() < FILE_BYTES_MAX && self.processes.len() <= PROCESSES_MAX;
+        }
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            *below += 1;
+            if depth == 0 || *below > BELOW_MAX || !self.whole {
+                self.whole = false;
+                return;
+            }
+            self.list(&entry.path(), depth - 1, below, text);
+        }
+    }
+}
+
+/// A buffer for small files, used again for each.
+#[derive(Debug, Default)]
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Reads a file; what is no UTF-8 is empty.
+    pub fn of(&mut self, path: &Path) -> io::Result<&str> {
+        self.from(&File::open(path)?)
+    }
+
+    /// Reads an open file from its beginning.
+    pub fn from(&mut self, file: &File) -> io::Result<&str> {
+        self.0.resize(FILE_BYTES_MAX, 0);
+        let mut length = 0;
+        while length < FILE_BYTES_MAX {
+            match file.read_at(&mut self.0[length..], length as u64)? {
+                0 => break,
+                more => length += more,
+            }
+        }
+        Ok(std::str::from_utf8(&self.0[..length]).unwrap_or_default())
+    }
+}
+
+/// A file of a cgroup that is read again and again. It is opened when it is there, and let go with its cgroup.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Kept {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    pub(crate) fn read<'a>(&mut self, text: &'a mut Text) -> Option<&'a str> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => File::open(&self.path).ok()?,
+        };
+        // One whose cgroup is gone fails, and is not kept.
+        let read = text.from(&file).ok()?;
+        self.file = Some(file);
+        Some(read)
+    }
+}
+
+/// All readers of one allocation's work.
+pub struct Meter {
+    group: Group,
+    readers: Vec<Box<dyn Reader>>,
+}
+
+impl Meter {
+    /// For work in these places.
+    pub fn new(places: Places) -> Self {
+        let mut readers: Vec<Box<dyn Reader>> = Vec::new();
+        readers.extend(places.v2.as_deref().map(|work| Box::new(v2::V2::new(work)) as Box<dyn Reader>));
+        if !places.v1.is_empty() {
+            readers.push(Box::new(v1::V1::new(&places.v1)));
+        }
+        readers.push(Box::new(procfs::Procfs::default()));
+        Self { group: Group { places, processes: Vec::new(), whole: false }, readers }
+    }
+
+    /// Reads once; `None`: there is nothing there (any more).
+    pub fn read(&mut self, text: &mut Text) -> Option<Usage> {
+        if !self.group.refresh(text) {
+            return None;
+        }
+        let mut usage = Usage::default();
+        for reader in &mut self.readers {
+            reader.read(&self.group, text, &mut usage);
+        }
+        Some(usage)
+    }
+
+    /// Where it reads, in the order of preference.
+    pub fn sources(&self) -> impl Iterator<Item = Source> {
+        self.readers.iter().map(|reader| reader.source())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::usage::Measure;
+    use std::fs;
+
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("lattice-readers-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn put(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const PSI: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\n";
+
+    #[test]
+    fn each_version_says_what_it_has_and_procfs_the_rest() {
+        let tree = Tree::new("both");
+        let me = std::process::id();
+        tree.put("v2/cpu.stat", "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n");
+        tree.put("v2/io.pressure", PSI);
+        tree.put("v2/cgroup.procs", "");
+        tree.put("v2/launch-1/cgroup.procs", &format!("{me}\n"));
+        tree.put("pids/pids.current", "12\n");
+        tree.put("blkio/blkio.throttle.io_service_bytes_recursive", "8:0 Read 10\n8:0 Write 20\n8:16 Read 5\n8:16 Write 0\nTotal 35\n");
+        let places = Places { v2: Some(tree.0.join("v2")), v1: vec![tree.0.join("pids"), tree.0.join("blkio")] };
+        let mut meter = Meter::new(places);
+        let usage = meter.read(&mut Text::default()).unwrap();
+        let source = |measure| usage.get(measure);
+        assert_eq!(source(Measure::CpuUser), Some((2.0, Source::CgroupV2)));
+        assert_eq!(source(Measure::CpuSystem), Some((1.0, Source::CgroupV2)));
+        assert_eq!(source(Measure::PressureIoFull), Some((1.0, Source::CgroupV2)));
+        assert_eq!(source(Measure::PressureMemorySome), None);
+        assert_eq!(source(Measure::Threads), Some((12.0, Source::CgroupV1)));
+        assert_eq!((source(Measure::IoRead), source(Measure::IoWritten)), (Some((15.0, Source::CgroupV1)), Some((20.0, Source::CgroupV1))));
+        assert_eq!(source(Measure::Processes), Some((1.0, Source::CgroupV2)));
+        assert!(source(Measure::Memory).is_some_and(|(bytes, from)| bytes > 1e5 && from == Source::Procfs));
+        assert!(source(Measure::FaultsMinor).is_some_and(|(faults, from)| faults > 10.0 && from == Source::Procfs));
+        assert_eq!(source(Measure::MemoryPeak), None, "nobody has it here");
+        fs::remove_dir_all(tree.0.join("v2")).unwrap();
+        assert_eq!(meter.read(&mut Text::default()), None);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_read_once_it_is() {
+        let tree = Tree::new("later");
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let mut text = Text::default();
+        assert_eq!(meter.read(&mut text), None);
+        tree.put("work/cgroup.procs", "");
+        assert_eq!(
+            meter.read(&mut text).unwrap().get(Measure::Memory),
+            Some((0.0, Source::Procfs)),
+            "by its processes, of which there are none"
+        );
+        tree.put("work/memory.current", "4096\n");
+        tree.put("work/memory.stat", "anon 1\npgfault 30\npgmajfault 2\n");
+        tree.put("work/io.stat", "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=1\n");
+        tree.put("work/memory.events", "low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\n");
+        let usage = meter.read(&mut text).unwrap();
+        let expected = [(Measure::Memory, 4096.0), (Measure::FaultsMinor, 28.0), (Measure::FaultsMajor, 2.0), (Measure::IoRead, 101.0)];
+        for (measure, value) in expected.into_iter().chain([(Measure::IoWritten, 8.0), (Measure::OomKills, 1.0)]) {
+            assert_eq!(usage.get(measure), Some((value, Source::CgroupV2)), "{measure:?}");
+        }
+    }
+
+    #[test]
+    fn too_many_processes_are_not_read_one_by_one() {
+        let tree = Tree::new("many");
+        let pids: String = (1..=PROCESSES_MAX + 1).map(|pid| format!("{}\n", pid + 1_000_000)).collect();
+        tree.put("work/cgroup.procs", &pids);
+        tree.put("work/cpu.stat", "user_usec 1\nsystem_usec 1\n");
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let usage = meter.read(&mut Text::default()).unwrap();
+        assert!(usage.get(Measure::CpuUser).is_some());
+        assert_eq!((usage.get(Measure::Memory), usage.get(Measure::Processes)), (None, None));
+    }
+}

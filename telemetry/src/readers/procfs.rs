@@ -1,0 +1,195 @@
+//! The work's processes one by one: for numbers that no cgroup here has.
+//!
+//! What a process has used goes, when it ends, to its parent that waits for it. A process whose parent is among the work's is
+//! therefore left to that one; of one whose parent is not (a rank, whose parent is the shim) what was last seen is kept here.
+//! What ends between two looks and nobody of the work waits for is not seen: these counters say *at least*.
+
+use super::{Group, Reader, Text};
+use crate::procfs::{Stat, TICKS_PER_SECOND, field, page_bytes};
+use crate::usage::{Measure, Source, Usage};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Counters of processes, with those of the children that they waited for.
+const COUNTERS: [Measure; 6] =
+    [Measure::CpuUser, Measure::CpuSystem, Measure::FaultsMinor, Measure::FaultsMajor, Measure::IoRead, Measure::IoWritten];
+
+type Counted = [f64; COUNTERS.len()];
+
+#[derive(Default)]
+pub struct Procfs {
+    living: HashMap<i32, Process>,
+    /// Of those that are gone, and that nobody of the work waited for.
+    gone: Counted,
+    /// What was last told: no counter falls.
+    told: Counted,
+    path: String,
+}
+
+#[derive(Clone, Copy)]
+struct Process {
+    /// Tells it from another one of the same number.
+    started_ticks: u64,
+    parent: i32,
+    counted: Counted,
+    seen: bool,
+}
+
+impl Reader for Procfs {
+    fn source(&self) -> Source {
+        Source::Procfs
+    }
+
+    fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
+        let wants = |usage: &Usage, measures: &[Measure]| measures.iter().any(|measure| usage.lacks(*measure));
+        let wants_io = wants(usage, &[Measure::IoRead, Measure::IoWritten]);
+        let of_stat = [Measure::CpuUser, Measure::CpuSystem, Measure::Memory, Measure::FaultsMinor, Measure::FaultsMajor, Measure::Threads];
+        if !wants_io && !wants(usage, &of_stat) {
+            return;
+        }
+        let Some(pids) = group.processes() else { return };
+        let (mut resident_pages, mut threads, mut io_readable) = (0, 0, true);
+        for pid in pids {
+            let Some(stat) = self.text(*pid, "stat", text).and_then(Stat::parse) else { continue };
+            resident_pages += stat.resident_pages;
+            threads += stat.threads;
+            let mut counted = of_stat_line(&stat);
+            if wants_io {
+                match self.text(*pid, "io", text) {
+                    Some(io) => {
+                        counted[4] = field(io, "read_bytes").unwrap_or(0) as f64;
+                        counted[5] = field(io, "write_bytes").unwrap_or(0) as f64;
+                    }
+                    // It has just ended; or it is not ours to look at.
+                    None => io_readable = false,
+                }
+            }
+            self.saw(*pid, Process { started_ticks: stat.started_ticks, parent: stat.parent, counted, seen: true });
+        }
+        self.settle();
+        usage.offer(Measure::Memory, Some((resident_pages * page_bytes()) as f64), Source::Procfs);
+        usage.offer(Measure::Threads, Some(threads as f64), Source::Procfs);
+        for (measure, value) in COUNTERS.into_iter().zip(self.told) {
+            let is_io = matches!(measure, Measure::IoRead | Measure::IoWritten);
+            if !is_io || (wants_io && (io_readable || value > 0.0)) {
+                usage.offer(measure, Some(value), Source::Procfs);
+            }
+        }
+    }
+}
+
+impl Procfs {
+    fn text<'a>(&mut self, pid: i32, file: &str, text: &'a mut Text) -> Option<&'a str> {
+        self.path.clear();
+        // Writing to a String cannot fail.
+        let _ = write!(self.path, "/proc/{pid}/{file}");
+        text.of(Path::new(&self.path)).ok()
+    }
+
+    fn saw(&mut self, pid: i32, now: Process) {
+        match self.living.get_mut(&pid) {
+            Some(known) if known.started_ticks == now.started_ticks => {
+                // What cannot be read for a moment has not become less.
+                let counted = std::array::from_fn(|n| known.counted[n].max(now.counted[n]));
+                *known = Process { counted, ..now };
+            }
+            _ => {
+                if let Some(before) = self.living.insert(pid, now) {
+                    self.over(&before);
+                }
+            }
+        }
+    }
+
+    /// Lets go who was not seen, and adds up.
+    fn settle(&mut self) {
+        let ended: Vec<i32> = self.living.iter().filter(|(_, process)| !process.seen).map(|(pid, _)| *pid).collect();
+        let ended: Vec<Process> = ended.iter().filter_map(|pid| self.living.remove(pid)).collect();
+        for process in &ended {
+            self.over(process);
+        }
+        let mut sum = self.gone;
+        for process in self.living.values_mut() {
+            process.seen = false;
+            add(&mut sum, &process.counted);
+        }
+        for (told, now) in self.told.iter_mut().zip(sum) {
+            *told = told.max(now);
+        }
+    }
+
+    fn over(&mut self, process: &Process) {
+        if !self.living.contains_key(&process.parent) {
+            add(&mut self.gone, &process.counted);
+        }
+    }
+}
+
+fn add(sum: &mut Counted, more: &Counted) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum += more;
+    }
+}
+
+fn of_stat_line(stat: &Stat) -> Counted {
+    let seconds = |ticks: u64| ticks as f64 / TICKS_PER_SECOND;
+    [
+        seconds(stat.user_ticks + stat.children_user_ticks),
+        seconds(stat.system_ticks + stat.children_system_ticks),
+        (stat.minor_faults + stat.children_minor_faults) as f64,
+        (stat.major_faults + stat.children_major_faults) as f64,
+        0.0,
+        0.0,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(parent: i32, faults: f64) -> Process {
+        let mut counted = Counted::default();
+        counted[2] = faults;
+        Process { started_ticks: 1, parent, counted, seen: true }
+    }
+
+    #[test]
+    fn what_ended_is_counted_once_whoever_waited_for_it() {
+        let mut reader = Procfs::default();
+        // A rank of the shim's, with a child of its own.
+        reader.saw(10, process(1, 5.0));
+        reader.saw(11, process(10, 7.0));
+        reader.settle();
+        assert_eq!(reader.told[2], 12.0);
+        // The child ended, and the rank waited for it: it has the child's now.
+        reader.saw(10, process(1, 5.0 + 8.0));
+        reader.settle();
+        assert_eq!(reader.told[2], 13.0);
+        // The rank ended; the shim waited for it.
+        reader.settle();
+        assert_eq!(reader.told[2], 13.0);
+        // Its number comes again.
+        reader.saw(10, Process { started_ticks: 2, ..process(1, 1.0) });
+        reader.settle();
+        assert_eq!(reader.told[2], 14.0);
+        assert_eq!(reader.living.len(), 1, "who is gone is forgotten");
+    }
+
+    proptest! {
+        #[test]
+        fn no_counter_ever_falls(steps in proptest::collection::vec((1..6i32, 0..6i32, 0..50u32, any::<bool>()), 1..200)) {
+            let mut reader = Procfs::default();
+            let mut last = 0.0;
+            for (pid, parent, faults, settles) in steps {
+                reader.saw(pid, process(parent, f64::from(faults)));
+                if settles {
+                    reader.settle();
+                    prop_assert!(reader.told[2] >= last);
+                    last = reader.told[2];
+                }
+            }
+        }
+    }
+}

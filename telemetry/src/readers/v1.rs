@@ -1,0 +1,102 @@
+//! Cgroup version 1: each hierarchy says what its controllers count.
+
+use super::{Group, Kept, Reader, Text};
+use crate::procfs::{TICKS_PER_SECOND, field};
+use crate::usage::{Measure, Source, Usage};
+use std::path::PathBuf;
+
+pub struct V1 {
+    groups: Vec<Files>,
+}
+
+/// One directory's files, whichever of them it has.
+struct Files {
+    cpu: Kept,
+    memory: Kept,
+    memory_peak: Kept,
+    memory_stat: Kept,
+    memory_kills: Kept,
+    io: Kept,
+    threads: Kept,
+}
+
+impl V1 {
+    /// `groups`: an allocation's directories.
+    pub fn new(groups: &[PathBuf]) -> Self {
+        let files = groups.iter().map(|group| {
+            let file = |name: &str| Kept::new(group.join(name));
+            Files {
+                cpu: file("cpuacct.stat"),
+                memory: file("memory.usage_in_bytes"),
+                memory_peak: file("memory.max_usage_in_bytes"),
+                memory_stat: file("memory.stat"),
+                memory_kills: file("memory.oom_control"),
+                io: file("blkio.throttle.io_service_bytes_recursive"),
+                threads: file("pids.current"),
+            }
+        });
+        Self { groups: files.collect() }
+    }
+}
+
+impl Reader for V1 {
+    fn source(&self) -> Source {
+        Source::CgroupV1
+    }
+
+    fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
+        for files in &mut self.groups {
+            files.read(text, usage);
+        }
+        // Every process joins every hierarchy, so that the first one lists all.
+        usage.offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64), Source::CgroupV1);
+    }
+}
+
+impl Files {
+    fn read(&mut self, text: &mut Text, usage: &mut Usage) {
+        // A file is looked for only where its numbers are wanted: most directories have few of them.
+        if usage.lacks(Measure::CpuUser)
+            && let Some(stat) = self.cpu.read(text)
+        {
+            let seconds = |name| field(stat, name).map(|ticks| ticks as f64 / TICKS_PER_SECOND);
+            usage.offer(Measure::CpuUser, seconds("user"), Source::CgroupV1);
+            usage.offer(Measure::CpuSystem, seconds("system"), Source::CgroupV1);
+        }
+        let numbers =
+            [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak), (&mut self.threads, Measure::Threads)];
+        for (kept, measure) in numbers {
+            if usage.lacks(measure) {
+                let value = kept.read(text).and_then(|text| text.trim().parse::<u64>().ok());
+                usage.offer(measure, value.map(|value| value as f64), Source::CgroupV1);
+            }
+        }
+        if usage.lacks(Measure::FaultsMinor)
+            && let Some(stat) = self.memory_stat.read(text)
+        {
+            let (all, major) = (field(stat, "total_pgfault"), field(stat, "total_pgmajfault"));
+            usage.offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64), Source::CgroupV1);
+            usage.offer(Measure::FaultsMajor, major.map(|major| major as f64), Source::CgroupV1);
+        }
+        if usage.lacks(Measure::OomKills)
+            && let Some(control) = self.memory_kills.read(text)
+        {
+            usage.offer(Measure::OomKills, field(control, "oom_kill").map(|kills| kills as f64), Source::CgroupV1);
+        }
+        if usage.lacks(Measure::IoRead)
+            && let Some(served) = self.io.read(text)
+        {
+            usage.offer(Measure::IoRead, Some(served_bytes(served, "Read")), Source::CgroupV1);
+            usage.offer(Measure::IoWritten, Some(served_bytes(served, "Write")), Source::CgroupV1);
+        }
+    }
+}
+
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end.
+fn served_bytes(text: &str, operation: &str) -> f64 {
+    let of_operation = text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        if words.next()? == operation { words.next()?.parse::<u64>().ok() } else { None }
+    });
+    of_operation.fold(0, u64::saturating_add) as f64
+}

@@ -1,0 +1,66 @@
+//! The reference page, made of the catalogue.
+
+use crate::catalogue::{self, Family, Of};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+# Metrics
+
+<!-- Made of telemetry/src/catalogue by `cargo run -p lattice-lab -- metrics > docs/metrics.md`; a test compares the two. -->
+
+Everything that an agent (port 9103) and a member of the quorum (port 9100) tell at `/metrics`, and push to a store. Every series of an
+agent has the label `node_id`, every series of a member `member_id`. What cannot be had on a machine is absent, not 0; `lattice doctor` and
+`lattice_allocation_measure_source_info` say where measures of allocations come from. Series of allocations are on the page only for
+who shows the token (`metrics_token_file`); they carry the allocation's id alone, and `lattice_allocation_info` says whose it is:
+
+    lattice_allocation_cpu_cores{stat=\"mean\"} * on (allocation, node_id) group_left (user, tenant) lattice_allocation_info
+";
+
+/// `docs/metrics.md`.
+pub fn page() -> String {
+    let mut out = HEAD.to_owned();
+    let parts: [(&str, &[&Family]); 7] = [
+        ("The process", catalogue::process::ALL),
+        ("The machine", catalogue::node::ALL),
+        ("Allocations", catalogue::allocation::ALL),
+        ("The agent", catalogue::agent::ALL),
+        ("Gossip", catalogue::gossip::ALL),
+        ("Push", catalogue::push::ALL),
+        ("The quorum", catalogue::quorum::ALL),
+    ];
+    for (title, families) in parts {
+        let _ =
+            writeln!(out, "\n## {title}\n\n| metric | type | unit | labels | of | source | what it says |\n|---|---|---|---|---|---|---|");
+        for family in families {
+            let of = match family.of {
+                Of::Agent => "agent",
+                Of::Quorum => "member",
+                Of::Both => "both",
+            };
+            let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+            let Family { name, kind, unit, source, help, .. } = family;
+            let _ = writeln!(out, "| `{name}` | {kind} | {unit} | {} | {of} | {source} | {help} |", labels.join(", "));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_of_this_catalogue() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(there == page(), "docs/metrics.md is stale: cargo run -p lattice-lab -- metrics > docs/metrics.md");
+    }
+
+    #[test]
+    fn every_metric_is_on_it() {
+        let page = page();
+        for family in catalogue::all() {
+            assert_eq!(page.matches(&format!("| `{}` |", family.name)).count(), 1, "{}", family.name);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `GET /metrics` over HTTP.
+//!
+//! A scraper connects, asks once, is answered and closed: there is no connection to keep, and a few at a time are enough. What it may
+//! see depends on the token that it shows (`Authorization: Bearer …`): without one, the process and its node; with the right one,
+//! each allocation as well. A wrong one is refused.
+
+use crate::exposition;
+use crate::sample::Whose;
+use crate::telling::Telling;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at once; more wait to be accepted.
+const AT_ONCE: usize = 8;
+/// How long one may take, with its answer.
+const CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a token.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// What a scraper shows to see allocations. Only its digest is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token([u8; 32]);
+
+/// A token's file that cannot be used.
+#[derive(Debug, Error)]
+pub enum TokenError {
+    #[error("{path} cannot be read")]
+    Read {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path}: others can read it (mode {mode:o}); chmod 600")]
+    Open { path: String, mode: u32 },
+    #[error("{path}: at least {TOKEN_BYTES_MIN} visible characters are needed; openssl rand -hex 32 makes some")]
+    Short { path: String },
+}
+
+impl Token {
+    /// Reads it from a file of mode 0600.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let name = || path.display().to_string();
+        let failed = |source| TokenError::Read { path: name(), source };
+        let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(TokenError::Open { path: name(), mode });
+        }
+        let text = fs::read_to_string(path).map_err(failed)?;
+        let token = text.trim();
+        if token.len() < TOKEN_BYTES_MIN || !token.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(TokenError::Short { path: name() });
+        }
+        Ok(Self::of(token))
+    }
+
+    fn of(text: &str) -> Self {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref());
+        Self(digest)
+    }
+}
+
+/// Serves until `stop`.
+pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, stop: CancellationToken) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let Some((place, accepted)) = stop.run_until_cancelled(next).await else { return };
+        let (Ok(place), Ok((stream, _))) = (place, accepted) else {
+            // Out of descriptors, for one: what is open ends, and then there are some.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (telling, token) = (telling.clone(), token.clone());
+        tokio::spawn(async move {
+            let answered = tokio::time::timeout(CONNECTION_MAX, connection(telling, stream, token)).await;
+            if !matches!(answered, Ok(Ok(()))) {
+                tracing::debug!("a connection for metrics ended badly, or took too long");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn connection(telling: Telling, stream: TcpStream, token: Option<Token>) -> Result<(), hyper::Error> {
+    let service = service_fn(move |request| {
+        let (telling, token) = (telling.clone(), token.clone());
+        async move {
+            let answer = answer(&telling, token.as_ref(), &request).await;
+            telling.answered(answer.status().as_u16());
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    http1::Builder::new().keep_alive(false).max_buf_size(16 << 10).serve_connection(TokioIo::new(stream), service).await
+}
+
+async fn answer<B>(telling: &Telling, token: Option<&Token>, request: &Request<B>) -> Response<Full<Bytes>> {
+    if request.uri().path() != "/metrics" {
+        return plain(StatusCode::NOT_FOUND, "There is /metrics alone.\n");
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
+    }
+    let whose = match (request.headers().get(AUTHORIZATION), token) {
+        (None, _) => Whose::Ours,
+        (Some(shown), Some(token)) if is_right(shown, token) => Whose::Everybodys,
+        (Some(_), _) => {
+            let text = "That is not the token of metrics_token_file. Without any, there is all but allocations.\n";
+            let mut refused = plain(StatusCode::UNAUTHORIZED, text);
+            refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return refused;
+        }
+    };
+    let telling = telling.clone();
+    match tokio::task::spawn_blocking(move || exposition::page(&telling.samples(whose))).await {
+        Ok(page) => body(StatusCode::OK, exposition::CONTENT_TYPE, Bytes::from(page)),
+        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "The numbers could not be read.\n"),
+    }
+}
+
+fn is_right(shown: &HeaderValue, token: &Token) -> bool {
+    let text = shown.to_str().ok().and_then(|text| text.split_once(' '));
+    // Digests are compared: how long that takes says nothing of the token.
+    text.is_some_and(|(scheme, text)| scheme.eq_ignore_ascii_case("bearer") && Token::of(text.trim()) == *token)
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    body(status, "text/plain; charset=utf-8", Bytes::from_static(text.as_bytes()))
+}
+
+fn body(status: StatusCode, content_type: &'static str, bytes: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::allocation;
+    use crate::sample::{Collect, Samples};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    struct One;
+
+    impl Collect for One {
+        fn collect(&self, samples: &mut Samples, whose: Whose) {
+            if whose == Whose::Everybodys {
+                samples.count(&allocation::MEMORY, &["a1"], 7);
+            }
+        }
+    }
+
+    async fn ask(address: std::net::SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn allocations_are_told_to_who_shows_the_token_and_requests_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let telling = Telling::new("agent", vec![("node_id", "n1".to_owned())], vec![Box::new(One)]);
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), stop.clone()));
+        let get = |rest: &str| format!("GET {rest}\r\nHost: x\r\n\r\n");
+        let open = ask(address, &get("/metrics HTTP/1.1")).await;
+        assert!(open.starts_with("HTTP/1.1 200") && open.contains(exposition::CONTENT_TYPE), "{open}");
+        assert!(open.contains("process_open_fds{node_id=\"n1\"}") && !open.contains("lattice_allocation_memory_bytes"), "{open}");
+        let wrong = ask(address, &get("/metrics HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdeX")).await;
+        assert!(wrong.starts_with("HTTP/1.1 401"), "{wrong}");
+        let right = ask(address, &get("/metrics HTTP/1.1\r\nAuthorization: bearer 0123456789abcdef")).await;
+        assert!(right.contains("lattice_allocation_memory_bytes{node_id=\"n1\",allocation=\"a1\"} 7"), "{right}");
+        assert!(right.contains("lattice_metrics_requests_total{node_id=\"n1\",code=\"401\"} 1"), "{right}");
+        assert!(ask(address, &get("/else HTTP/1.1")).await.starts_with("HTTP/1.1 404"));
+        assert!(ask(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.starts_with("HTTP/1.1 405"));
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    #[test]
+    fn a_token_that_others_could_read_or_guess_is_refused() {
+        let path = std::env::temp_dir().join(format!("lattice-token-{}", std::process::id()));
+        let put = |text: &str, mode: u32| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        assert_eq!(put("0123456789abcdef\n", 0o600).unwrap(), Token::of("0123456789abcdef"));
+        assert!(matches!(put("0123456789abcdef\n", 0o640), Err(TokenError::Open { mode: 0o640, .. })));
+        assert!(matches!(put("short", 0o600), Err(TokenError::Short { .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(Token::read(&path), Err(TokenError::Read { .. })));
+    }
+}

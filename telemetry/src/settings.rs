@@ -1,0 +1,127 @@
+//! What a site may say about telemetry: the same block in the agent's and in the member's configuration.
+
+use crate::push::{self, Store};
+use crate::serve::{Token, TokenError};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// The documents' ports.
+pub const AGENT_PORT: u16 = 9103;
+pub const QUORUM_PORT: u16 = 9100;
+
+/// `telemetry:` in a configuration. Unknown keys are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TelemetrySettings {
+    /// Where `/metrics` is served, an IP address and port. Not said: on all addresses at the documents' port (9103 an agent, 9100 a
+    /// member); empty: nowhere.
+    pub metrics_listen: Option<String>,
+    /// The file with the token (mode 0600) that a scraper shows to see the series of allocations; empty: they are shown to nobody
+    /// there, and only pushed.
+    pub metrics_token_file: PathBuf,
+    /// The store that everything is pushed to by Prometheus's remote write: `http://HOST:8428` of VictoriaMetrics, or the whole
+    /// address of another's receiver. Empty: nothing is pushed.
+    pub tsdb_endpoint: String,
+    /// The file with the token that the store is shown: mode 0600; empty: none.
+    pub tsdb_token_file: PathBuf,
+    /// Authorities that the store's certificate is checked with, in PEM; empty: the system's.
+    pub tsdb_ca: PathBuf,
+    /// How often everything is pushed, in seconds. 1 to 3,600.
+    pub prod_interval_seconds: u64,
+    /// Bytes on the disk that may wait for the store; of more the oldest go. 64 KiB to 1 TiB. The default holds a day and more of a node
+    /// with 50 allocations.
+    pub tsdb_buffer_bytes_max: u64,
+}
+
+impl Default for TelemetrySettings {
+    fn default() -> Self {
+        Self {
+            metrics_listen: None,
+            metrics_token_file: PathBuf::new(),
+            tsdb_endpoint: String::new(),
+            tsdb_token_file: PathBuf::new(),
+            tsdb_ca: PathBuf::new(),
+            prod_interval_seconds: 30,
+            tsdb_buffer_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Settings that make no sense.
+#[derive(Debug, Error)]
+pub enum TelemetrySettingsError {
+    #[error("telemetry.metrics_listen: {0:?} is no IP address and port, such as 127.0.0.1:9103; empty switches it off")]
+    Listen(String),
+    #[error("telemetry.{field}: {value} is not within {min} and {max}")]
+    OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
+    #[error("telemetry.tsdb_endpoint: {0:?} is no http:// or https:// address")]
+    Endpoint(String),
+}
+
+impl TelemetrySettings {
+    /// Checks forms and ranges.
+    pub fn validate(&self) -> Result<(), TelemetrySettingsError> {
+        if let Some(listen) = self.metrics_listen.as_ref().filter(|text| !text.is_empty()) {
+            listen.parse::<SocketAddr>().map_err(|_| TelemetrySettingsError::Listen(listen.clone()))?;
+        }
+        let within = |field, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(TelemetrySettingsError::OutOfRange { field, value, min, max }) }
+        };
+        within("prod_interval_seconds", self.prod_interval_seconds, 1, 3600)?;
+        within("tsdb_buffer_bytes_max", self.tsdb_buffer_bytes_max, 64 << 10, 1 << 40)?;
+        if !self.tsdb_endpoint.is_empty() && push::write_url(&self.tsdb_endpoint).is_none() {
+            return Err(TelemetrySettingsError::Endpoint(self.tsdb_endpoint.clone()));
+        }
+        Ok(())
+    }
+
+    /// Where `/metrics` is served; `None`: nowhere. `port`: where nothing is said.
+    pub fn listen(&self, port: u16) -> Option<SocketAddr> {
+        match self.metrics_listen.as_deref() {
+            None => Some(SocketAddr::from(([0, 0, 0, 0], port))),
+            Some(text) => text.parse().ok(),
+        }
+    }
+
+    /// The scrapers' token, where there is one.
+    pub fn token(&self) -> Result<Option<Token>, TokenError> {
+        if self.metrics_token_file.as_os_str().is_empty() { Ok(None) } else { Token::read(&self.metrics_token_file).map(Some) }
+    }
+
+    /// The store, where one is configured.
+    pub fn store(&self) -> Result<Option<Store>, push::StoreError> {
+        if self.tsdb_endpoint.is_empty() {
+            return Ok(None);
+        }
+        Store::new(&self.tsdb_endpoint, &self.tsdb_token_file, &self.tsdb_ca).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_the_documents_port_and_empty_is_off() {
+        let said = |listen: Option<&str>| TelemetrySettings { metrics_listen: listen.map(str::to_owned), ..TelemetrySettings::default() };
+        assert_eq!(said(None).listen(AGENT_PORT), Some("0.0.0.0:9103".parse().unwrap()));
+        assert_eq!(said(Some("")).listen(AGENT_PORT), None);
+        assert_eq!(said(Some("[::1]:7")).listen(AGENT_PORT), Some("[::1]:7".parse().unwrap()));
+        for (text, good) in [("", true), ("127.0.0.1:9103", true), ("9103", false), ("localhost:9103", false)] {
+            assert_eq!(said(Some(text)).validate().is_ok(), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_and_addresses_are_checked() {
+        let base = TelemetrySettings::default();
+        assert!(base.validate().is_ok());
+        assert!(TelemetrySettings { prod_interval_seconds: 0, ..base.clone() }.validate().is_err());
+        assert!(TelemetrySettings { tsdb_buffer_bytes_max: 1, ..base.clone() }.validate().is_err());
+        for (text, good) in [("http://vm:8428", true), ("vm:8428", false), ("ftp://vm", false), ("https://a/b/api/v1/push", true)] {
+            assert_eq!(TelemetrySettings { tsdb_endpoint: text.to_owned(), ..base.clone() }.validate().is_ok(), good, "{text}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Samples of a while in a few numbers. Pure: the caller says what time it is.
+//!
+//! Windows begin at whole multiples of their length, so that those of all nodes lie side by side. Percentiles are the nearest rank:
+//! each is a value that was seen.
+
+use std::collections::VecDeque;
+
+/// The documents' window of mode prod.
+pub const PROD_MS: u64 = 30_000;
+/// Values of one window that percentiles are made of; of more, the first ones. Count, mean and max are of all.
+pub const VALUES_MAX: usize = 1024;
+
+/// One whole window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// When it began, in milliseconds on the caller's clock.
+    pub from_ms: u64,
+    pub count: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// The window that is open.
+#[derive(Clone, Debug)]
+pub struct Window {
+    length_ms: u64,
+    from_ms: u64,
+    values: Vec<f64>,
+    count: u64,
+    sum: f64,
+    max: f64,
+}
+
+impl Window {
+    /// # Panics
+    /// With a length of 0.
+    pub fn new(length_ms: u64) -> Self {
+        assert!(length_ms > 0, "a window has a length");
+        Self { length_ms, from_ms: 0, values: Vec::new(), count: 0, sum: 0.0, max: f64::NEG_INFINITY }
+    }
+
+    /// Takes a value; gives the window before, where this value is the first of a later one. What is no number is not taken, and what
+    /// comes late, or by a clock that was set back, counts in the window that is open.
+    pub fn push(&mut self, at_ms: u64, value: f64) -> Option<Summary> {
+        if !value.is_finite() {
+            return None;
+        }
+        let from_ms = at_ms - at_ms % self.length_ms;
+        let closed = if from_ms > self.from_ms { self.close(from_ms) } else { None };
+        if self.values.len() < VALUES_MAX {
+            self.values.push(value);
+        }
+        self.count += 1;
+        self.sum += value;
+        self.max = self.max.max(value);
+        closed
+    }
+
+    /// How it stands; `None`: it has no value yet.
+    pub fn so_far(&self) -> Option<Summary> {
+        if self.count == 0 {
+            return None;
+        }
+        let mut sorted = self.values.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some(Summary {
+            from_ms: self.from_ms,
+            count: self.count,
+            mean: self.sum / self.count as f64,
+            p50: nearest_rank(&sorted, 50),
+            p95: nearest_rank(&sorted, 95),
+            p99: nearest_rank(&sorted, 99),
+            max: self.max,
+        })
+    }
+
+    fn close(&mut self, next_ms: u64) -> Option<Summary> {
+        let closed = self.so_far();
+        self.from_ms = next_ms;
+        self.values.clear();
+        (self.count, self.sum, self.max) = (0, 0.0, f64::NEG_INFINITY);
+        closed
+    }
+}
+
+/// The least of these ascending values that at least `percent` of them do not exceed.
+fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}
+
+/// The open window, and the whole ones before it.
+#[derive(Clone, Debug)]
+pub struct History {
+    open: Window,
+    whole: VecDeque<Summary>,
+    whole_max: usize,
+}
+
+impl History {
+    /// Keeps at most `whole_max` whole windows.
+    pub fn new(length_ms: u64, whole_max: usize) -> Self {
+        Self { open: Window::new(length_ms), whole: VecDeque::new(), whole_max }
+    }
+
+    /// Takes a value, see [`Window::push`].
+    pub fn push(&mut self, at_ms: u64, value: f64) {
+        if let Some(summary) = self.open.push(at_ms, value) {
+            while self.whole.len() >= self.whole_max.max(1) {
+                self.whole.pop_front();
+            }
+            self.whole.push_back(summary);
+        }
+    }
+
+    /// The last whole window.
+    pub fn last(&self) -> Option<&Summary> {
+        self.whole.back()
+    }
+
+    /// Mean and max of all values since `since_ms`, to the window: one that began before counts where some of it is later.
+    pub fn since(&self, since_ms: u64) -> Option<(f64, f64)> {
+        let open = self.open.so_far();
+        let length_ms = self.open.length_ms;
+        let wanted = self.whole.iter().copied().filter(|window| window.from_ms + length_ms > since_ms).chain(open);
+        let (count, sum, max) = wanted.fold((0, 0.0, f64::NEG_INFINITY), |(count, sum, max), window| {
+            (count + window.count, window.count as f64 * window.mean + sum, window.max.max(max))
+        });
+        (count > 0).then(|| (sum / count as f64, max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a window has to say, from its definition.
+    fn naive(from_ms: u64, values: &[f64]) -> Summary {
+        let at_most = |bound: f64| values.iter().filter(|value| **value <= bound).count();
+        let percentile = |percent: usize| {
+            let enough = values.iter().copied().filter(|value| at_most(*value) * 100 >= percent * values.len());
+            enough.fold(f64::INFINITY, f64::min)
+        };
+        Summary {
+            from_ms,
+            count: values.len() as u64,
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            p50: percentile(50),
+            p95: percentile(95),
+            p99: percentile(99),
+            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn windows_are_what_the_definition_says(
+            length in 1..40_000u64,
+            steps in proptest::collection::vec((0..20_000u64, -1e6..1e6f64), 1..300),
+        ) {
+            let mut window = Window::new(length);
+            let (mut closed, mut expected) = (Vec::new(), Vec::new());
+            let (mut at, mut held): (u64, Vec<f64>) = (0, Vec::new());
+            let mut from = 0;
+            for (step, value) in steps {
+                at += step;
+                if at / length * length > from {
+                    if !held.is_empty() {
+                        expected.push(naive(from, &held));
+                    }
+                    held.clear();
+                    from = at / length * length;
+                }
+                held.push(value);
+                closed.extend(window.push(at, value));
+            }
+            prop_assert_eq!(&closed, &expected);
+            prop_assert_eq!(window.so_far(), Some(naive(from, &held)));
+            for summary in closed {
+                prop_assert!(summary.p50 <= summary.p95 && summary.p95 <= summary.p99 && summary.p99 <= summary.max);
+            }
+        }
+
+        #[test]
+        fn a_history_keeps_the_newest_and_its_mean_is_of_all_values(
+            values in proptest::collection::vec(0.0..1e6f64, 1..200), keep in 1..20usize,
+        ) {
+            let mut history = History::new(10, keep);
+            for (n, value) in values.iter().enumerate() {
+                history.push(n as u64 * 3, *value);
+            }
+            prop_assert!(history.whole.len() <= keep);
+            let first = history.whole.front().map_or(history.open.from_ms, |window| window.from_ms);
+            let kept: Vec<f64> =
+                values.iter().enumerate().filter(|(n, _)| *n as u64 * 3 >= first).map(|(_, value)| *value).collect();
+            let (mean, max) = history.since(0).unwrap();
+            prop_assert!((mean - kept.iter().sum::<f64>() / kept.len() as f64).abs() < 1e-6 * mean.abs().max(1.0));
+            prop_assert_eq!(max, kept.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_taken_and_too_many_are_counted_all_the_same() {
+        let mut window = Window::new(PROD_MS);
+        assert_eq!((window.push(0, f64::NAN), window.push(0, f64::INFINITY), window.so_far()), (None, None, None));
+        for n in 0..VALUES_MAX + 10 {
+            window.push(n as u64, n as f64);
+        }
+        let so_far = window.so_far().unwrap();
+        assert_eq!((so_far.count, so_far.max), (VALUES_MAX as u64 + 10, (VALUES_MAX + 9) as f64));
+        assert_eq!(window.values.len(), VALUES_MAX);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_closes_nothing() {
+        let mut window = Window::new(100);
+        assert_eq!(window.push(250, 1.0), None);
+        assert_eq!(window.push(10, 2.0), None);
+        assert_eq!(window.push(300, 3.0).map(|w| (w.from_ms, w.count)), Some((200, 2)));
+    }
+}
