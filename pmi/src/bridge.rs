@@ -40,6 +40,8 @@ pub enum ToBridge {
     },
     /// Another node wants what a rank of this one has put, once it has: answered by [`FromBridge::Modex`].
     GiveModex { from: u32, number: u64, rank: u32 },
+    /// What was said of the end of a rank's part in it ([`FromBridge::Finalized`], [`FromBridge::Aborted`]) was heard: it may go on.
+    Left { rank: u32 },
     /// A rank of the launch died, here or elsewhere: ranks that want to know are told. `code` is that of its end, 128 + signal.
     Died { rank: u32, code: i32 },
 }

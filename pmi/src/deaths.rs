@@ -7,13 +7,13 @@
 //! At most one call is on its way from one node to another: what dies meanwhile goes with the next, so that a launch of which all
 //! ranks die at once needs as many calls as it has nodes, and a few more.
 
-use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use lattice_model::call::{Call, Leg, Service};
 use std::collections::BTreeSet;
 
 /// A rank and the code of its end, on the wire: two numbers of four bytes, little-endian.
 const DEATH_BYTES: usize = 8;
 /// As many as one call takes.
-const DEATHS_PER_CALL: usize = BODY_BYTES_MAX / DEATH_BYTES;
+const DEATHS_PER_CALL: usize = 4096;
 /// The body of an answer; an empty one would say that nobody serves it.
 const HEARD: &[u8] = b"heard";
 

@@ -31,6 +31,10 @@ const ABORT_CODE: i32 = 1;
 pub enum PmixEvent<'a> {
     /// The bridge said something.
     Said(FromBridge),
+    /// The bridge said that a rank finalized, while its process was ending: it may have died.
+    Left { rank: u32 },
+    /// The launch is being brought down: what ranks end with from now on is no news.
+    BroughtDown,
     /// The bridge is gone, or cannot be understood.
     BridgeLost { why: &'a str },
     /// A rank's process was reaped; `local` is its place among the node's ranks.
@@ -62,6 +66,8 @@ enum Phase {
     Fresh,
     /// Between init and finalize.
     Joined,
+    /// Its connection ended with its process, finalized or not: its code tells.
+    Left,
     /// It said that it ends well, or it never began.
     Over,
 }
@@ -219,6 +225,7 @@ pub struct PmixServer {
     last: Option<Contribution>,
     pending: Option<Contribution>,
     aborted: bool,
+    brought_down: bool,
 }
 
 impl PmixServer {
@@ -238,6 +245,7 @@ impl PmixServer {
             last: None,
             pending: None,
             aborted: false,
+            brought_down: false,
         }
     }
 
@@ -259,13 +267,31 @@ impl PmixServer {
         self.last.iter().chain(&self.pending).map(fence).collect()
     }
 
-    /// After an abort nothing is answered any more.
+    /// After an abort nothing is answered any more; who died is still told.
     pub fn handle(&mut self, event: PmixEvent<'_>, out: &mut Vec<PmixAction>) {
-        if self.aborted {
-            return;
-        }
         match event {
+            PmixEvent::BroughtDown => self.brought_down = true,
+            PmixEvent::Called(call) if call.service == Service::Deaths => {
+                let parts = &self.modex.parts;
+                let mut calls = Vec::new();
+                let new = self.deaths.called(call, |rank| parts.get(rank as usize).copied(), &mut calls);
+                out.extend(new.into_iter().map(told));
+                out.extend(calls.into_iter().map(PmixAction::Call));
+            }
+            PmixEvent::Carried(carried) => {
+                if !self.aborted {
+                    self.names_say(out, |names, named| names.carry(carried, named));
+                    self.modex.carry(carried, out);
+                }
+                let mut calls = Vec::new();
+                self.deaths.carry(carried, &mut calls);
+                out.extend(calls.into_iter().map(PmixAction::Call));
+            }
+            // It may end as it likes: the launch ends anyway, and has its reason.
+            PmixEvent::Said(FromBridge::Aborted { rank, .. }) if self.brought_down => out.push(PmixAction::Tell(ToBridge::Left { rank })),
+            _ if self.aborted => {}
             PmixEvent::Said(said) => self.said(said, out),
+            PmixEvent::Left { rank } => self.set(rank, Phase::Left),
             PmixEvent::BridgeLost { why } => {
                 if self.ranks.iter().any(|(_, phase)| *phase == Phase::Joined) {
                     self.abort(ABORT_CODE, format!("the PMIx server of this node is gone: {why}"), out);
@@ -274,28 +300,14 @@ impl PmixServer {
             PmixEvent::Exited { local, code } => self.exited(local, code, out),
             PmixEvent::FenceDone { number, blob } => self.fence_done(number, blob, out),
             PmixEvent::Called(call) if call.service == Service::Modex => self.modex.called(call, out),
-            PmixEvent::Called(call) if call.service == Service::Deaths => {
-                let parts = &self.modex.parts;
-                let mut calls = Vec::new();
-                let new = self.deaths.called(call, |rank| parts.get(rank as usize).copied(), &mut calls);
-                out.extend(new.into_iter().map(told));
-                out.extend(calls.into_iter().map(PmixAction::Call));
-            }
             PmixEvent::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
-            PmixEvent::Carried(carried) => {
-                self.names_say(out, |names, named| names.carry(carried, named));
-                self.modex.carry(carried, out);
-                let mut calls = Vec::new();
-                self.deaths.carry(carried, &mut calls);
-                out.extend(calls.into_iter().map(PmixAction::Call));
-            }
         }
     }
 
     /// What was asked of another part and is not answered.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
         let modex = self.modex.asked.values().map(|(_, call)| call);
-        self.names.unanswered().into_iter().chain(modex).chain(self.deaths.unanswered()).filter(|_| !self.aborted)
+        self.names.unanswered().into_iter().chain(modex).filter(|_| !self.aborted).chain(self.deaths.unanswered())
     }
 
     fn said(&mut self, said: FromBridge, out: &mut Vec<PmixAction>) {
@@ -326,7 +338,7 @@ impl PmixServer {
         let Some((rank, phase)) = self.ranks.get_mut(local as usize) else { return };
         let rank = *rank;
         let phase = std::mem::replace(phase, Phase::Over);
-        if code != 0 || phase == Phase::Joined {
+        if !self.brought_down && (code != 0 || phase == Phase::Joined) {
             let death = Death { rank, code };
             let mut calls = Vec::new();
             self.deaths.died(death, &mut calls);
@@ -334,7 +346,8 @@ impl PmixServer {
             out.extend(calls.into_iter().map(PmixAction::Call));
         }
         match phase {
-            Phase::Joined => {
+            Phase::Left if code == 0 => {}
+            Phase::Joined | Phase::Left => {
                 let how = match code {
                     129..=192 => format!("ended with code {code} (128 + signal {})", code - 128),
                     _ => format!("exited with code {code}"),
@@ -517,6 +530,15 @@ mod tests {
         assert_eq!((ended(&[], 0), ended(&[], 3)), (vec![], vec![died(3)]), "an ordinary program");
         assert_eq!(ended(&[joined.clone(), finalized.clone()], 3), [died(3)]);
         assert_eq!(ended(&[joined.clone(), finalized], 0), []);
+        // The library tells of a connection that was lost in the words of one that finalized.
+        let left = |code| {
+            let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+            says(&mut server, joined.clone());
+            assert_eq!(act(&mut server, PmixEvent::Left { rank: 5 }), []);
+            act(&mut server, PmixEvent::Exited { local: 1, code })
+        };
+        assert_eq!(left(0), []);
+        assert!(matches!(left(137).as_slice(), [_, PmixAction::Abort { code: 137, .. }]));
         let why = "rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize".to_owned();
         assert_eq!(ended(std::slice::from_ref(&joined), 137), [died(137), PmixAction::Abort { code: 137, why }]);
         let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();

@@ -73,7 +73,12 @@ pub struct ProcessStat {
     pub start_ticks: u64,
     /// Whether it has ended and only waits to be reaped.
     pub zombie: bool,
+    /// Whether it is ending, or has: it does nothing of its own any more, though the kernel may not have closed its files yet.
+    pub ending: bool,
 }
+
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`, in the flags of a task (field 9).
+const ENDING: u64 = 0x4;
 
 /// Reads `/proc/<pid>/stat`. `NotFound` when there is no such process.
 pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
@@ -85,8 +90,10 @@ pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
 fn parse_stat(text: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied();
+    let zombie = matches!(field(3)?, "Z" | "X");
     Some(ProcessStat {
-        zombie: matches!(field(3)?, "Z" | "X"),
+        zombie,
+        ending: zombie || field(9)?.parse::<u64>().ok()? & ENDING != 0,
         parent: field(4)?.parse().ok()?,
         session: field(6)?.parse().ok()?,
         start_ticks: field(22)?.parse().ok()?,
@@ -150,7 +157,7 @@ mod tests {
     #[test]
     fn a_process_name_full_of_brackets_does_not_shift_fields() {
         let line = "77 (a) R 9 9 (b) S 5 77 78 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 424242 9 9";
-        assert_eq!(parse_stat(line), Some(ProcessStat { parent: 5, session: 78, start_ticks: 424_242, zombie: false }));
+        assert_eq!(parse_stat(line), Some(ProcessStat { parent: 5, session: 78, start_ticks: 424_242, zombie: false, ending: false }));
         assert_eq!(parse_stat("77 (a"), None);
         assert_eq!(parse_stat("77 (a) Z 1"), None);
     }

@@ -13,8 +13,10 @@ use lattice_model::binding::{MemoryPolicy, RankPlace};
 use lattice_model::call::{Leg, Service};
 use lattice_model::input::Taken;
 use lattice_model::{Call, LaunchId, LaunchSpec, MemoryKill, NodeRanks, Principal, RankOutcome};
+use lattice_pmi::bridge::{FromBridge, ToBridge};
 use lattice_pmi::{Action, Event, Job, PmixAction, PmixEvent, PmixServer, Server, Way, process_mapping, rank_environment};
 use lattice_runtime::binding::{Binding, Memory};
+use lattice_runtime::identity::process_stat;
 use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program, Start};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -314,8 +316,12 @@ impl Launch {
         self.input.as_mut().and_then(RankInput::news)
     }
 
-    /// The terminal hangs up: an interactive shell does not end by SIGTERM.
-    pub fn hang_up(&self) {
+    /// Its ranks were told to end. The terminal hangs up: an interactive shell does not end by SIGTERM.
+    pub fn is_told_to_end(&mut self) {
+        if let Some(pmix) = &mut self.pmix {
+            // It has nothing to do about it.
+            pmix.server.handle(PmixEvent::BroughtDown, &mut Vec::new());
+        }
         if self.terminal.is_some()
             && let Some(Rank { state: RankState::Running { pid, .. }, .. }) = self.ranks.first()
         {
@@ -354,7 +360,9 @@ impl Launch {
     fn unanswered(&self) -> Vec<Call> {
         let ended = self.ended();
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.unanswered());
-        self.server.unanswered().into_iter().chain(pmix).filter(|_| !ended).cloned().collect()
+        let all = self.server.unanswered().into_iter().chain(pmix);
+        // Of deaths others hear, and of the last rank's here too.
+        all.filter(|call| !ended || call.service == Service::Deaths).cloned().collect()
     }
 
     /// When [`Self::ask_again`] has something to do (milliseconds, CLOCK_BOOTTIME).
@@ -383,7 +391,13 @@ impl Launch {
     fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         for said in heard.said {
-            happenings.extend(self.handle_pmix(PmixEvent::Said(said), epoll));
+            let FromBridge::Finalized { rank } = said else {
+                happenings.extend(self.handle_pmix(PmixEvent::Said(said), epoll));
+                continue;
+            };
+            let event = if self.is_ending(rank) { PmixEvent::Left { rank } } else { PmixEvent::Said(said) };
+            happenings.extend(self.handle_pmix(event, epoll));
+            happenings.extend(self.tell_bridge(&ToBridge::Left { rank }, epoll));
         }
         if let Some(why) = heard.lost {
             self.close_bridge(epoll);
@@ -398,11 +412,7 @@ impl Launch {
         pmix.server.handle(event, &mut actions);
         for action in actions {
             match action {
-                PmixAction::Tell(message) => {
-                    if let Some(Err(why)) = pmix.bridge.as_mut().map(|bridge| bridge.tell(&message, epoll)) {
-                        happenings.push(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {why}") });
-                    }
-                }
+                PmixAction::Tell(message) => happenings.extend(tell_bridge(pmix, &message, epoll)),
                 PmixAction::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 PmixAction::Call(call) => calls.push(call),
                 PmixAction::Abort { code, why } => happenings.push(Happening::Abort { code, why }),
@@ -410,6 +420,19 @@ impl Launch {
         }
         happenings.extend(calls.into_iter().map(|call| self.asked(call)).collect::<Vec<_>>());
         happenings
+    }
+
+    fn tell_bridge(&mut self, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
+        self.pmix.as_mut().and_then(|pmix| tell_bridge(pmix, message, epoll))
+    }
+
+    /// Whether a rank's process is ending: one that waits for an answer is not.
+    fn is_ending(&self, rank: u32) -> bool {
+        let at = self.numbers.iter().position(|number| *number == rank);
+        match at.and_then(|local| self.ranks.get(local)).map(|rank| &rank.state) {
+            Some(RankState::Running { pid, .. }) => process_stat(*pid).map_or(true, |stat| stat.ending),
+            Some(RankState::Ended(_)) | None => true,
+        }
     }
 
     /// The ranks that have not come to a fence in which others wait.
@@ -718,7 +741,10 @@ impl RankFiles {
             false => None,
         };
         let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.way())).unwrap_or_default();
-        env.extend(pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten().cloned());
+        // What is for Open MPI is the user's to choose.
+        let chosen = |name: &String| name.starts_with("OMPI_") && spec.env.contains_key(name);
+        let served = pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten();
+        env.extend(served.filter(|(name, _)| !chosen(name)).cloned());
         env.extend([
             ("LATTICE_RANK".to_owned(), rank.to_string()),
             ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
@@ -806,4 +832,11 @@ fn binding(policy: MemoryPolicy, place: &RankPlace) -> Binding {
         MemoryPolicy::Bind => Some(Memory::Bind(nodes.clone())),
     });
     Binding::new(&place.cpus, memory.as_ref())
+}
+
+fn tell_bridge(pmix: &mut Pmix, message: &ToBridge, epoll: &Epoll) -> Option<Happening> {
+    let told = pmix.bridge.as_mut().map(|bridge| bridge.tell(message, epoll))?;
+    // A death that nobody hears of is no reason to end the others.
+    let why = told.err().filter(|_| !matches!(message, ToBridge::Died { .. }))?;
+    Some(Happening::Abort { code: 1, why: format!("the PMIx server of this node was not told: {why}") })
 }

@@ -235,7 +235,10 @@ pub async fn follow_launch(
                     done = &mut once => break done,
                     never = &mut giving => match never {},
                     brought_down = &mut bring_down, if ended_by.is_some() && !is_brought_down => {
-                        brought_down?;
+                        match brought_down {
+                            Err(failure) if patience.bears(&failure) => break Err(failure),
+                            told => told?,
+                        };
                         is_brought_down = true;
                         match ended_by {
                             Some((code, true)) => return Ok(code),
@@ -246,6 +249,11 @@ pub async fn follow_launch(
                     code = farewell.comes() => (code, leaves == Leaves::AtOnce),
                 };
                 if ended_by.is_some() {
+                    if !is_brought_down {
+                        eprintln!(
+                            "lattice: it is not brought down yet: the launch may begin, and go on; `lattice cancel` ends its allocation"
+                        );
+                    }
                     return Ok(code);
                 }
                 if !at_once {

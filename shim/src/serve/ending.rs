@@ -34,7 +34,7 @@ impl Shim {
             launch.down = Down::Terminating { kill_at };
             let pids = launch.pids();
             self.work.signal_launch(number, &pids, libc::SIGTERM);
-            launch.hang_up();
+            launch.is_told_to_end();
             // A stopped process acts on no other signal.
             self.work.signal_launch(number, &pids, libc::SIGCONT);
         }
@@ -58,7 +58,7 @@ impl Shim {
                 self.work.signal_all(libc::SIGTERM);
                 self.work.signal_all(libc::SIGCONT);
                 self.attached.hang_up();
-                self.launches.values().for_each(Launch::hang_up);
+                self.launches.values_mut().for_each(Launch::is_told_to_end);
             }
             Ending::Terminating { kill_at: earlier, .. } => *earlier = kill_at.min(*earlier),
             Ending::Killing { .. } | Ending::Quitting { .. } => {}

@@ -36,6 +36,8 @@ struct Host {
     shim: Mutex<UnixStream>,
     size: u32,
     fence: Mutex<Option<WaitingFence>>,
+    /// Ranks whose part in it is over, until the shim has heard so, and ranks that abort.
+    leaving: Mutex<Vec<(u32, Leaving)>>,
     namespace: String,
     questions: Mutex<Questions>,
 }
@@ -48,6 +50,15 @@ struct WaitingFence {
 
 // SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
 unsafe impl Send for WaitingFence {}
+
+/// How the library is told that the end of a rank's part was heard.
+struct Leaving {
+    done: abi::OpCallback,
+    cbdata: *mut c_void,
+}
+
+// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
+unsafe impl Send for Leaving {}
 
 static HOST: OnceLock<Host> = OnceLock::new();
 
@@ -93,6 +104,7 @@ impl Library {
             shim: Mutex::new(shim),
             size: job.size(),
             fence: Mutex::new(None),
+            leaving: Mutex::default(),
             namespace: job.namespace.clone(),
             questions: Mutex::default(),
         };
@@ -173,13 +185,29 @@ impl Library {
         }
     }
 
+    /// The shim has heard that a rank's part is over: it may go on.
+    pub fn left(&self, rank: u32) {
+        let Some(host) = HOST.get() else { return };
+        let mut leaving = host.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard: Vec<_> = leaving.extract_if(.., |(who, _)| *who == rank).collect();
+        drop(leaving);
+        for (_, Leaving { done, cbdata }) in heard {
+            if let Some(done) = done {
+                // SAFETY: `cbdata` is what came with the callback.
+                unsafe { done(abi::SUCCESS, cbdata) };
+            }
+        }
+    }
+
     /// Ranks that have a handler for it are told of a rank's death. Others are not disturbed: Open MPI's handler for all events aborts.
     pub fn died(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
         let told = self.function::<abi::NotifyEvent>("PMIx_Notify_event").and_then(|notify| {
-            let event = Event::of(proc_of(&host.namespace, rank)?, code);
-            let (proc, about, count) = (&raw const *event.who, event.about.as_ptr(), event.about.len());
-            let event = Box::into_raw(Box::new(event)).cast();
+            let event = Box::into_raw(Box::new(Event::of(proc_of(&host.namespace, rank)?, code)));
+            // SAFETY: it was made here, and nobody else has it yet.
+            let (proc, about, count) =
+                unsafe { (&raw const *(*event).who, (&raw const (*event).about).cast::<Info>(), (*event).about.len()) };
+            let event = event.cast();
             // SAFETY: all that is pointed to lives in the event, which comes back by `event_told`, unless that is not to come.
             let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_told), event) };
             if status != abi::SUCCESS {
@@ -452,16 +480,18 @@ unsafe extern "C" fn client_connected(who: *const Proc, _: *mut c_void, _: abi::
     abi::OPERATION_SUCCEEDED
 }
 
-unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
+/// A rank said finalize, and waits for the answer; or its connection was lost, which the library tells by the same words.
+unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, done: abi::OpCallback, cbdata: *mut c_void) -> Status {
     // SAFETY: the library names a rank.
-    if let Some(rank) = unsafe { rank_of(who) } {
-        tell(&FromBridge::Finalized { rank });
-    }
-    abi::OPERATION_SUCCEEDED
+    let (Some(rank), Some(host)) = (unsafe { rank_of(who) }, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
+    host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
+    tell(&FromBridge::Finalized { rank });
+    abi::SUCCESS
 }
 
-/// Which ranks are to end does not matter: a launch ends as a whole. The rank is not answered: it stays until it is ended with
-/// the others, because a peer that loses it aborts with a code of its own, which could be heard first.
+/// Which ranks are to end does not matter: a launch ends as a whole. The rank is answered where the launch is being brought down
+/// already. Else it stays until it is ended with the others, because a peer that loses it aborts with a code of its own, which could be
+/// heard first.
 unsafe extern "C" fn abort(
     who: *const Proc,
     _: *mut c_void,
@@ -469,15 +499,15 @@ unsafe extern "C" fn abort(
     message: *const c_char,
     _: *mut Proc,
     _: usize,
-    _: abi::OpCallback,
-    _: *mut c_void,
+    done: abi::OpCallback,
+    cbdata: *mut c_void,
 ) -> Status {
     // SAFETY: the library names a rank, and its text ends with a zero byte where there is one.
     let (rank, message) = unsafe { (rank_of(who), (!message.is_null()).then(|| CStr::from_ptr(message))) };
     let message = message.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default();
-    if let Some(rank) = rank {
-        tell(&FromBridge::Aborted { rank, code, message });
-    }
+    let (Some(rank), Some(host)) = (rank, HOST.get()) else { return abi::OPERATION_SUCCEEDED };
+    host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
+    tell(&FromBridge::Aborted { rank, code, message });
     abi::SUCCESS
 }
 

@@ -121,13 +121,14 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
                 (ToBridge::Answered { id, status, found }, Some(library)) => library.answered(id, status, found),
                 (ToBridge::Modex { id, status, data }, Some(library)) => library.modex(id, status, data),
                 (ToBridge::GiveModex { from, number, rank }, Some(library)) => library.give_modex(from, number, rank),
+                (ToBridge::Left { rank }, Some(library)) => library.left(rank),
                 (ToBridge::Died { rank, code }, Some(library)) => library.died(rank, code),
                 (ToBridge::Answered { .. } | ToBridge::Modex { .. } | ToBridge::GiveModex { .. }, None) => {
                     return Err("an answer before the launch".to_owned());
                 }
                 (ToBridge::Serve(_), Some(_)) => return Err("a second launch".to_owned()),
                 (ToBridge::Fenced { .. }, None) => return Err("a fence before the launch".to_owned()),
-                (ToBridge::Died { .. }, None) => return Err("a death before the launch".to_owned()),
+                (ToBridge::Left { .. } | ToBridge::Died { .. }, None) => return Err("an end before the launch".to_owned()),
             }
         }
     }
