@@ -433,7 +433,7 @@ mod tests {
         let (mut known, share, began) = (Known::default(), share(1, 1), Instant::now());
         let after = |ms| began + Duration::from_millis(ms);
         known.take(&share, look(began, 0, 0.0), 0);
-        known.take(&share, look(after(1000), 100, 1.0), 1000);
+        known.take(&share, look(after(1000), 90, 1.0), 1000);
         let rate = |known: &Known| known.running[&share.allocation].cpu_rate().map(|(rate, _)| rate);
         assert_eq!(rate(&known), Some(1.0));
         known.take(&share, look(after(2000), 900, 2.9), 2000);
