@@ -7,9 +7,11 @@
 //! ```
 //!
 //! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
-//! how things are, and they do so with a limit. Where nothing runs it only looks whether something does.
+//! how things are, and they do so with a limit. Where nothing runs it only looks whether something does. Looking takes at most a
+//! twentieth of a processor: what takes long is done less often.
+//!
+//! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
-use crate::allocation::AllocationHandle;
 use crate::context::{Context, Shared};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
@@ -17,10 +19,11 @@ use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, allocation as family};
 use lattice_telemetry::histogram::Histogram;
-use lattice_telemetry::readers::{Meter, Places, Text};
+use lattice_telemetry::readers::{Look, Meter, Places, Text};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::usage::{Measure, Source, Usage};
 use lattice_telemetry::window::{History, PROD_MS, Summary};
+use nix::time::{ClockId, clock_gettime};
 use quinn::SendStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,14 +36,21 @@ use uuid::Uuid;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Allocations that are measured; what is beyond is told.
+/// A look is followed by a pause of so many times what it took of a processor.
+const PAUSE_TIMES: u32 = 20;
+/// Processes that one look lists, over all allocations.
+const PROCESSES_MAX: usize = 16_384;
+/// A look at one allocation that took longer than this share of the time since the one before says nothing of rates: its numbers are
+/// not of one moment.
+const BLUR_MAX: f64 = 0.1;
+/// Allocations that are measured, and that are kept after their end; what is beyond is told.
 const ALLOCATIONS_MAX: usize = 512;
 /// Whole windows that are kept of each: an hour.
 const WINDOWS_MAX: usize = 120;
 /// How far back `lattice top` can look.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// How long who asks waits for numbers of work that has just begun.
-const FIRST_WAIT: Duration = Duration::from_millis(2500);
+const FIRST_WAIT: Duration = Duration::from_secs(4);
 /// How long another agent may take to answer: longer than that one waits.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -49,22 +59,31 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Measuring(Arc<Inner>);
 
 struct Inner {
-    tracked: Mutex<BTreeMap<AllocationId, Tracked>>,
+    known: Mutex<Known>,
     left_out: AtomicU64,
     seconds: Histogram,
     /// Counts the looks.
     looked: watch::Sender<u64>,
 }
 
+/// All allocations with numbers.
+#[derive(Default)]
+struct Known {
+    running: BTreeMap<AllocationId, Tracked>,
+    /// None that runs again.
+    ended: BTreeMap<AllocationId, (Instant, Tracked)>,
+}
+
 /// One allocation's numbers.
 struct Tracked {
     share: Arc<DesiredShare>,
-    at: Instant,
-    /// The same on the clock of the windows.
-    at_ms: u64,
+    /// Of the newest look.
     usage: Usage,
-    /// The look before, from which rates are.
+    /// The two newest looks at one moment each, from which rates are: the last, and the one before it.
+    last: Option<(Instant, Usage)>,
     before: Option<(Instant, Usage)>,
+    /// When the last was, on the clock of the windows.
+    at_ms: u64,
     cpu_cores: History,
     memory: History,
     io_read: History,
@@ -73,65 +92,62 @@ struct Tracked {
 
 impl Default for Measuring {
     fn default() -> Self {
-        let (tracked, left_out) = (Mutex::default(), AtomicU64::new(0));
-        Self(Arc::new(Inner { tracked, left_out, seconds: Histogram::new(LATENCY_SECONDS), looked: watch::Sender::new(0) }))
+        let (known, left_out) = (Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Inner { known, left_out, seconds: Histogram::new(LATENCY_SECONDS), looked: watch::Sender::new(0) }))
     }
 }
 
 impl Measuring {
-    fn tracked(&self) -> MutexGuard<'_, BTreeMap<AllocationId, Tracked>> {
-        self.0.tracked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measures on a thread of its own until `stop`.
-    pub fn begin(&self, context: Shared, stop: CancellationToken) -> io::Result<()> {
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told.
+    pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
         let measuring = self.clone();
-        std::thread::Builder::new().name("measuring".to_owned()).spawn(move || measuring.run(&context, &stop)).map(drop)
+        std::thread::Builder::new().name("measuring".to_owned()).spawn(move || measuring.run(&context, ended_for, &stop)).map(drop)
     }
 
-    fn run(&self, context: &Context, stop: &CancellationToken) {
+    fn run(&self, context: &Context, ended_for: Duration, stop: &CancellationToken) {
         let mut meters: BTreeMap<(AllocationId, Epoch), Meter> = BTreeMap::new();
         let mut text = Text::default();
         let began = (Instant::now(), crate::service::now().0);
         let mut next = Instant::now();
         while !stop.is_cancelled() {
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
             let now = Instant::now();
-            // What was missed is not made up for.
-            next = now + EVERY;
+            if now < next {
+                // Not all of a long pause at once: it may be time to stop.
+                std::thread::sleep((next - now).min(EVERY));
+                continue;
+            }
+            let processor_before = processor_time();
             let mut workers = context.workers.all();
             let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
             workers.truncate(ALLOCATIONS_MAX);
             self.0.left_out.store(left_out as u64, Ordering::Relaxed);
             let present: BTreeSet<_> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
             meters.retain(|key, _| present.contains(key));
-            self.tracked().retain(|id, tracked| present.contains(&(*id, tracked.share.epoch)));
+            self.known().keep(now, ended_for, |tracked| present.contains(&(tracked.share.allocation, tracked.share.epoch)));
             let measures = !workers.is_empty();
+            let mut processes_left = PROCESSES_MAX;
             for worker in workers {
                 let share = &worker.share;
                 let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| Meter::new(places(context, share.allocation)));
                 // None: it is not made yet, or goes just now; what was measured stands until its task ends.
-                if let Some(usage) = meter.read(&mut text) {
+                if let Some(look) = meter.look(&mut text, &mut processes_left) {
                     // Nodes' windows lie side by side, and a clock that is set moves none of this agent's.
-                    let at = Instant::now();
-                    let at_ms = began.1 + u64::try_from((at - began.0).as_millis()).unwrap_or(u64::MAX);
-                    self.take(&worker, usage, at, at_ms);
+                    let at_ms = began.1 + u64::try_from((look.at - began.0).as_millis()).unwrap_or(u64::MAX);
+                    self.known().take(&worker.share, look, at_ms);
                 }
             }
             if measures {
                 self.0.seconds.observe(now.elapsed());
             }
             self.0.looked.send_modify(|looked| *looked += 1);
+            // What was missed is not made up for.
+            let used = processor_time().saturating_sub(processor_before);
+            next = (now + EVERY).max(Instant::now() + used.saturating_mul(PAUSE_TIMES));
         }
-    }
-
-    fn take(&self, worker: &AllocationHandle, usage: Usage, at: Instant, at_ms: u64) {
-        let mut tracked = self.tracked();
-        let of = tracked.entry(worker.share.allocation).or_insert_with(|| Tracked::new(Arc::clone(&worker.share), at));
-        if of.share.epoch != worker.share.epoch {
-            *of = Tracked::new(Arc::clone(&worker.share), at);
-        }
-        of.take(usage, at, at_ms);
     }
 
     /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
@@ -143,7 +159,7 @@ impl Measuring {
             if context.workers.of_epoch(allocation, epoch).is_none() {
                 return Err(format!("allocation {short} is not running on this node"));
             }
-            let told = self.tracked().get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration));
+            let told = self.known().running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration));
             if let Some(told) = told {
                 return Ok(told);
             }
@@ -165,34 +181,79 @@ fn places(context: &Context, allocation: AllocationId) -> Places {
     }
 }
 
-impl Tracked {
-    fn new(share: Arc<DesiredShare>, at: Instant) -> Self {
-        let history = || History::new(PROD_MS, WINDOWS_MAX);
-        let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
-        Self { share, at, at_ms: 0, usage: Usage::default(), before: None, cpu_cores, memory, io_read, io_written }
+/// What this thread has had of a processor. Where the machine is busy a look takes long without taking much.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+impl Known {
+    fn take(&mut self, share: &Arc<DesiredShare>, look: Look, at_ms: u64) {
+        // Its series are this life's now.
+        self.ended.remove(&share.allocation);
+        let of = self.running.entry(share.allocation).or_insert_with(|| Tracked::new(Arc::clone(share)));
+        if of.share.epoch != share.epoch {
+            *of = Tracked::new(Arc::clone(share));
+        }
+        of.take(look, at_ms);
     }
 
-    fn take(&mut self, usage: Usage, at: Instant, at_ms: u64) {
-        let before = std::mem::replace(&mut self.usage, usage);
-        if before != Usage::default() {
-            self.before = Some((self.at, before));
+    /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
+    fn keep(&mut self, now: Instant, ended_for: Duration, runs: impl Fn(&Tracked) -> bool) {
+        for (id, mut tracked) in self.running.extract_if(.., |_, tracked| !runs(tracked)) {
+            tracked.end();
+            self.ended.insert(id, (now, tracked));
         }
-        (self.at, self.at_ms) = (at, at_ms);
+        self.ended.retain(|_, (at, _)| now.saturating_duration_since(*at) <= ended_for);
+        while self.ended.len() > ALLOCATIONS_MAX
+            && let Some(first) = self.ended.iter().min_by_key(|(_, (at, _))| *at).map(|(id, _)| *id)
+        {
+            self.ended.remove(&first);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Tracked> {
+        self.running.values().chain(self.ended.values().map(|(_, tracked)| tracked))
+    }
+}
+
+impl Tracked {
+    fn new(share: Arc<DesiredShare>) -> Self {
+        let history = || History::new(PROD_MS, WINDOWS_MAX);
+        let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
+        Self { share, usage: Usage::default(), last: None, before: None, at_ms: 0, cpu_cores, memory, io_read, io_written }
+    }
+
+    fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
+        self.usage = usage;
+        if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
+            self.memory.push(at_ms, bytes);
+        }
+        // The first look is as blurred as that of a second would be.
+        let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
+        if took > since.mul_f64(BLUR_MAX) {
+            return;
+        }
+        self.before = self.last.replace((at, self.usage.clone()));
+        self.at_ms = at_ms;
         let rates = [self.cpu_rate(), self.rate(Measure::IoRead), self.rate(Measure::IoWritten)];
         for (history, rate) in [&mut self.cpu_cores, &mut self.io_read, &mut self.io_written].into_iter().zip(rates) {
             if let Some((rate, _)) = rate {
                 history.push(at_ms, rate);
             }
         }
-        if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
-            self.memory.push(at_ms, bytes);
+    }
+
+    /// Nothing more comes: what there is of a window is all of it.
+    fn end(&mut self) {
+        for history in [&mut self.cpu_cores, &mut self.memory, &mut self.io_read, &mut self.io_written] {
+            history.close();
         }
     }
 
     fn per_second(&self, of: impl Fn(&Usage) -> Option<(f64, Source)>) -> Option<(f64, Source)> {
-        let (then, before) = self.before.as_ref()?;
-        let ((was, from), (is, source)) = (of(before)?, of(&self.usage)?);
-        let seconds = self.at.saturating_duration_since(*then).as_secs_f64();
+        let ((then, before), (at, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
+        let ((was, from), (is, source)) = (of(before)?, of(usage)?);
+        let seconds = at.saturating_duration_since(*then).as_secs_f64();
         // A source that changed in between begins elsewhere.
         (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
     }
@@ -207,10 +268,8 @@ impl Tracked {
 
     /// As `lattice top` shows it; `None` before there are rates.
     fn told(&self, duration: Duration) -> Option<Told> {
+        let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let cpu = self.cpu_rate();
-        if cpu.is_none() && self.before.is_none() {
-            return None;
-        }
         let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
         let mut shown = Vec::new();
         let mut show = |name: &str, unit: &str, value: Option<(f64, Source)>, history: Option<&History>| {
@@ -235,7 +294,7 @@ impl Tracked {
         show("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
         show("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
         show("oom_kills", "count", self.usage.get(Measure::OomKills), None);
-        let age_ms = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
         Some(Told { age_ms, shown })
     }
 
@@ -273,16 +332,16 @@ fn tell_window(samples: &mut Samples, metric: &'static Family, id: &str, window:
 
 impl Collect for Measuring {
     fn collect(&self, samples: &mut Samples, whose: Whose) {
-        let tracked = self.tracked();
+        let known = self.known();
         let sources: BTreeSet<(Measure, Source)> =
-            tracked.values().flat_map(|of| of.usage.all().map(|(measure, _, source)| (measure, source))).collect();
+            known.running.values().flat_map(|of| of.usage.all().map(|(measure, _, source)| (measure, source))).collect();
         for (measure, source) in sources {
             samples.add(&family::SOURCE, &[measure.name(), source.name()], 1);
         }
         samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
         samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
         if whose == Whose::Everybodys {
-            tracked.values().for_each(|of| of.tell(samples));
+            known.all().for_each(|of| of.tell(samples));
         }
     }
 }
@@ -337,4 +396,76 @@ fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(),
         return Err("refused: the allocation belongs to somebody else".to_owned());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Resources};
+    use std::path::Path;
+
+    fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
+        Arc::new(DesiredShare {
+            allocation: AllocationId(Uuid::from_u128(n)),
+            epoch: Epoch(epoch),
+            spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
+            owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
+            state: AllocationState::Running,
+            requeue_count: 0,
+            vni: None,
+            run_lease_ms: None,
+            restore: None,
+            nodes: vec![],
+            resources: Resources::default(),
+        })
+    }
+
+    /// A look in which the work had used so many seconds of a processor.
+    fn look(at: Instant, took_ms: u64, cpu: f64) -> Look {
+        let mut usage = Usage::default();
+        usage.offer(Measure::CpuUser, Some(cpu), Source::CgroupV2);
+        usage.offer(Measure::CpuSystem, Some(0.0), Source::CgroupV2);
+        Look { usage, at, took: Duration::from_millis(took_ms) }
+    }
+
+    #[test]
+    fn a_look_that_took_long_says_nothing_of_rates_and_all_of_counters() {
+        let (mut known, share, began) = (Known::default(), share(1, 1), Instant::now());
+        let after = |ms| began + Duration::from_millis(ms);
+        known.take(&share, look(began, 0, 0.0), 0);
+        known.take(&share, look(after(1000), 90, 1.0), 1000);
+        let rate = |known: &Known| known.running[&share.allocation].cpu_rate().map(|(rate, _)| rate);
+        assert_eq!(rate(&known), Some(1.0));
+        known.take(&share, look(after(2000), 900, 2.9), 2000);
+        assert_eq!(rate(&known), Some(1.0), "not 1.9");
+        assert_eq!(known.running[&share.allocation].usage.cpu_seconds(), Some((2.9, Source::CgroupV2)));
+        known.take(&share, look(after(3000), 0, 2.0), 3000);
+        assert_eq!(rate(&known), Some(0.5), "over the two seconds since the look before that one");
+    }
+
+    #[test]
+    fn what_ended_is_told_for_a_while_with_its_last_window() {
+        let (mut known, began, while_ended) = (Known::default(), Instant::now(), Duration::from_secs(60));
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let (first, again) = (share(1, 1), share(1, 2));
+        known.take(&first, look(began, 0, 0.0), 0);
+        known.take(&first, look(after(1), 0, 1.0), 1000);
+        assert!(known.all().all(|tracked| tracked.cpu_cores.last().is_none()));
+        known.keep(after(2), while_ended, |_| false);
+        let told: Vec<_> = known.all().filter_map(|tracked| tracked.cpu_cores.last()).map(|window| (window.count, window.mean)).collect();
+        assert_eq!((known.running.len(), told), (0, vec![(1, 1.0)]));
+        // Its next life has the series.
+        known.take(&again, look(after(3), 0, 0.0), 3000);
+        assert_eq!((known.all().count(), known.ended.len()), (1, 0));
+        known.keep(after(4), while_ended, |_| false);
+        known.keep(after(64), while_ended, |_| false);
+        assert_eq!(known.ended.len(), 1);
+        known.keep(after(65), while_ended, |_| false);
+        assert_eq!(known.all().count(), 0);
+        for n in 0..=ALLOCATIONS_MAX as u64 {
+            known.take(&share(u128::from(n), 1), look(after(70 + n), 0, 0.0), 0);
+            known.keep(after(70), while_ended, |_| false);
+        }
+        assert_eq!(known.ended.len(), ALLOCATIONS_MAX);
+    }
 }

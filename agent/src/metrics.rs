@@ -13,7 +13,7 @@ use lattice_node::Phase;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::boottime_ms;
 use lattice_telemetry::catalogue::{agent as family, gossip as of_gossip};
-use lattice_telemetry::push;
+use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::readers::Host;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve;
@@ -126,7 +126,8 @@ impl Collect for Own {
         samples.count(&family::HOLDS, &[], fact.holds.len() as u64);
         let connected = matches!(*self.session.borrow(), SessionState::Connected { .. });
         samples.count(&family::CONNECTED, &[], u64::from(connected));
-        if let Some(acknowledged_ms) = *self.context.acknowledged.borrow() {
+        let acknowledged_ms = *self.context.acknowledged.borrow();
+        if let Some(acknowledged_ms) = acknowledged_ms {
             // Kept by the clock since the boot, which is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
             samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
@@ -163,7 +164,8 @@ pub async fn begin(
         tracing::warn!("{why}");
         degraded.push(why);
     };
-    if let Err(error) = context.measuring.begin(Arc::clone(context), stop.child_token()) {
+    let ended_for = Duration::from_secs(config.telemetry.prod_interval_seconds) * 2;
+    if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
     // Whoever was first is as good: there is one provider in this program.
@@ -171,7 +173,7 @@ pub async fn begin(
     let settings = &config.telemetry;
     let pushing = match settings.store() {
         Ok(None) => None,
-        Ok(Some(store)) => match push::open(&config.state_dir.join("telemetry"), settings.tsdb_buffer_bytes_max) {
+        Ok(Some(store)) => match push::open(&config.state_dir.join("telemetry"), settings.tsdb_buffer_bytes_max, Spare::OfDisk) {
             Ok(pushed) => Some((store, pushed)),
             Err(error) => {
                 lacks(format!("metrics are not pushed: {}", with_causes(&error)));

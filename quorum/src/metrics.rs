@@ -7,7 +7,7 @@ use crate::store::room;
 use lattice_model::AllocationState;
 use lattice_telemetry::catalogue::{LATENCY_SECONDS, quorum as family};
 use lattice_telemetry::histogram::Histogram;
-use lattice_telemetry::push;
+use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve;
 use lattice_telemetry::settings::QUORUM_PORT;
@@ -22,6 +22,8 @@ use tokio::task::JoinHandle;
 
 /// What scrapers of the documents' configuration call these series' job.
 const JOB: &str = "lattice-quorum";
+/// The folder in `data_dir` with what waits to be pushed.
+const BUFFER: &str = "telemetry";
 /// How deep folders are looked into for their sizes.
 const DEPTH_MAX: u32 = 3;
 
@@ -91,8 +93,8 @@ impl Collect for Own {
 }
 
 fn raft(core: &Core, samples: &mut Samples) {
-    let metrics = core.raft.metrics();
-    let metrics = metrics.borrow();
+    // A copy: what is asked below looks at the same, and who waits to write it would come between two looks of one thread.
+    let metrics = core.raft.metrics().borrow().clone();
     let truth = |is: bool| u64::from(is);
     samples.count(&family::LEADER, &[], truth(metrics.current_leader == Some(core.config.id)));
     samples.count(&family::HAS_LEADER, &[], truth(core.has_leader()));
@@ -120,13 +122,14 @@ fn counted(counts: &RaftCounts, samples: &mut Samples) {
 }
 
 fn disk(dir: &Path, samples: &mut Samples) {
-    let (mut log, mut snapshots, mut audit, mut reserve, mut newest) = (0, 0, 0, 0, None);
+    let (mut log, mut snapshots, mut audit, mut reserve, mut telemetry, mut newest) = (0, 0, 0, 0, 0, None);
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (name, bytes) = (entry.file_name(), allocated(&entry.path(), DEPTH_MAX));
         let name = name.to_string_lossy();
         match name.as_ref() {
             "audit" => audit += bytes,
             room::FILE => reserve += bytes,
+            BUFFER => telemetry += bytes,
             name if name.ends_with(".snapshot") => {
                 snapshots += bytes;
                 // Their names are their indices, padded.
@@ -135,7 +138,7 @@ fn disk(dir: &Path, samples: &mut Samples) {
             _ => log += bytes,
         }
     }
-    for (part, bytes) in [("log", log), ("snapshots", snapshots), ("audit", audit), ("reserve", reserve)] {
+    for (part, bytes) in [("log", log), ("snapshots", snapshots), ("audit", audit), ("reserve", reserve), ("telemetry", telemetry)] {
         samples.count(&family::DATA_BYTES, &[part], bytes);
     }
     if let Some((_, bytes)) = newest {
@@ -160,7 +163,7 @@ fn allocated(path: &Path, depth: u32) -> u64 {
 
 /// Serves `/metrics` and pushes, as far as both can be had: a member that cannot be measured serves all the same.
 pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
-    let QuorumConfig { id, data_dir, telemetry, .. } = &core.config;
+    let QuorumConfig { id, data_dir, telemetry, disk_reserve_bytes, .. } = &core.config;
     let mut tasks = Vec::new();
     // Whoever was first is as good: there is one provider in this program.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -169,7 +172,9 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         tracing::warn!(error = %with_causes(&error), "metrics are not pushed");
         None
     });
-    let pushing = store.and_then(|store| match push::open(&data_dir.join("telemetry"), telemetry.tsdb_buffer_bytes_max) {
+    // The member takes everything while as much as its reserve is free; the buffer stops well before that.
+    let spare = Spare::Bytes(disk_reserve_bytes.saturating_mul(2));
+    let pushing = store.and_then(|store| match push::open(&data_dir.join(BUFFER), telemetry.tsdb_buffer_bytes_max, spare) {
         Ok(pushed) => Some((store, pushed)),
         Err(error) => {
             tracing::warn!(error = %with_causes(&error), "metrics are not pushed");

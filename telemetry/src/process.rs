@@ -7,7 +7,7 @@ use std::fs;
 
 /// Adds what can be read.
 pub fn read(samples: &mut Samples) {
-    if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
+    if let Some(stat) = fs::read("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
         samples.add(&family::CPU_SECONDS, &[], (stat.user_ticks + stat.system_ticks) as f64 / TICKS_PER_SECOND);
         samples.count(&family::RESIDENT_BYTES, &[], stat.resident_pages * page_bytes());
         samples.count(&family::VIRTUAL_BYTES, &[], stat.virtual_bytes);

@@ -27,9 +27,10 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Reads a line. The program's name in it may have spaces and parentheses.
-    pub fn parse(text: &str) -> Option<Self> {
-        let behind = &text[text.rfind(')')? + 1..];
+    /// Reads a line. The program's name in it may have spaces and parentheses, and need be no text.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let name_ends = line.iter().rposition(|byte| *byte == b')')?;
+        let behind = std::str::from_utf8(&line[name_ends + 1..]).ok()?;
         // Of the manual's fields, numbered from 1, the third comes first here.
         let mut fields = [0u64; 25];
         let mut parent = 0;
@@ -91,7 +92,12 @@ pub fn page_bytes() -> u64 {
 
 /// When the machine was booted, in seconds since 1970.
 pub fn boot_time_seconds() -> Option<f64> {
-    field(&fs::read_to_string("/proc/stat").ok()?, "btime").map(|seconds| seconds as f64)
+    static BOOTED: OnceLock<f64> = OnceLock::new();
+    if let Some(seconds) = BOOTED.get() {
+        return Some(*seconds);
+    }
+    let seconds = field(&fs::read_to_string("/proc/stat").ok()?, "btime")? as f64;
+    Some(*BOOTED.get_or_init(|| seconds))
 }
 
 #[cfg(test)]
@@ -101,7 +107,7 @@ mod tests {
     #[test]
     fn a_name_with_everything_in_it_does_not_move_the_fields() {
         let text = "42 (a) b (c) R 7 42 42 0 -1 4194560 11 12 13 14 15 16 17 18 20 0 3 0 9000 8192 2 18446744073709551615 1 1";
-        let stat = Stat::parse(text).unwrap();
+        let stat = Stat::parse(text.as_bytes()).unwrap();
         let expected = Stat {
             parent: 7,
             minor_faults: 11,
@@ -118,13 +124,15 @@ mod tests {
             resident_pages: 2,
         };
         assert_eq!(stat, expected);
-        assert_eq!(Stat::parse("42 (a) R 7 42"), None);
-        assert_eq!(Stat::parse("no line of it"), None);
+        let no_text = [b"42 (\xff\xfe) ", &text.as_bytes()[text.rfind("R 7").unwrap()..]].concat();
+        assert_eq!(Stat::parse(&no_text), Some(expected));
+        assert_eq!(Stat::parse(b"42 (a) R 7 42"), None);
+        assert_eq!(Stat::parse(b"no line of it"), None);
     }
 
     #[test]
     fn this_process_is_read() {
-        let stat = Stat::parse(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        let stat = Stat::parse(&fs::read("/proc/self/stat").unwrap()).unwrap();
         assert!(stat.threads >= 1 && stat.resident_pages > 0 && stat.started_ticks > 0, "{stat:?}");
         assert!(page_bytes().is_power_of_two() && boot_time_seconds().unwrap() > 1e9);
     }

@@ -10,9 +10,11 @@
 //! far back as the buffer reaches. Sending and gathering are two tasks: a store that hangs keeps nobody from gathering.
 
 mod buffer;
+mod disk;
 mod wire;
 
-pub use buffer::{Buffer, BufferError};
+pub use buffer::{Batch, Buffer, BufferError, Standing};
+pub use disk::Spare;
 
 use crate::catalogue::push as family;
 use crate::sample::{Collect, Samples, Whose};
@@ -43,14 +45,25 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 pub struct Store {
     client: Client,
     url: Url,
+    /// Where it is, without anything that could be a secret.
+    told: String,
     authorization: Option<HeaderValue>,
+}
+
+/// An endpoint that cannot be used. What it was is not repeated: it may have a secret in it.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum EndpointError {
+    #[error("telemetry.tsdb_endpoint: it is no http:// or https:// address, such as http://victoriametrics:8428")]
+    Address,
+    #[error("telemetry.tsdb_endpoint: a user, a password or a token is in the address; put the token into the file of tsdb_token_file")]
+    Secret,
 }
 
 /// A store that cannot be used.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    #[error("telemetry.tsdb_endpoint: {0:?} is no http:// or https:// address")]
-    Url(String),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     #[error("{setting} {}: {why}", path.display())]
     File { setting: &'static str, path: PathBuf, why: String },
     #[error("the client for the store cannot be made")]
@@ -58,18 +71,37 @@ pub enum StoreError {
 }
 
 /// Where to write, of an endpoint as it is configured: VictoriaMetrics's own path where none is said.
-pub(crate) fn write_url(endpoint: &str) -> Option<Url> {
-    let mut url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
+pub(crate) fn write_url(endpoint: &str) -> Result<Url, EndpointError> {
+    let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let mut url = url.ok_or(EndpointError::Address)?;
+    // Configurations are read by more people than files of tokens, and addresses find their way into logs.
+    if !url.username().is_empty() || url.password().is_some() || url.query_pairs().any(|(name, _)| may_be_secret(&name)) {
+        return Err(EndpointError::Secret);
+    }
     if url.path() == "/" {
         url.set_path("/api/v1/write");
     }
-    Some(url)
+    Ok(url)
+}
+
+fn may_be_secret(parameter: &str) -> bool {
+    let name = parameter.to_ascii_lowercase();
+    matches!(name.as_str(), "u" | "p" | "user" | "username")
+        || ["token", "key", "pass", "secret", "auth", "sig", "cred"].iter().any(|part| name.contains(part))
+}
+
+/// An address without its parameters.
+fn told(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string()
 }
 
 impl Store {
     /// `token_file` and `ca`: empty for none. The process must have a TLS provider.
     pub fn new(endpoint: &str, token_file: &Path, ca: &Path) -> Result<Self, StoreError> {
-        let url = write_url(endpoint).ok_or_else(|| StoreError::Url(endpoint.to_owned()))?;
+        let url = write_url(endpoint)?;
         let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
         if !ca.as_os_str().is_empty() {
             let failed = |why: String| StoreError::File { setting: "telemetry.tsdb_ca", path: ca.to_owned(), why };
@@ -77,12 +109,12 @@ impl Store {
             client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|e| failed(e.to_string()))?);
         }
         let authorization = if token_file.as_os_str().is_empty() { None } else { Some(bearer(token_file)?) };
-        Ok(Self { client: client.build().map_err(StoreError::Client)?, url, authorization })
+        Ok(Self { client: client.build().map_err(StoreError::Client)?, told: told(&url), url, authorization })
     }
 
-    /// Where it is.
+    /// Where it is, for people: scheme, host, port and path.
     pub fn url(&self) -> &str {
-        self.url.as_str()
+        &self.told
     }
 
     async fn send(&self, body: Vec<u8>) -> Sent {
@@ -94,7 +126,7 @@ impl Store {
         }
         match request.send().await {
             Ok(answer) => judge(answer.status()),
-            Err(error) => Sent::Failed(with_causes(&error)),
+            Err(error) => Sent::Failed(with_causes(&error.without_url())),
         }
     }
 }
@@ -155,7 +187,9 @@ pub struct Pushed(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Held while its disk is used: only where blocking is allowed.
     buffer: Mutex<Buffer>,
+    standing: Arc<Standing>,
     more: Notify,
     samples: AtomicU64,
     stored: AtomicU64,
@@ -169,6 +203,7 @@ impl Pushed {
     pub fn new(buffer: Buffer) -> Self {
         let zero = || AtomicU64::new(0);
         let inner = Inner {
+            standing: buffer.standing(),
             buffer: Mutex::new(buffer),
             more: Notify::new(),
             samples: zero(),
@@ -182,6 +217,18 @@ impl Pushed {
 
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
         self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does it with the buffer where blocking is allowed. An error is told as text.
+    async fn with_buffer<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Buffer) -> Result<T, BufferError> + Send + 'static,
+    ) -> Result<T, String> {
+        let pushed = self.clone();
+        match tokio::task::spawn_blocking(move || work(&mut pushed.buffer())).await {
+            Ok(done) => done.map_err(|error| with_causes(&error)),
+            Err(_) => Err("it broke".to_owned()),
+        }
     }
 
     /// Gathers every `interval` and sends to `store`, until `stop`. `job`: what the series say they are of, as a scraper would.
@@ -200,6 +247,7 @@ impl Pushed {
     async fn gather(&self, telling: Telling, job: &'static str, instance: String, interval: Duration, stop: &CancellationToken) {
         let mut tick = tokio::time::interval(interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
         loop {
             if stop.run_until_cancelled(tick.tick()).await.is_none() {
                 return;
@@ -211,10 +259,16 @@ impl Pushed {
                 pushed.buffer().put(&body, count)
             });
             match put.await {
-                Ok(Ok(())) => self.0.more.notify_one(),
+                Ok(Ok(())) => {
+                    self.0.more.notify_one();
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("metrics are kept for the store again");
+                    }
+                }
                 Ok(Err(error)) => {
                     // A full disk: this batch is lost, and counted.
-                    if self.0.unwritten.fetch_add(1, Ordering::Relaxed) == 0 {
+                    self.0.unwritten.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = %with_causes(&error), "metrics cannot be kept for the store: they are dropped while that is so");
                     }
                 }
@@ -224,61 +278,107 @@ impl Pushed {
     }
 
     async fn send(&self, store: &Store, stop: &CancellationToken) {
-        let mut again = AGAIN_FIRST;
-        let mut failing = false;
+        let (mut trouble, mut disk_trouble) = (Trouble::default(), Trouble::default());
+        let mut refusing = false;
         loop {
-            let Some((number, body, samples)) = self.oldest().await else {
-                if stop.run_until_cancelled(self.0.more.notified()).await.is_none() {
-                    return;
+            let batch = match self.with_buffer(Buffer::oldest).await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    if stop.run_until_cancelled(self.0.more.notified()).await.is_none() {
+                        return;
+                    }
+                    continue;
                 }
-                continue;
+                Err(why) => {
+                    if disk_trouble.is_new() {
+                        tracing::warn!(%why, "metrics that wait for the store cannot be read; it is tried again");
+                    }
+                    if disk_trouble.pause(stop).await.is_none() {
+                        return;
+                    }
+                    continue;
+                }
             };
-            let Some(sent) = stop.run_until_cancelled(store.send(body)).await else { return };
+            let Some(sent) = stop.run_until_cancelled(store.send(batch.body)).await else { return };
             match sent {
                 Sent::Stored => {
                     self.0.stored.fetch_add(1, Ordering::Relaxed);
-                    self.0.samples.fetch_add(samples, Ordering::Relaxed);
-                    self.buffer().remove(number);
-                    if std::mem::take(&mut failing) {
+                    self.0.samples.fetch_add(batch.samples, Ordering::Relaxed);
+                    refusing = false;
+                    if trouble.over() {
                         tracing::info!(store = store.url(), "the store for metrics takes them again");
                     }
-                    again = AGAIN_FIRST;
                 }
                 Sent::Refused(status) => {
-                    if self.0.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                    self.0.refused.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut refusing, true) {
                         tracing::warn!(store = store.url(), %status, "the store for metrics refuses a batch: it is dropped");
                     }
-                    self.buffer().remove(number);
                 }
                 Sent::Failed(why) => {
                     self.0.failures.fetch_add(1, Ordering::Relaxed);
-                    if !std::mem::replace(&mut failing, true) {
+                    if trouble.is_new() {
                         tracing::warn!(store = store.url(), %why, "the store for metrics does not take them; they wait on the disk");
                     }
-                    // All nodes of a cluster find it at once, and do not come back at once.
-                    let wait = again.mul_f64(rand::random_range(0.5..1.0));
-                    if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                    if trouble.pause(stop).await.is_none() {
                         return;
                     }
-                    again = (again * 2).min(AGAIN_MAX);
+                    continue;
                 }
+            }
+            // It is not sent again while its file cannot be removed.
+            while let Err(why) = self.with_buffer(move |buffer| buffer.remove(batch.number)).await {
+                if disk_trouble.is_new() {
+                    tracing::warn!(%why, "metrics that the store has cannot be removed; it is tried again");
+                }
+                if disk_trouble.pause(stop).await.is_none() {
+                    return;
+                }
+            }
+            if disk_trouble.over() {
+                tracing::info!("the disk with the metrics that wait works again");
             }
         }
     }
+}
 
-    async fn oldest(&self) -> Option<(u64, Vec<u8>, u64)> {
-        let pushed = self.clone();
-        tokio::task::spawn_blocking(move || pushed.buffer().oldest()).await.ok().flatten()
+/// Something that fails and is tried again, ever more seldom.
+#[derive(Debug)]
+struct Trouble {
+    is_on: bool,
+    again: Duration,
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        Self { is_on: false, again: AGAIN_FIRST }
+    }
+}
+
+impl Trouble {
+    /// It failed; whether it did not the time before.
+    fn is_new(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_on, true)
+    }
+
+    /// It works; whether it failed before.
+    fn over(&mut self) -> bool {
+        std::mem::take(self).is_on
+    }
+
+    /// `None`: we stop.
+    async fn pause(&mut self, stop: &CancellationToken) -> Option<()> {
+        // All nodes of a cluster find it at once, and do not come back at once.
+        let wait = self.again.mul_f64(rand::random_range(0.5..1.0));
+        self.again = (self.again * 2).min(AGAIN_MAX);
+        stop.run_until_cancelled(tokio::time::sleep(wait)).await
     }
 }
 
 impl Collect for Pushed {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let inner = &*self.0;
-        let (bytes, dropped) = {
-            let buffer = self.buffer();
-            (buffer.bytes(), buffer.dropped())
-        };
+        let (bytes, dropped) = (inner.standing.bytes(), inner.standing.dropped());
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         samples.count(&family::SAMPLES, &[], load(&inner.samples));
         for (result, count) in
@@ -297,8 +397,8 @@ fn now_ms() -> i64 {
 }
 
 /// Opens the buffer in `dir`.
-pub fn open(dir: &Path, bytes_max: u64) -> Result<Pushed, BufferError> {
-    Buffer::open(dir, bytes_max).map(Pushed::new)
+pub fn open(dir: &Path, bytes_max: u64, spare: Spare) -> Result<Pushed, BufferError> {
+    Buffer::open(dir, bytes_max, spare).map(Pushed::new)
 }
 
 /// What [`io::Error`]s of the buffer are about.
@@ -310,10 +410,29 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_a_path_is_victoriametrics() {
-        let url = |endpoint| write_url(endpoint).map(|url| url.to_string());
+        let url = |endpoint| write_url(endpoint).ok().map(|url| url.to_string());
         assert_eq!(url("http://vm:8428").as_deref(), Some("http://vm:8428/api/v1/write"));
         assert_eq!(url("https://mimir/api/v1/push").as_deref(), Some("https://mimir/api/v1/push"));
-        assert_eq!((url("vm:8428"), url("file:///tmp"), url("")), (None, None, None));
+        for none in ["vm:8428", "file:///tmp", ""] {
+            assert_eq!(write_url(none), Err(EndpointError::Address), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_no_secret_and_its_parameters_are_not_told() {
+        for secret in [
+            "http://user@vm",
+            "http://:word@vm",
+            "https://vm/write?auth_token=word",
+            "https://vm/write?u=me&p=word",
+            "http://vm?apiKey=word",
+        ] {
+            let error = write_url(secret).unwrap_err();
+            assert_eq!(error, EndpointError::Secret, "{secret}");
+            assert!(!error.to_string().contains("word;") && !error.to_string().contains("vm"), "{error}");
+        }
+        let url = write_url("https://vm:8480/insert/0/prometheus?extra_label=site%3Dword#part").unwrap();
+        assert_eq!((told(&url).as_str(), url.query()), ("https://vm:8480/insert/0/prometheus", Some("extra_label=site%3Dword")));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! A reader adds what nobody before it could say. Another source (the kernel's own counting by eBPF, say) is one more
 //! [`Reader`], before or behind these. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
 
+mod devices;
 mod host;
 mod procfs;
 mod v1;
@@ -19,6 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Bytes of a file of the kernel that are read; of a longer one the beginning.
 const FILE_BYTES_MAX: usize = 64 << 10;
@@ -67,8 +69,8 @@ impl Group {
         self.whole.then_some(self.processes.as_slice())
     }
 
-    /// Lists its processes anew. `false`: its directory is gone.
-    fn refresh(&mut self, text: &mut Text) -> bool {
+    /// Lists its processes anew, at most so many. `false`: its directory is gone.
+    fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
         self.processes.clear();
         self.whole = false;
         let Some(top) = self.places.v2.clone().or_else(|| self.places.v1.first().cloned()) else { return true };
@@ -77,14 +79,14 @@ impl Group {
         }
         self.whole = true;
         let mut below = 0;
-        self.list(&top, DEPTH_MAX, &mut below, text);
+        self.list(&top, DEPTH_MAX, &mut below, processes_max.min(PROCESSES_MAX), text);
         true
     }
 
-    fn list(&mut self, directory: &Path, depth: usize, below: &mut usize, text: &mut Text) {
+    fn list(&mut self, directory: &Path, depth: usize, below: &mut usize, processes_max: usize, text: &mut Text) {
         if let Ok(listed) = text.of(&directory.join("cgroup.procs")) {
             self.processes.extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
-            self.whole &= listed.len() < FILE_BYTES_MAX && self.processes.len() <= PROCESSES_MAX;
+            self.whole &= listed.len() < FILE_BYTES_MAX && self.processes.len() <= processes_max;
         }
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -93,7 +95,7 @@ impl Group {
                 self.whole = false;
                 return;
             }
-            self.list(&entry.path(), depth - 1, below, text);
+            self.list(&entry.path(), depth - 1, below, processes_max, text);
         }
     }
 }
@@ -110,15 +112,29 @@ impl Text {
 
     /// Reads an open file from its beginning.
     pub fn from(&mut self, file: &File) -> io::Result<&str> {
-        self.0.resize(FILE_BYTES_MAX, 0);
+        Ok(std::str::from_utf8(self.bytes(file, FILE_BYTES_MAX)?).unwrap_or_default())
+    }
+
+    /// Reads a file of which that much is wanted.
+    pub fn up_to(&mut self, path: &Path, bytes_max: usize) -> io::Result<&str> {
+        Ok(std::str::from_utf8(self.bytes(&File::open(path)?, bytes_max)?).unwrap_or_default())
+    }
+
+    /// Reads a file that need be no text.
+    pub fn bytes_of(&mut self, path: &Path) -> io::Result<&[u8]> {
+        self.bytes(&File::open(path)?, FILE_BYTES_MAX)
+    }
+
+    fn bytes(&mut self, file: &File, bytes_max: usize) -> io::Result<&[u8]> {
+        self.0.resize(bytes_max, 0);
         let mut length = 0;
-        while length < FILE_BYTES_MAX {
+        while length < bytes_max {
             match file.read_at(&mut self.0[length..], length as u64)? {
                 0 => break,
                 more => length += more,
             }
         }
-        Ok(std::str::from_utf8(&self.0[..length]).unwrap_or_default())
+        Ok(&self.0[..length])
     }
 }
 
@@ -146,6 +162,16 @@ impl Kept {
     }
 }
 
+/// What was read at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    pub usage: Usage,
+    /// Directly before the first number was read.
+    pub at: Instant,
+    /// Until the last one was.
+    pub took: Duration,
+}
+
 /// All readers of one allocation's work.
 pub struct Meter {
     group: Group,
@@ -166,14 +192,22 @@ impl Meter {
 
     /// Reads once; `None`: there is nothing there (any more).
     pub fn read(&mut self, text: &mut Text) -> Option<Usage> {
-        if !self.group.refresh(text) {
+        self.look(text, &mut PROCESSES_MAX.clone()).map(|look| look.usage)
+    }
+
+    /// The same, of at most so many processes: those that were listed are taken off. With too few left for all of the work's, what is
+    /// read of processes is absent.
+    pub fn look(&mut self, text: &mut Text, processes_left: &mut usize) -> Option<Look> {
+        if !self.group.refresh(text, *processes_left) {
             return None;
         }
+        *processes_left = processes_left.saturating_sub(self.group.processes.len());
+        let at = Instant::now();
         let mut usage = Usage::default();
         for reader in &mut self.readers {
             reader.read(&self.group, text, &mut usage);
         }
-        Some(usage)
+        Some(Look { usage, at, took: at.elapsed() })
     }
 
     /// Where it reads, in the order of preference.
@@ -262,6 +296,18 @@ mod tests {
         for (measure, value) in expected.into_iter().chain([(Measure::IoWritten, 8.0), (Measure::OomKills, 1.0)]) {
             assert_eq!(usage.get(measure), Some((value, Source::CgroupV2)), "{measure:?}");
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_pass_bounds_the_processes_that_are_read() {
+        let tree = Tree::new("left");
+        tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()));
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let (mut text, mut left) = (Text::default(), 1);
+        assert!(meter.look(&mut text, &mut left).unwrap().usage.get(Measure::Memory).is_some());
+        assert_eq!(left, 0);
+        let none = meter.look(&mut text, &mut left).unwrap().usage;
+        assert_eq!((none.get(Measure::Memory), none.get(Measure::Processes)), (None, None));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! A scraper connects, asks once, is answered and closed: there is no connection to keep, and a few at a time are enough. What it may
 //! see depends on the token that it shows (`Authorization: Bearer …`): without one, the process and its node; with the right one,
 //! each allocation as well. A wrong one is refused.
+//!
+//! Gathering costs more than asking: it is done by one at a time, and a page serves everybody who may see it for a second.
 
 use crate::exposition;
 use crate::sample::Whose;
@@ -13,14 +15,14 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -30,6 +32,10 @@ use tokio_util::sync::CancellationToken;
 const AT_ONCE: usize = 8;
 /// How long one may take, with its answer.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// How long until it has asked.
+const ASKING_MAX: Duration = Duration::from_secs(2);
+/// How long a page is shown again.
+const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a token.
 const TOKEN_BYTES_MIN: usize = 16;
 
@@ -79,6 +85,7 @@ impl Token {
 /// Serves until `stop`.
 pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
+    let pages = Pages::new(telling);
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -90,9 +97,9 @@ pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, 
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (telling, token) = (telling.clone(), token.clone());
+        let (pages, token) = (pages.clone(), token.clone());
         tokio::spawn(async move {
-            let answered = tokio::time::timeout(CONNECTION_MAX, connection(telling, stream, token)).await;
+            let answered = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token)).await;
             if !matches!(answered, Ok(Ok(()))) {
                 tracing::debug!("a connection for metrics ended badly, or took too long");
             }
@@ -101,19 +108,83 @@ pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, 
     }
 }
 
-async fn connection(telling: Telling, stream: TcpStream, token: Option<Token>) -> Result<(), hyper::Error> {
+/// The pages as they were last made. Cloneable; all clones are one.
+#[derive(Clone)]
+struct Pages(Arc<Inner>);
+
+struct Inner {
+    telling: Telling,
+    made: Mutex<Made>,
+    /// Who makes one has its place until it is made, whether or not anybody still waits for it.
+    makes: Arc<Semaphore>,
+}
+
+/// One for who shows no token, one for who does.
+#[derive(Default)]
+struct Made {
+    ours: Option<(Instant, Bytes)>,
+    everybodys: Option<(Instant, Bytes)>,
+}
+
+impl Made {
+    fn of(&mut self, whose: Whose) -> &mut Option<(Instant, Bytes)> {
+        match whose {
+            Whose::Ours => &mut self.ours,
+            Whose::Everybodys => &mut self.everybodys,
+        }
+    }
+}
+
+impl Pages {
+    fn new(telling: Telling) -> Self {
+        Self(Arc::new(Inner { telling, made: Mutex::default(), makes: Arc::new(Semaphore::new(1)) }))
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.0.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fresh(&self, whose: Whose) -> Option<Bytes> {
+        self.made().of(whose).as_ref().filter(|(at, _)| at.elapsed() < PAGE_AGE_MAX).map(|(_, page)| page.clone())
+    }
+
+    /// `None`: making it broke.
+    async fn page(&self, whose: Whose) -> Option<Bytes> {
+        if let Some(page) = self.fresh(whose) {
+            return Some(page);
+        }
+        let place = Arc::clone(&self.0.makes).acquire_owned().await.ok()?;
+        // Who was before us may have made it.
+        if let Some(page) = self.fresh(whose) {
+            return Some(page);
+        }
+        let pages = self.clone();
+        let making = tokio::task::spawn_blocking(move || {
+            let at = Instant::now();
+            let page = Bytes::from(exposition::page(&pages.0.telling.samples(whose)));
+            *pages.made().of(whose) = Some((at, page.clone()));
+            drop(place);
+            page
+        });
+        making.await.ok()
+    }
+}
+
+async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>) -> Result<(), hyper::Error> {
     let service = service_fn(move |request| {
-        let (telling, token) = (telling.clone(), token.clone());
+        let (pages, token) = (pages.clone(), token.clone());
         async move {
-            let answer = answer(&telling, token.as_ref(), &request).await;
-            telling.answered(answer.status().as_u16());
+            let answer = answer(&pages, token.as_ref(), &request).await;
+            pages.0.telling.answered(answer.status().as_u16());
             Ok::<_, Infallible>(answer)
         }
     });
-    http1::Builder::new().keep_alive(false).max_buf_size(16 << 10).serve_connection(TokioIo::new(stream), service).await
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(ASKING_MAX).keep_alive(false).max_buf_size(16 << 10);
+    http.serve_connection(TokioIo::new(stream), service).await
 }
 
-async fn answer<B>(telling: &Telling, token: Option<&Token>, request: &Request<B>) -> Response<Full<Bytes>> {
+async fn answer<B>(pages: &Pages, token: Option<&Token>, request: &Request<B>) -> Response<Full<Bytes>> {
     if request.uri().path() != "/metrics" {
         return plain(StatusCode::NOT_FOUND, "There is /metrics alone.\n");
     }
@@ -130,10 +201,9 @@ async fn answer<B>(telling: &Telling, token: Option<&Token>, request: &Request<B
             return refused;
         }
     };
-    let telling = telling.clone();
-    match tokio::task::spawn_blocking(move || exposition::page(&telling.samples(whose))).await {
-        Ok(page) => body(StatusCode::OK, exposition::CONTENT_TYPE, Bytes::from(page)),
-        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "The numbers could not be read.\n"),
+    match pages.page(whose).await {
+        Some(page) => body(StatusCode::OK, exposition::CONTENT_TYPE, page),
+        None => plain(StatusCode::INTERNAL_SERVER_ERROR, "The numbers could not be read.\n"),
     }
 }
 
@@ -159,6 +229,7 @@ mod tests {
     use super::*;
     use crate::catalogue::allocation;
     use crate::sample::{Collect, Samples};
+    use std::sync::atomic::{AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     struct One;
@@ -197,6 +268,42 @@ mod tests {
         assert!(right.contains("lattice_metrics_requests_total{node_id=\"n1\",code=\"401\"} 1"), "{right}");
         assert!(ask(address, &get("/else HTTP/1.1")).await.starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.starts_with("HTTP/1.1 405"));
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    /// Counts how often it is asked, and takes its time.
+    struct Slow(Arc<AtomicU64>);
+
+    impl Collect for Slow {
+        fn collect(&self, _samples: &mut Samples, _whose: Whose) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    #[tokio::test]
+    async fn many_who_ask_at_once_cost_one_gathering_and_who_says_nothing_is_let_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let gathered = Arc::new(AtomicU64::new(0));
+        let telling = Telling::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(run(telling, listener, None, stop.clone()));
+        // They take all places until their time is over.
+        let mut idle = Vec::new();
+        for _ in 0..AT_ONCE {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let began = Instant::now();
+        let asking: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"))).collect();
+        for asked in asking {
+            assert!(asked.await.unwrap().starts_with("HTTP/1.1 200"));
+        }
+        // One gathering for all; a machine that stands still for a second may make it a few more.
+        let (times, took) = (gathered.load(Ordering::SeqCst), began.elapsed());
+        assert!(times <= 1 + took.as_secs(), "{times} gatherings in {took:?}");
+        assert!(took < CONNECTION_MAX, "those who say nothing kept the others out for {took:?}");
         stop.cancel();
         serving.await.unwrap();
     }

@@ -22,7 +22,7 @@ pub struct TelemetrySettings {
     /// there, and only pushed.
     pub metrics_token_file: PathBuf,
     /// The store that everything is pushed to by Prometheus's remote write: `http://HOST:8428` of VictoriaMetrics, or the whole
-    /// address of another's receiver. Empty: nothing is pushed.
+    /// address of another's receiver. Without a user, a password or a token in it. Empty: nothing is pushed.
     pub tsdb_endpoint: String,
     /// The file with the token that the store is shown: mode 0600; empty: none.
     pub tsdb_token_file: PathBuf,
@@ -30,8 +30,8 @@ pub struct TelemetrySettings {
     pub tsdb_ca: PathBuf,
     /// How often everything is pushed, in seconds. 1 to 3,600.
     pub prod_interval_seconds: u64,
-    /// Bytes on the disk that may wait for the store; of more the oldest go. 64 KiB to 1 TiB. The default holds a day and more of a node
-    /// with 50 allocations.
+    /// Bytes on the disk that may wait for the store; of more the oldest go. 64 KiB to 1 TiB. The default holds about ten hours of a node
+    /// with 50 allocations. Where the disk has less to spare, less is kept.
     pub tsdb_buffer_bytes_max: u64,
 }
 
@@ -56,8 +56,8 @@ pub enum TelemetrySettingsError {
     Listen(String),
     #[error("telemetry.{field}: {value} is not within {min} and {max}")]
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
-    #[error("telemetry.tsdb_endpoint: {0:?} is no http:// or https:// address")]
-    Endpoint(String),
+    #[error(transparent)]
+    Endpoint(#[from] push::EndpointError),
 }
 
 impl TelemetrySettings {
@@ -71,8 +71,8 @@ impl TelemetrySettings {
         };
         within("prod_interval_seconds", self.prod_interval_seconds, 1, 3600)?;
         within("tsdb_buffer_bytes_max", self.tsdb_buffer_bytes_max, 64 << 10, 1 << 40)?;
-        if !self.tsdb_endpoint.is_empty() && push::write_url(&self.tsdb_endpoint).is_none() {
-            return Err(TelemetrySettingsError::Endpoint(self.tsdb_endpoint.clone()));
+        if !self.tsdb_endpoint.is_empty() {
+            push::write_url(&self.tsdb_endpoint)?;
         }
         Ok(())
     }

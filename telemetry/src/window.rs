@@ -109,11 +109,26 @@ impl History {
     /// Takes a value, see [`Window::push`].
     pub fn push(&mut self, at_ms: u64, value: f64) {
         if let Some(summary) = self.open.push(at_ms, value) {
-            while self.whole.len() >= self.whole_max.max(1) {
-                self.whole.pop_front();
-            }
-            self.whole.push_back(summary);
+            self.keep(summary);
         }
+    }
+
+    /// Closes the open window before its time: nothing more comes, and the last window is all that is kept.
+    pub fn close(&mut self) {
+        self.whole_max = 1;
+        if let Some(summary) = self.open.close(self.open.from_ms) {
+            self.keep(summary);
+        }
+        self.whole.drain(..self.whole.len().saturating_sub(1));
+        self.whole.shrink_to_fit();
+        self.open.values = Vec::new();
+    }
+
+    fn keep(&mut self, summary: Summary) {
+        while self.whole.len() >= self.whole_max.max(1) {
+            self.whole.pop_front();
+        }
+        self.whole.push_back(summary);
     }
 
     /// The last whole window.
@@ -213,6 +228,21 @@ mod tests {
         let so_far = window.so_far().unwrap();
         assert_eq!((so_far.count, so_far.max), (VALUES_MAX as u64 + 10, (VALUES_MAX + 9) as f64));
         assert_eq!(window.values.len(), VALUES_MAX);
+    }
+
+    #[test]
+    fn a_history_that_ends_has_its_last_window_whole() {
+        let mut history = History::new(100, 2);
+        history.close();
+        assert_eq!(history.last(), None, "nothing came");
+        let mut history = History::new(100, 2);
+        history.push(50, 7.0);
+        history.push(250, 1.0);
+        history.push(260, 3.0);
+        history.close();
+        history.close();
+        assert_eq!(history.last().map(|w| (w.from_ms, w.count, w.mean)), Some((200, 2, 2.0)));
+        assert_eq!((history.whole.len(), history.since(0)), (1, Some((2.0, 3.0))));
     }
 
     #[test]

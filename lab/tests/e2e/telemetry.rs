@@ -144,8 +144,8 @@ fn pages(w: &World) {
     }
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "true"]);
     w.completed(&id);
-    let (agent_after, member_after) = (Page::agent(w, "n1"), Page::member(w));
-    for name in [
+    // A page that was just made is shown again for a second.
+    let moving = [
         "lattice_journal_appends_total",
         "lattice_journal_records_total",
         "lattice_journal_written_bytes_total",
@@ -154,10 +154,12 @@ fn pages(w: &World) {
         "lattice_gossip_datagrams_sent_total",
         "process_cpu_seconds_total",
         "lattice_node_context_switches_total",
-    ] {
-        assert!(agent_after.value(name, &[]) > agent.value(name, &[]), "{name} did not move");
-    }
-    for (name, labels) in [
+    ];
+    w.wait("the agent's counters to move", || {
+        let after = Page::agent(w, "n1");
+        moving.iter().all(|name| after.value(name, &[]) > agent.value(name, &[]))
+    });
+    let moving = [
         ("lattice_raft_proposals_total", &[("result", "accepted")][..]),
         ("lattice_raft_entries_proposed_total", &[]),
         ("lattice_raft_commit_latency_seconds_count", &[]),
@@ -166,10 +168,11 @@ fn pages(w: &World) {
         ("lattice_raft_applied_index", &[]),
         ("lattice_allocations_total", &[("state", "Completed")]),
         ("lattice_audit_records_total", &[]),
-    ] {
-        let before = member.find(name, labels).unwrap_or(0.0);
-        assert!(member_after.value(name, labels) > before, "{name} did not move");
-    }
+    ];
+    w.wait("the member's counters to move", || {
+        let after = Page::member(w);
+        moving.iter().all(|(name, labels)| after.find(name, labels) > Some(member.find(name, labels).unwrap_or(0.0)))
+    });
     let (n1, cluster) = (w.cluster().node("n1").unwrap().metrics.clone(), w.cluster());
     assert!(get(&n1, "/metrics", "Authorization: Bearer wrong\r\n").0.contains(" 401 "));
     assert!(get(&n1, "/", "").0.contains(" 404 "));
@@ -230,6 +233,7 @@ fn loads(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
+    // They are shown for two more intervals of the push.
     w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
 }
 
@@ -247,9 +251,10 @@ fn top(w: &World) {
     assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{told}");
     for node in nodes {
         let cpu = measured(node, "cpu_cores");
-        let now = cpu["now"].as_f64().unwrap();
-        assert!(now > 0.05 && now < 1.2, "one loop on one core: {told}");
-        assert!(cpu["max"].as_f64().unwrap() >= cpu["mean"].as_f64().unwrap(), "{told}");
+        // A look that is a tenth of the time between two long says nothing of rates: none can be more than that too high.
+        let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
+        assert!(mean > 0.0 && max < 1.2, "one loop on one core: {told}");
+        assert!(max >= mean, "{told}");
         assert_eq!(cpu["source"], "cgroup2");
         assert!(node["age_ms"].as_u64().unwrap() < 5000, "{told}");
         assert!(measured(node, "memory_used")["now"].as_f64().unwrap() > 0.0);
@@ -361,12 +366,24 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
+/// Numbers of the batches that wait on n1, ascending.
+fn buffered(w: &World) -> Vec<u64> {
+    let entries = fs::read_dir(w.cluster().run_dir.join("n1/state/telemetry")).unwrap();
+    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "batch"));
+    let mut numbers: Vec<u64> = paths.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
 fn stored(w: &World) {
     const UP: &str = r#"lattice_build_info{node_id="n1",job="lattice-agents"}"#;
     let data = file("victoria-metrics");
     let _ = fs::remove_dir_all(&data);
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
+    // Nothing was sent yet: what was made is numbered from the oldest on.
+    w.wait("a batch to wait", || !buffered(w).is_empty());
+    let first = buffered(w)[0];
     let store = Store::start(&data);
     w.wait("the first samples", || store.times(UP).len() >= 3);
     let of_work = format!(r#"lattice_allocation_processes{{allocation="{id}"}}"#);
@@ -374,23 +391,23 @@ fn stored(w: &World) {
     let of_member = r#"lattice_raft_term{member_id="1",job="lattice-quorum",instance="member-1"}"#;
     w.wait("those of the member", || !store.times(of_member).is_empty());
     store.stop();
-    let away = now_ms();
     // Nobody takes them now; and the agent that keeps them is killed.
-    w.wait("ten seconds without the store", || now_ms() > away + 10_000);
-    let waiting = || fs::read_dir(w.cluster().run_dir.join("n1/state/telemetry")).unwrap().count();
-    assert!(waiting() >= 5, "{} batches wait", waiting());
-    let killed = now_ms();
+    w.wait("batches to wait", || buffered(w).len() >= 5);
     faults::kill_node(&w.dir, "n1").unwrap();
+    let waiting = buffered(w);
+    let last = *waiting.last().unwrap();
+    // The time in a batch is taken directly before it is written, and the next life's batches come after the start below.
+    let dead_ms = now_ms();
     faults::start_node(&w.dir, "n1").unwrap();
-    let back = now_ms();
     let store = Store::start(&data);
-    w.wait("what waited to be stored", || waiting() <= 1 && store.times(UP).last().is_some_and(|at| *at > back));
-    let times = store.times(UP);
-    let away_for: Vec<&u64> = times.iter().filter(|at| (away..killed).contains(*at)).collect();
-    assert!(away_for.len() >= 5, "samples of the time without the store: {away_for:?} of {times:?}");
-    // The agent was dead for a moment, and a busy machine comes late; the store was away for longer than all of that.
-    let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-    assert!(gap < 3_000 + (back - killed), "a gap of {gap} ms in {times:?}, and the agent was away for {} ms", back - killed);
+    w.wait("what waited to be stored", || buffered(w).first().is_none_or(|oldest| *oldest > last));
+    // Each batch has one sample of each series, and its file goes when the store has it. A sample may have come twice, where its answer
+    // was lost with the store.
+    w.wait("samples of the next life", || store.times(UP).last().is_some_and(|at| *at > dead_ms));
+    let mut times = store.times(UP);
+    times.dedup();
+    let of_first_life = times.iter().filter(|at| **at <= dead_ms).count() as u64;
+    assert_eq!(of_first_life, last + 1 - first, "batches {first} to {last} were made, of which {waiting:?} waited: {times:?}");
     // The page says nothing was dropped; this life of the agent counts from its own beginning.
     let (_, page) = get(&w.cluster().node("n1").unwrap().metrics, "/metrics", "");
     assert!(page.contains("lattice_push_batches_total{node_id=\"n1\",result=\"dropped\"} 0\n"), "{page}");

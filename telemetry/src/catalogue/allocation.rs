@@ -40,9 +40,9 @@ families! {
     IO_WRITE_RATE = Gauge "lattice_allocation_io_write_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
         "What the work wrote to block devices, over the last whole window: mean, p50, p95, p99, max.";
     SAMPLES = Gauge "lattice_allocation_window_samples", Count, ["allocation"], Agent, WINDOWS,
-        "Samples in the last whole window: fewer than 30 where the agent was away or late.";
+        "Samples in the last whole window: fewer than 30 where the agent was away or late, or the work began or ended.";
     LEFT_OUT = Gauge "lattice_allocation_measures_left_out", Count, [], Agent, "the agent",
         "Allocations on this node beyond the 512 that are measured.";
     PASS_SECONDS = Histogram "lattice_allocation_pass_seconds", Seconds, [], Agent, "the agent",
-        "How long it took to read all allocations once.";
+        "How long it took to read all allocations once; the next time is after 20 times the processor time of it, and a second at least.";
 }

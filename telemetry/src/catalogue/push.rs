@@ -8,7 +8,7 @@ families! {
     SAMPLES = Counter "lattice_push_samples_total", Count, [], Both, PUSH,
         "Samples that the store has acknowledged.";
     BATCHES = Counter "lattice_push_batches_total", Count, ["result"], Both, PUSH,
-        "Batches by what became of them: stored; refused by the store; dropped because the buffer was full or a file was damaged.";
+        "Batches by what became of them: stored; refused by the store; dropped because the buffer or its disk was full, or a file was damaged.";
     FAILURES = Counter "lattice_push_failures_total", Count, [], Both, PUSH,
         "Tries that failed and are made again: the store does not answer, or is overloaded.";
     BUFFERED = Gauge "lattice_push_buffered_bytes", Bytes, [], Both, PUSH,

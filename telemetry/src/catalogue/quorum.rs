@@ -36,7 +36,7 @@ families! {
     SNAPSHOT_BYTES = Gauge "lattice_raft_snapshot_size_bytes", Bytes, [], Quorum, DISK,
         "The size of the newest snapshot here.";
     DATA_BYTES = Gauge "lattice_raft_data_bytes", Bytes, ["part"], Quorum, DISK,
-        "What this member's data_dir takes: log, snapshots, audit, reserve.";
+        "What this member's data_dir takes: log, snapshots, audit, reserve, telemetry (what waits to be pushed).";
     DISK_USED = Gauge "lattice_raft_disk_used_bytes", Bytes, [], Quorum, DISK,
         "What is used of the disk that data_dir is on.";
     DISK_TOTAL = Gauge "lattice_raft_disk_total_bytes", Bytes, [], Quorum, DISK,

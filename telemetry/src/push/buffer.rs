@@ -5,17 +5,27 @@
 //! ```
 //!
 //! A file is whole or not there: it is written under another name and moved. It outlives the agent, and need not outlive the machine.
+//! The folder is its owner's alone, for it has everybody's allocations. The disk is others' as well: what is to stay free of it for
+//! them does, and the buffer gives way.
 
 use super::Io;
+use super::disk::{Disk, Real, Spare};
 use std::collections::VecDeque;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
 const MAGIC: &[u8; 8] = b"LATTPSH1";
 const HEADER_BYTES: usize = 16;
+const DIR_MODE: u32 = 0o700;
+/// Files take whole blocks of a disk.
+const BLOCK_BYTES: u64 = 4096;
 
-/// The buffer's directory cannot be used.
+/// The buffer's directory, or a file of it, cannot be used.
 #[derive(Debug, Error)]
 #[error("{}: {doing}", path.display())]
 pub struct BufferError {
@@ -30,48 +40,76 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(Io) -> BufferError {
     move |source| BufferError { path, doing, source }
 }
 
-/// What waits on the disk. One per directory.
+/// How the buffer stands, for who asks without waiting for its disk.
+#[derive(Debug, Default)]
+pub struct Standing {
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Standing {
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Batches that were dropped, for want of room or because they were damaged.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// One batch that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub number: u64,
+    /// The request's.
+    pub body: Vec<u8>,
+    pub samples: u64,
+}
+
+/// What waits on the disk. One per directory. Everything here touches the disk.
 #[derive(Debug)]
 pub struct Buffer {
     dir: PathBuf,
     bytes_max: u64,
+    spare: Spare,
+    disk: Box<dyn Disk>,
     /// Number and bytes, ascending.
     waiting: VecDeque<(u64, u64)>,
     next: u64,
-    bytes: u64,
-    dropped: u64,
+    standing: Arc<Standing>,
 }
 
 impl Buffer {
     /// Opens it, made where it is missing; what a former life left is taken over.
-    pub fn open(dir: &Path, bytes_max: u64) -> Result<Self, BufferError> {
-        fs::create_dir_all(dir).map_err(failed(dir, "making it"))?;
+    pub fn open(dir: &Path, bytes_max: u64, spare: Spare) -> Result<Self, BufferError> {
+        Self::on(Box::new(Real), dir, bytes_max, spare)
+    }
+
+    fn on(disk: Box<dyn Disk>, dir: &Path, bytes_max: u64, spare: Spare) -> Result<Self, BufferError> {
+        ours(dir)?;
         let mut waiting = Vec::new();
-        for entry in fs::read_dir(dir).map_err(failed(dir, "listing it"))?.flatten() {
-            let path = entry.path();
+        for entry in fs::read_dir(dir).map_err(failed(dir, "listing it"))? {
+            let path = entry.map_err(failed(dir, "listing it"))?.path();
             if path.extension().is_some_and(|extension| extension == "part") {
                 // Cut short by a crash.
                 let _gone = fs::remove_file(&path);
-            } else if let Some(number) = number_of(&path)
-                && let Ok(about) = entry.metadata()
-            {
+            } else if let Some(number) = number_of(&path) {
+                let about = fs::symlink_metadata(&path).map_err(failed(&path, "looking at it"))?;
                 waiting.push((number, about.len()));
             }
         }
         waiting.sort_unstable();
-        let mut buffer = Self {
-            dir: dir.to_owned(),
-            bytes_max,
-            next: waiting.last().map_or(0, |(number, _)| number + 1),
-            bytes: waiting.iter().map(|(_, bytes)| bytes).sum(),
-            waiting: waiting.into(),
-            dropped: 0,
-        };
-        buffer.make_room(0);
+        let standing = Standing { bytes: waiting.iter().map(|(_, bytes)| bytes).sum::<u64>().into(), ..Standing::default() };
+        let next = waiting.last().map_or(0, |(number, _)| number + 1);
+        let (dir, waiting, standing) = (dir.to_owned(), waiting.into(), Arc::new(standing));
+        let mut buffer = Self { dir, bytes_max, spare, disk, waiting, next, standing };
+        buffer.keep_within(0)?;
         Ok(buffer)
     }
 
-    /// Keeps a batch; of what is too much the oldest go.
+    /// Keeps a batch; of what is too much the oldest go. An error: it is not kept.
     pub fn put(&mut self, body: &[u8], samples: u64) -> Result<(), BufferError> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(MAGIC);
@@ -80,61 +118,118 @@ impl Buffer {
         bytes.extend_from_slice(body);
         let sum = crc32fast::hash(&bytes[12..]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
-        self.make_room(bytes.len() as u64);
-        let (path, part) = (self.path(self.next), self.path(self.next).with_extension("part"));
-        let written = fs::write(&part, &bytes).and_then(|()| fs::rename(&part, &path));
-        if let Err(error) = written {
-            let _gone = fs::remove_file(&part);
-            return Err(failed(&path, "writing it")(error));
+        self.keep_within(bytes.len() as u64)?;
+        self.leave_spare(bytes.len() as u64)?;
+        let path = self.path(self.next);
+        let mut written = self.write(&path, &bytes);
+        if written.as_ref().is_err_and(is_full) && self.drop_oldest()?.is_some() {
+            written = self.write(&path, &bytes);
         }
+        written.map_err(failed(&path, "writing it"))?;
         self.waiting.push_back((self.next, bytes.len() as u64));
-        self.bytes += bytes.len() as u64;
+        self.standing.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.next += 1;
         Ok(())
     }
 
-    /// The oldest that is whole: its number, body and samples. What is damaged is dropped and counted.
-    pub fn oldest(&mut self) -> Option<(u64, Vec<u8>, u64)> {
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Io> {
+        let part = path.with_extension("part");
+        let written = self.disk.write(&part, bytes).and_then(|()| fs::rename(&part, path));
+        if written.is_err() {
+            let _gone = self.disk.remove(&part);
+        }
+        written
+    }
+
+    /// The oldest that is whole. What is damaged, or gone, is dropped and counted. An error: it may be had later.
+    pub fn oldest(&mut self) -> Result<Option<Batch>, BufferError> {
         while let Some((number, _)) = self.waiting.front().copied() {
-            if let Some((body, samples)) = fs::read(self.path(number)).ok().and_then(open_batch) {
-                return Some((number, body, samples));
+            let path = self.path(number);
+            match self.disk.read(&path) {
+                Ok(bytes) => {
+                    if let Some((body, samples)) = open_batch(bytes) {
+                        return Ok(Some(Batch { number, body, samples }));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(&path, "reading it")(error)),
             }
-            self.dropped += 1;
-            self.remove(number);
+            self.drop_oldest()?;
         }
-        None
+        Ok(None)
     }
 
-    /// Lets a batch go that was sent; nothing where it went already.
-    pub fn remove(&mut self, number: u64) {
-        if let Some(at) = self.waiting.iter().position(|(known, _)| *known == number) {
-            let _gone = fs::remove_file(self.path(number));
-            self.bytes -= self.waiting.remove(at).map_or(0, |(_, bytes)| bytes);
+    /// Lets a batch go that was sent; nothing where it went already. An error: it is still there.
+    pub fn remove(&mut self, number: u64) -> Result<(), BufferError> {
+        let Some(at) = self.waiting.iter().position(|(known, _)| *known == number) else { return Ok(()) };
+        let path = self.path(number);
+        match self.disk.remove(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&path, "removing it")(error)),
+            Ok(()) | Err(_) => {}
         }
+        let bytes = self.waiting.remove(at).map_or(0, |(_, bytes)| bytes);
+        self.standing.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Bytes that wait.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// How it stands, now and later.
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
-    /// Batches that were dropped, for want of room or because they were damaged.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
+    /// Lets the oldest go and counts it; its bytes, or `None` where nothing waits.
+    fn drop_oldest(&mut self) -> Result<Option<u64>, BufferError> {
+        let Some((number, bytes)) = self.waiting.front().copied() else { return Ok(None) };
+        self.remove(number)?;
+        self.standing.dropped.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(bytes))
     }
 
-    fn make_room(&mut self, wanted: u64) {
-        while self.bytes + wanted > self.bytes_max
-            && let Some((number, _)) = self.waiting.front().copied()
+    /// Makes room for so many bytes more within the buffer's own bound.
+    fn keep_within(&mut self, wanted: u64) -> Result<(), BufferError> {
+        while self.standing.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
+        Ok(())
+    }
+
+    /// Makes room for so many bytes more beside what is to stay free of the disk.
+    fn leave_spare(&mut self, wanted: u64) -> Result<(), BufferError> {
+        let mut lacking = self.lacking(wanted);
+        if lacking == 0 {
+            return Ok(());
+        }
+        // What goes is counted by its size: a file system may be late to say that it is free.
+        while lacking > 0
+            && let Some(bytes) = self.drop_oldest()?
         {
-            self.dropped += 1;
-            self.remove(number);
+            lacking = lacking.saturating_sub(bytes.next_multiple_of(BLOCK_BYTES));
         }
+        if self.lacking(wanted) > 0 {
+            return Err(failed(&self.dir, "what is free of its disk is left to others")(ErrorKind::StorageFull.into()));
+        }
+        Ok(())
+    }
+
+    fn lacking(&self, wanted: u64) -> u64 {
+        self.disk.space(&self.dir).map_or(0, |space| (self.spare.bytes(space) + wanted).saturating_sub(space.free))
     }
 
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{number:020}.batch"))
     }
+}
+
+/// Makes the folder, and keeps everybody else out of one that is there.
+fn ours(dir: &Path) -> Result<(), BufferError> {
+    fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed(dir, "making it"))?;
+    let mode = fs::metadata(dir).map_err(failed(dir, "looking at it"))?.permissions().mode();
+    if mode & 0o777 != DIR_MODE {
+        fs::set_permissions(dir, fs::Permissions::from_mode(DIR_MODE)).map_err(failed(dir, "making it ours alone"))?;
+    }
+    Ok(())
+}
+
+fn is_full(error: &Io) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn number_of(path: &Path) -> Option<u64> {
@@ -153,9 +248,12 @@ fn open_batch(bytes: Vec<u8>) -> Option<(Vec<u8>, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::Space;
     use super::*;
     use proptest::prelude::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::io;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::{Mutex, PoisonError};
 
     fn dir() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -164,10 +262,74 @@ mod tests {
         dir
     }
 
+    fn open(dir: &Path, bytes_max: u64) -> Buffer {
+        Buffer::open(dir, bytes_max, Spare::Bytes(0)).unwrap()
+    }
+
+    /// First bytes of the bodies that are left, with their samples; they are removed.
+    fn drain(buffer: &mut Buffer) -> Vec<(u8, u64)> {
+        let mut seen = Vec::new();
+        while let Some(batch) = buffer.oldest().unwrap() {
+            seen.push((batch.body[0], batch.samples));
+            buffer.remove(batch.number).unwrap();
+        }
+        seen
+    }
+
+    /// A disk of so many bytes, on which calls fail as they are told to, once each.
+    #[derive(Clone, Debug, Default)]
+    struct Failing(Arc<Mutex<Faults>>);
+
+    #[derive(Debug, Default)]
+    struct Faults {
+        total: Option<u64>,
+        read: Option<i32>,
+        remove: Option<i32>,
+        write: Option<i32>,
+    }
+
+    impl Failing {
+        fn with<T>(&self, with: impl FnOnce(&mut Faults) -> T) -> T {
+            with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+
+        fn or_fail(fault: Option<i32>) -> io::Result<()> {
+            fault.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+        }
+    }
+
+    impl Disk for Failing {
+        fn space(&self, dir: &Path) -> Option<Space> {
+            let total = self.with(|faults| faults.total)?;
+            let used: u64 = fs::read_dir(dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len().next_multiple_of(BLOCK_BYTES)).sum();
+            Some(Space { total, free: total.saturating_sub(used) })
+        }
+
+        fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+            Self::or_fail(self.with(|faults| faults.write.take()))?;
+            Real.write(path, bytes)
+        }
+
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            Self::or_fail(self.with(|faults| faults.read.take()))?;
+            Real.read(path)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            Self::or_fail(self.with(|faults| faults.remove.take()))?;
+            Real.remove(path)
+        }
+    }
+
+    const EIO: i32 = 5;
+    const EMFILE: i32 = 24;
+    const ENOSPC: i32 = 28;
+    const EROFS: i32 = 30;
+
     #[test]
     fn what_waits_is_there_after_a_restart_in_its_order_and_damage_costs_one_batch() {
         let dir = dir();
-        let mut buffer = Buffer::open(&dir, 1 << 20).unwrap();
+        let mut buffer = open(&dir, 1 << 20);
         for n in 0..4u8 {
             buffer.put(&[n; 100], u64::from(n)).unwrap();
         }
@@ -177,16 +339,96 @@ mod tests {
         let mut bytes = fs::read(&damaged).unwrap();
         bytes[50] ^= 1;
         fs::write(&damaged, bytes).unwrap();
-        let mut buffer = Buffer::open(&dir, 1 << 20).unwrap();
-        assert_eq!(buffer.bytes(), 4 * 116);
-        let mut seen = Vec::new();
-        while let Some((number, body, samples)) = buffer.oldest() {
-            seen.push((body[0], samples));
-            buffer.remove(number);
-        }
-        assert_eq!((seen, buffer.dropped(), buffer.bytes()), (vec![(0, 0), (2, 2), (3, 3)], 1, 0));
+        let mut buffer = open(&dir, 1 << 20);
+        let standing = buffer.standing();
+        assert_eq!(standing.bytes(), 4 * 116);
+        assert_eq!(drain(&mut buffer), [(0, 0), (2, 2), (3, 3)]);
+        assert_eq!((standing.dropped(), standing.bytes()), (1, 0));
         assert!(!dir.join("00000000000000000009.part").exists() && dir.join("unrelated").exists());
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_removed_for_a_while_is_kept() {
+        let (dir, disk) = (dir(), Failing::default());
+        let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(0)).unwrap();
+        let standing = buffer.standing();
+        for n in 0..3u8 {
+            buffer.put(&[n; 10], 1).unwrap();
+        }
+        for errno in [EIO, EMFILE] {
+            disk.with(|faults| faults.read = Some(errno));
+            assert!(buffer.oldest().is_err());
+            assert_eq!((standing.bytes(), standing.dropped()), (3 * 26, 0));
+        }
+        let first = buffer.oldest().unwrap().unwrap();
+        disk.with(|faults| faults.remove = Some(EROFS));
+        assert!(buffer.remove(first.number).is_err());
+        assert_eq!((standing.bytes(), buffer.oldest().unwrap()), (3 * 26, Some(first)));
+        // Who removed one by hand has it dropped.
+        fs::remove_file(buffer.path(1)).unwrap();
+        assert_eq!(drain(&mut buffer), [(0, 1), (2, 1)]);
+        assert_eq!((standing.bytes(), standing.dropped()), (0, 1));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_folder_and_its_files_are_their_owners_alone() {
+        let dir = dir();
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let mut buffer = open(&dir, 1 << 20);
+        buffer.put(b"x", 1).unwrap();
+        assert_eq!((mode(&dir), mode(&buffer.path(0))), (0o700, 0o600));
+        fs::remove_dir_all(&dir).unwrap();
+        open(&dir, 1 << 20);
+        assert_eq!(mode(&dir), 0o700);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_costs_the_oldest_and_then_the_new() {
+        let (dir, disk) = (dir(), Failing::default());
+        let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(0)).unwrap();
+        let standing = buffer.standing();
+        disk.with(|faults| faults.write = Some(ENOSPC));
+        assert!(buffer.put(&[9; 10], 1).is_err(), "there is nothing to drop for it");
+        for n in 0..3u8 {
+            buffer.put(&[n; 10], 1).unwrap();
+        }
+        disk.with(|faults| faults.write = Some(ENOSPC));
+        buffer.put(&[3; 10], 1).unwrap();
+        assert_eq!(standing.dropped(), 1);
+        disk.with(|faults| faults.write = Some(EIO));
+        assert!(buffer.put(&[9; 10], 1).is_err());
+        assert_eq!(standing.dropped(), 1, "nothing is dropped for what no room would help");
+        assert_eq!(drain(&mut buffer), [(1, 1), (2, 1), (3, 1)]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_to_stay_free_stays_free() {
+        let (dir, disk) = (dir(), Failing::default());
+        disk.with(|faults| faults.total = Some(14 * BLOCK_BYTES));
+        let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(10 * BLOCK_BYTES)).unwrap();
+        let standing = buffer.standing();
+        for n in 0..8u8 {
+            buffer.put(&[n; 4000], 1).unwrap();
+            let space = disk.space(&dir).unwrap();
+            assert!(space.free >= 10 * BLOCK_BYTES, "{space:?}");
+        }
+        assert_eq!(standing.dropped(), 4);
+        // Others fill the disk: the buffer gives way, and takes nothing more.
+        disk.with(|faults| faults.total = Some(9 * BLOCK_BYTES));
+        assert!(buffer.put(&[9; 4000], 1).is_err());
+        assert_eq!((standing.dropped(), standing.bytes()), (8, 0));
+        disk.with(|faults| faults.total = Some(14 * BLOCK_BYTES));
+        buffer.put(&[10; 4000], 1).unwrap();
+        assert_eq!(drain(&mut buffer), [(10, 1)]);
+        fs::remove_dir_all(&dir).unwrap();
+        let of_disk = |total| Spare::OfDisk.bytes(Space { total, free: 0 });
+        assert_eq!((of_disk(1 << 40), of_disk(100 << 20)), (256 << 20, 5 << 20));
     }
 
     proptest! {
@@ -194,32 +436,27 @@ mod tests {
         #[test]
         fn it_never_grows_beyond_its_bound_and_keeps_the_newest(sizes in proptest::collection::vec(1..400usize, 1..40), bound in 200..2000u64) {
             let dir = dir();
-            let mut buffer = Buffer::open(&dir, bound).unwrap();
+            let mut buffer = open(&dir, bound);
+            let standing = buffer.standing();
             for (n, size) in sizes.iter().enumerate() {
                 buffer.put(&vec![n as u8; *size], 1).unwrap();
                 // One batch alone may be larger.
-                prop_assert!(buffer.bytes() <= bound || buffer.waiting.len() == 1);
+                prop_assert!(standing.bytes() <= bound || buffer.waiting.len() == 1);
                 let on_disk: u64 = fs::read_dir(&dir).unwrap().flatten().map(|e| e.metadata().unwrap().len()).sum();
-                prop_assert_eq!(on_disk, buffer.bytes());
+                prop_assert_eq!(on_disk, standing.bytes());
             }
+            // From its definition: after each batch the longest run that ends with it and is within the bound, of what was there.
             let mut expected: Vec<u8> = Vec::new();
-            let mut room = bound;
-            for (n, size) in sizes.iter().enumerate().rev() {
-                let bytes = (*size + HEADER_BYTES) as u64;
-                if bytes > room && !expected.is_empty() {
-                    break;
+            for n in 0..sizes.len() {
+                expected.push(n as u8);
+                let bytes = |kept: &[u8]| kept.iter().map(|k| (sizes[usize::from(*k)] + HEADER_BYTES) as u64).sum::<u64>();
+                while expected.len() > 1 && bytes(&expected) > bound {
+                    expected.remove(0);
                 }
-                room = room.saturating_sub(bytes);
-                expected.insert(0, n as u8);
             }
-            prop_assert_eq!(buffer.dropped() as usize + buffer.waiting.len(), sizes.len());
-            let mut kept = Vec::new();
-            while let Some((number, body, _)) = buffer.oldest() {
-                kept.push(body[0]);
-                buffer.remove(number);
-            }
-            prop_assert!(kept.ends_with(&expected[expected.len().saturating_sub(kept.len())..]), "{:?} {:?}", kept, expected);
-            prop_assert!(kept.iter().copied().eq((sizes.len() - kept.len()..sizes.len()).map(|n| n as u8)));
+            prop_assert_eq!(standing.dropped() as usize + buffer.waiting.len(), sizes.len());
+            let kept: Vec<u8> = drain(&mut buffer).into_iter().map(|(first, _)| first).collect();
+            prop_assert_eq!(kept, expected);
             fs::remove_dir_all(&dir).unwrap();
         }
     }

@@ -11,6 +11,8 @@ use std::sync::{Mutex, PoisonError};
 const DISKS_MAX: usize = 64;
 const INTERFACES_MAX: usize = 32;
 const SECTOR_BYTES: u64 = 512;
+/// Bytes of `/proc/stat` that are read: its lines of processors and interrupts grow with the machine, and what is wanted comes behind.
+const STAT_BYTES_MAX: usize = 1 << 20;
 /// The columns of `cpu` in `/proc/stat`; guests' time is in user and nice already.
 const MODES: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
 
@@ -21,10 +23,10 @@ pub struct Host(Mutex<Text>);
 impl Collect for Host {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut file = |path: &str| text.of(Path::new(path)).ok().map(str::to_owned);
-        if let Some(stat) = file("/proc/stat") {
-            processors(&stat, samples);
+        if let Ok(stat) = text.up_to(Path::new("/proc/stat"), STAT_BYTES_MAX) {
+            processors(stat, samples);
         }
+        let mut file = |path: &str| text.of(Path::new(path)).ok().map(str::to_owned);
         if let Some(meminfo) = file("/proc/meminfo") {
             for (name, family) in [("MemTotal", &family::MEMORY_TOTAL), ("MemAvailable", &family::MEMORY_AVAILABLE)] {
                 if let Some(kib) = field(&meminfo, name) {

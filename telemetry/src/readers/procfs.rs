@@ -2,13 +2,16 @@
 //!
 //! What a process has used goes, when it ends, to its parent that waits for it. A process whose parent is among the work's is
 //! therefore left to that one; of one whose parent is not (a rank, whose parent is the shim) what was last seen is kept here.
+//! One that a look misses, or that waits to be waited for, lives on: it has ended when `/proc` has it no more.
 //! What ends between two looks and nobody of the work waits for is not seen: these counters say *at least*.
 
 use super::{Group, Reader, Text};
 use crate::procfs::{Stat, TICKS_PER_SECOND, field, page_bytes};
 use crate::usage::{Measure, Source, Usage};
+use nix::errno::Errno;
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Counters of processes, with those of the children that they waited for.
@@ -51,23 +54,25 @@ impl Reader for Procfs {
         let Some(pids) = group.processes() else { return };
         let (mut resident_pages, mut threads, mut io_readable) = (0, 0, true);
         for pid in pids {
-            let Some(stat) = self.text(*pid, "stat", text).and_then(Stat::parse) else { continue };
+            let Some(stat) = text.bytes_of(self.path_of(*pid, "stat")).ok().and_then(Stat::parse) else { continue };
             resident_pages += stat.resident_pages;
             threads += stat.threads;
             let mut counted = of_stat_line(&stat);
             if wants_io {
-                match self.text(*pid, "io", text) {
-                    Some(io) => {
+                match text.of(self.path_of(*pid, "io")) {
+                    Ok(io) => {
                         counted[4] = field(io, "read_bytes").unwrap_or(0) as f64;
                         counted[5] = field(io, "write_bytes").unwrap_or(0) as f64;
                     }
                     // It has just ended; or it is not ours to look at.
-                    None => io_readable = false,
+                    Err(_) => io_readable = false,
                 }
             }
             self.saw(*pid, Process { started_ticks: stat.started_ticks, parent: stat.parent, counted, seen: true });
         }
-        self.settle();
+        let mut path = std::mem::take(&mut self.path);
+        self.settle(|pid, started_ticks| lives(text, &mut path, pid, started_ticks));
+        self.path = path;
         usage.offer(Measure::Memory, Some((resident_pages * page_bytes()) as f64), Source::Procfs);
         usage.offer(Measure::Threads, Some(threads as f64), Source::Procfs);
         for (measure, value) in COUNTERS.into_iter().zip(self.told) {
@@ -80,11 +85,8 @@ impl Reader for Procfs {
 }
 
 impl Procfs {
-    fn text<'a>(&mut self, pid: i32, file: &str, text: &'a mut Text) -> Option<&'a str> {
-        self.path.clear();
-        // Writing to a String cannot fail.
-        let _ = write!(self.path, "/proc/{pid}/{file}");
-        text.of(Path::new(&self.path)).ok()
+    fn path_of(&mut self, pid: i32, file: &str) -> &Path {
+        path_in(&mut self.path, pid, file)
     }
 
     fn saw(&mut self, pid: i32, now: Process) {
@@ -102,9 +104,10 @@ impl Procfs {
         }
     }
 
-    /// Lets go who was not seen, and adds up.
-    fn settle(&mut self) {
-        let ended: Vec<i32> = self.living.iter().filter(|(_, process)| !process.seen).map(|(pid, _)| *pid).collect();
+    /// Lets go who was not seen and does not live, and adds up. `lives`: whether there is a process of this number, started then.
+    fn settle(&mut self, mut lives: impl FnMut(i32, u64) -> bool) {
+        let missed = self.living.iter().filter(|(_, process)| !process.seen);
+        let ended: Vec<i32> = missed.filter(|(pid, process)| !lives(**pid, process.started_ticks)).map(|(pid, _)| *pid).collect();
         let ended: Vec<Process> = ended.iter().filter_map(|pid| self.living.remove(pid)).collect();
         for process in &ended {
             self.over(process);
@@ -123,6 +126,21 @@ impl Procfs {
         if !self.living.contains_key(&process.parent) {
             add(&mut self.gone, &process.counted);
         }
+    }
+}
+
+fn path_in<'a>(path: &'a mut String, pid: i32, file: &str) -> &'a Path {
+    path.clear();
+    // Writing to a String cannot fail.
+    let _ = write!(path, "/proc/{pid}/{file}");
+    Path::new(path)
+}
+
+/// What cannot be read for another reason than that nobody is there says nothing.
+fn lives(text: &mut Text, path: &mut String, pid: i32, started_ticks: u64) -> bool {
+    match text.bytes_of(path_in(path, pid, "stat")) {
+        Ok(line) => Stat::parse(line).is_none_or(|stat| stat.started_ticks == started_ticks),
+        Err(error) => error.kind() != ErrorKind::NotFound && error.raw_os_error() != Some(Errno::ESRCH as i32),
     }
 }
 
@@ -161,20 +179,54 @@ mod tests {
         // A rank of the shim's, with a child of its own.
         reader.saw(10, process(1, 5.0));
         reader.saw(11, process(10, 7.0));
-        reader.settle();
+        reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 12.0);
         // The child ended, and the rank waited for it: it has the child's now.
         reader.saw(10, process(1, 5.0 + 8.0));
-        reader.settle();
+        reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 13.0);
         // The rank ended; the shim waited for it.
-        reader.settle();
+        reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 13.0);
         // Its number comes again.
         reader.saw(10, Process { started_ticks: 2, ..process(1, 1.0) });
-        reader.settle();
+        reader.settle(|_, _| false);
         assert_eq!(reader.told[2], 14.0);
         assert_eq!(reader.living.len(), 1, "who is gone is forgotten");
+    }
+
+    #[test]
+    fn who_lives_and_was_missed_is_not_counted_twice() {
+        let mut reader = Procfs::default();
+        reader.saw(10, process(1, 5.0));
+        reader.settle(|_, _| false);
+        reader.settle(|pid, started| (pid, started) == (10, 1));
+        reader.saw(10, process(1, 6.0));
+        reader.settle(|_, _| false);
+        assert_eq!((reader.told[2], reader.living.len()), (6.0, 1));
+        // This process lives; one of its number that started at another time does not.
+        let (mut text, mut path) = (Text::default(), String::new());
+        let me = i32::try_from(std::process::id()).unwrap();
+        let started = Stat::parse(&std::fs::read("/proc/self/stat").unwrap()).unwrap().started_ticks;
+        assert!(lives(&mut text, &mut path, me, started) && !lives(&mut text, &mut path, me, started + 1));
+        assert!(!lives(&mut text, &mut path, i32::MAX, 1));
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_process() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"\xff) R \xfe");
+        let link = std::env::temp_dir().join(format!("lattice-name-{}", std::process::id())).join(name);
+        let _ = std::fs::remove_dir_all(link.parent().unwrap());
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        // The kernel takes the name from the path.
+        std::fs::copy("/bin/sleep", &link).unwrap();
+        let mut child = std::process::Command::new(&link).arg("60").spawn().unwrap();
+        let line = std::fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_dir_all(link.parent().unwrap()).unwrap();
+        assert!(std::str::from_utf8(&line).is_err() && Stat::parse(&line).is_some(), "{line:?}");
     }
 
     proptest! {
@@ -185,7 +237,7 @@ mod tests {
             for (pid, parent, faults, settles) in steps {
                 reader.saw(pid, process(parent, f64::from(faults)));
                 if settles {
-                    reader.settle();
+                    reader.settle(|_, _| false);
                     prop_assert!(reader.told[2] >= last);
                     last = reader.told[2];
                 }

@@ -1,5 +1,6 @@
 //! Cgroup version 1: each hierarchy says what its controllers count.
 
+use super::devices::Devices;
 use super::{Group, Kept, Reader, Text};
 use crate::procfs::{TICKS_PER_SECOND, field};
 use crate::usage::{Measure, Source, Usage};
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 
 pub struct V1 {
     groups: Vec<Files>,
+    devices: Devices,
 }
 
 /// One directory's files, whichever of them it has.
@@ -35,7 +37,7 @@ impl V1 {
                 threads: file("pids.current"),
             }
         });
-        Self { groups: files.collect() }
+        Self { groups: files.collect(), devices: Devices::default() }
     }
 }
 
@@ -46,7 +48,7 @@ impl Reader for V1 {
 
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
         for files in &mut self.groups {
-            files.read(text, usage);
+            files.read(text, usage, &mut self.devices);
         }
         // Every process joins every hierarchy, so that the first one lists all.
         usage.offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64), Source::CgroupV1);
@@ -54,7 +56,7 @@ impl Reader for V1 {
 }
 
 impl Files {
-    fn read(&mut self, text: &mut Text, usage: &mut Usage) {
+    fn read(&mut self, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
         // A file is looked for only where its numbers are wanted: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
             && let Some(stat) = self.cpu.read(text)
@@ -86,17 +88,18 @@ impl Files {
         if usage.lacks(Measure::IoRead)
             && let Some(served) = self.io.read(text)
         {
-            usage.offer(Measure::IoRead, Some(served_bytes(served, "Read")), Source::CgroupV1);
-            usage.offer(Measure::IoWritten, Some(served_bytes(served, "Write")), Source::CgroupV1);
+            usage.offer(Measure::IoRead, Some(served_bytes(served, "Read", devices)), Source::CgroupV1);
+            usage.offer(Measure::IoWritten, Some(served_bytes(served, "Write", devices)), Source::CgroupV1);
         }
     }
 }
 
-/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end.
-fn served_bytes(text: &str, operation: &str) -> f64 {
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that lie on no other.
+pub(super) fn served_bytes(text: &str, operation: &str, devices: &mut Devices) -> f64 {
     let of_operation = text.lines().filter_map(|line| {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        if words.next()? == operation { words.next()?.parse::<u64>().ok() } else { None }
+        let mut words = line.split_ascii_whitespace();
+        let device = words.next()?;
+        if words.next()? == operation && !devices.is_stacked(device) { words.next()?.parse::<u64>().ok() } else { None }
     });
     of_operation.fold(0, u64::saturating_add) as f64
 }

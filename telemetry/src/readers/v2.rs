@@ -1,5 +1,6 @@
 //! Cgroup version 2. Processor time and pressure are there for every group; the rest where the tree has the controller.
 
+use super::devices::Devices;
 use super::{Group, Kept, Reader, Text};
 use crate::procfs::{field, pressure_totals};
 use crate::usage::{Measure, Source, Usage};
@@ -12,6 +13,7 @@ pub struct V2 {
     memory_stat: Kept,
     memory_events: Kept,
     io: Kept,
+    devices: Devices,
     threads: Kept,
     pressure: [(Kept, Measure, Option<Measure>); 3],
 }
@@ -27,6 +29,7 @@ impl V2 {
             memory_stat: file("memory.stat"),
             memory_events: file("memory.events"),
             io: file("io.stat"),
+            devices: Devices::default(),
             threads: file("pids.current"),
             pressure: [
                 // That all of a group waits for processors is 0 by definition where nothing else of it could run.
@@ -65,8 +68,8 @@ impl Reader for V2 {
             offer(Measure::OomKills, field(events, "oom_kill").map(|kills| kills as f64));
         }
         if let Some(stat) = self.io.read(text) {
-            offer(Measure::IoRead, Some(of_all_devices(stat, "rbytes=")));
-            offer(Measure::IoWritten, Some(of_all_devices(stat, "wbytes=")));
+            offer(Measure::IoRead, Some(of_whole_devices(stat, "rbytes=", &mut self.devices)));
+            offer(Measure::IoWritten, Some(of_whole_devices(stat, "wbytes=", &mut self.devices)));
         }
         for (kept, some, full) in &mut self.pressure {
             if let Some(psi) = kept.read(text) {
@@ -87,7 +90,15 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|number| number as f64)
 }
 
-fn of_all_devices(stat: &str, key: &str) -> f64 {
-    let values = stat.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
-    values.fold(0, u64::saturating_add) as f64
+/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that lie on no other.
+pub(super) fn of_whole_devices(stat: &str, key: &str, devices: &mut Devices) -> f64 {
+    let mut sum = 0u64;
+    for line in stat.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if words.next().is_some_and(|device| !devices.is_stacked(device)) {
+            let values = words.filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
+            sum = values.fold(sum, u64::saturating_add);
+        }
+    }
+    sum as f64
 }
