@@ -274,7 +274,8 @@ impl Checkpointing {
     fn saved(&mut self, node: NodeId, now: Saved) -> Vec<CheckpointStep> {
         let CheckpointPhase::Saving { deadline, saved, idle } = &mut self.phase else { return Vec::new() };
         if now.manifest.is_none() != idle.contains(&node) {
-            let why = if now.manifest.is_none() { "what ran there has ended and saved nothing" } else { "something was begun there meanwhile" };
+            let why =
+                if now.manifest.is_none() { "what ran there has ended and saved nothing" } else { "something was begun there meanwhile" };
             return self.fail(format!("{node}: {why}"));
         }
         saved.entry(node).or_insert(now);

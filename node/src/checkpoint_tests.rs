@@ -89,7 +89,11 @@ fn what_was_saved_before_a_deferral_is_of_another_moment() {
     c.handle(1, able(0, 1));
     c.handle(1, able(1, 1));
     c.handle(2, saved(0, 1, None));
-    assert_eq!(c.handle(3, CheckpointEvent::Deferred { node: node(1), round: 1, for_ms: 500 }), [CheckpointStep::Forget], "for a second at least");
+    assert_eq!(
+        c.handle(3, CheckpointEvent::Deferred { node: node(1), round: 1, for_ms: 500 }),
+        [CheckpointStep::Forget],
+        "for a second at least"
+    );
     assert_eq!(c.handle(100, saved(1, 1, None)), [], "the round is over");
     assert_eq!(c.handle(1003, CheckpointEvent::Clock), [CheckpointStep::Ask { round: 2 }]);
     c.handle(1004, able(0, 2));

@@ -126,7 +126,8 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     let Some(slice) = &context.slice else {
         let shim = shim.and_then(|pid| i32::try_from(pid).ok());
-        let shim = shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))?;
+        let shim =
+            shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))?;
         return Ok(identity::descendants_or_error(shim)?.into_iter().map(|(pid, _)| pid).collect());
     };
     let scope = slice.scope(allocation);

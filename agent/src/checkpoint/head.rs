@@ -28,7 +28,8 @@ const EVENTS: usize = 256;
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long the quorum's word is waited for once the allocation ends.
 const LAST_WORD: Duration = Duration::from_secs(10);
-
+/// How long the store may take to say whether an id was used.
+const ANSWER: Duration = Duration::from_secs(2);
 /// How long the nodes that can be reached may take to hear that a round is over.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -101,7 +102,9 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
 
 /// Refuses an id under which a checkpoint was made. Where the store is away, writing the manifest does.
 async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<(), String> {
-    match context.checkpoints.store()?.manifest(&owner_of(share), id).await {
+    let (store, owner) = (context.checkpoints.store()?, owner_of(share));
+    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(()) };
+    match found {
         Ok(made) => Err(format!(
             "checkpoint {id} was made before, under epoch {}, and another may be in force since: `lattice checkpoint list` shows them; \
              `lattice checkpoint create` asks for a new one",

@@ -2,8 +2,8 @@
 
 use super::catching::Hearers;
 use super::directory::{self, Answer, Claims, Place};
-use super::store::{Part, StoreError};
 use super::owner_of;
+use super::store::{Part, StoreError};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
 use crate::environment;

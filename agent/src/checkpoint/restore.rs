@@ -1,8 +1,8 @@
 //! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
 
 use super::directory::{Found, give_all, lay_down};
-use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
 use super::owner_of;
+use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
 use crate::context::Context;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{CheckpointRef, DesiredShare};
@@ -122,7 +122,8 @@ fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
 pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
     for (index, entry) in manifest.nodes.iter().enumerate() {
-        let part = Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
+        let part =
+            Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
         let files = match store.node_manifest(&part, entry).await {
             Ok(node) => node.map(|node| node.files).unwrap_or_default(),
             Err(StoreError::Store(error)) => return Err(error.into()),

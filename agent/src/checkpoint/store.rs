@@ -539,3 +539,7 @@ fn expand(fed: Fed, (size, hash): &(u64, String), mut to: Option<std::fs::File>,
     }
     to.map_or(Ok(()), |to| to.sync_all().map_err(Expanding::Io))
 }
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -242,7 +242,8 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
     let mut info = shown(&manifest, &allocation);
     let mut left = FILES_MAX;
     for (index, (entry, node)) in manifest.nodes.iter().zip(&mut info.nodes).enumerate() {
-        let part = Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
+        let part =
+            Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
         let files = store.node_manifest(&part, entry).await.map_err(|e| status(&e))?.map(|m| m.files).unwrap_or_default();
         let files = files.into_iter().filter(|f| f.size.is_some()).take(left);
         node.list = files
@@ -266,7 +267,10 @@ pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Res
 /// that the quorum has. The quorum as known here may be older than it is: then more is refused, never less.
 async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Owner, id: CheckpointId) -> Result<(), Status> {
     let refused = |why: &str| {
-        let text = format!("checkpoint {id} {why}: it can be removed once a later one is complete, or allocation {} has ended", allocation.id.short());
+        let text = format!(
+            "checkpoint {id} {why}: it can be removed once a later one is complete, or allocation {} has ended",
+            allocation.id.short()
+        );
         Err(Status::failed_precondition(text))
     };
     let when = |m: &Manifest| (m.epoch, m.made_at_ms);
