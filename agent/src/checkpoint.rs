@@ -38,7 +38,8 @@ use store::{CheckpointStore, Owner};
 pub struct Checkpoints(Arc<Inner>);
 
 struct Inner {
-    means: Option<Means>,
+    /// Or why none is made here.
+    means: Result<Means, String>,
     heads: Mutex<BTreeMap<AllocationId, Head>>,
     parts: Parts,
     /// One checkpoint is begun at a time.
@@ -52,26 +53,31 @@ struct Means {
     directories: Directories,
 }
 
-/// Why none is made here.
-const WITHOUT: &str = "this agent makes no checkpoints: neither checkpoint_store nor log_store is configured";
-
 impl Checkpoints {
     /// As configured.
     pub fn open(config: &AgentConfig) -> anyhow::Result<Self> {
-        let store = config.open_checkpoint_store().context("the store of checkpoints")?;
-        let means = match store {
-            Some(store) => {
-                let directories = Directories::below(config.checkpoint_dir()).map_err(anyhow::Error::msg)?;
-                Some(Means { store, directories })
+        if let Err(why) = config.makes_checkpoints() {
+            if !config.checkpoint_store.is_empty() {
+                anyhow::bail!(why);
             }
-            None => None,
+            if !config.log_store.is_empty() {
+                tracing::warn!(why, "no checkpoints are made here");
+            }
+        }
+        let means = match config.makes_checkpoints() {
+            Ok(()) => {
+                let store = config.open_checkpoint_store().context("the store of checkpoints")?;
+                let directories = Directories::below(config.checkpoint_dir()).map_err(anyhow::Error::msg)?;
+                Ok(Means { store, directories })
+            }
+            Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
         let begins = tokio::sync::Mutex::new(());
         Ok(Self(Arc::new(Inner { means, heads: Mutex::default(), parts: Parts::default(), begins })))
     }
 
     fn means(&self) -> Result<&Means, String> {
-        self.0.means.as_ref().ok_or_else(|| WITHOUT.to_owned())
+        self.0.means.as_ref().map_err(Clone::clone)
     }
 
     /// The store, or why there is none.
@@ -89,7 +95,7 @@ impl Checkpoints {
 
     /// What its processes are told.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(&'static str, String)> {
-        let (Some(means), Some(_)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
+        let (Ok(means), Some(_)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
         let told = |name, path: std::path::PathBuf| (name, path.display().to_string());
         let mut env = vec![told("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
         if share.restore.is_some() {
@@ -106,12 +112,12 @@ impl Checkpoints {
             heads.remove(&share.allocation);
         }
         drop(heads);
-        self.0.means.as_ref().map_or(Ok(()), |means| means.directories.remove(share.allocation))
+        self.means().map_or(Ok(()), |means| means.directories.remove(share.allocation))
     }
 
     /// Removes what lies here of allocations that `known` does not know.
     pub fn sweep(&self, known: impl Fn(AllocationId) -> bool) {
-        if let Some(means) = &self.0.means {
+        if let Ok(means) = &self.0.means {
             means.directories.sweep(known);
         }
     }

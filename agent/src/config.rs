@@ -423,23 +423,31 @@ impl AgentConfig {
         if self.checkpoint_dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint_dir.clone() }
     }
 
-    /// Whether checkpoints have a store.
-    pub fn makes_checkpoints(&self) -> bool {
-        !self.checkpoint_store.is_empty() || !self.log_store.is_empty()
+    /// Whether checkpoints have a store to which nobody else comes, or why not: they are the memory of users' programs.
+    pub fn makes_checkpoints(&self) -> Result<(), String> {
+        let (setting, url) = match (self.checkpoint_store.as_str(), self.log_store.as_str()) {
+            ("", "") => return Err("neither checkpoint_store nor log_store is configured".to_owned()),
+            ("", url) => ("log_store", url),
+            (url, _) => ("checkpoint_store", url),
+        };
+        match lattice_quorum::objects::open_to_others(url) {
+            Some((dir, mode)) => Err(format!(
+                "{setting} {url}: others can enter {} (mode {mode:o}), and would read users' checkpoints: chmod 700 it, or name another \
+                 place as checkpoint_store",
+                dir.display()
+            )),
+            None => Ok(()),
+        }
     }
 
-    /// The client of the store of checkpoints, where there is one.
-    pub fn open_checkpoint_store(&self) -> Result<Option<CheckpointStore>, ObjectsError> {
-        if !self.makes_checkpoints() {
-            return Ok(None);
-        }
-        let store = if self.checkpoint_store.is_empty() {
+    /// The client of the store of checkpoints.
+    pub fn open_checkpoint_store(&self) -> Result<CheckpointStore, ObjectsError> {
+        if self.checkpoint_store.is_empty() {
             CheckpointStore::open("log_store", &self.log_store, &self.log_store_options, &self.log_store_credentials)
         } else {
             let (options, credentials) = (&self.checkpoint_store_options, &self.checkpoint_store_credentials);
             CheckpointStore::open("checkpoint_store", &self.checkpoint_store, options, credentials)
-        };
-        store.map(Some)
+        }
     }
 
     /// The shim's program.

@@ -41,7 +41,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         (LAUNCH_SHAPES, true),
         (LAUNCH_INPUT, true),
         (LAUNCH_CALLS, true),
-        (CHECKPOINTS, config.makes_checkpoints()),
+        (CHECKPOINTS, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
     ];

@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// By how much all deferrals of one checkpoint may put it off together, in milliseconds.
 pub const DEFERRAL_MS_MAX: u64 = 5 * 60 * 1000;
 /// The shortest deferral, in milliseconds.
-const DEFERRAL_MS_MIN: u64 = 100;
+const DEFERRAL_MS_MIN: u64 = 1000;
+/// Rounds of one checkpoint: as deferrals count in all that they can be, one more is not granted.
+const ROUNDS_MAX: u32 = 30;
 
 /// What one node saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +54,13 @@ pub enum CheckpointPhase {
     /// Each node is asked whether what runs there would hear. Nothing was sent yet. `able`: who would; `true`: nothing runs there.
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
     /// The signal may be sent. `saved`: who is done, all that it saved being in the store.
-    Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved> },
+    /// `idle`: where nothing ran; what runs there then is no part of it.
+    Saving {
+        deadline: Deadline,
+        saved: BTreeMap<NodeId, Saved>,
+        #[serde(default)]
+        idle: BTreeSet<NodeId>,
+    },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
     /// All of it is in the store; the manifest that says so is to be written.
@@ -257,13 +265,19 @@ impl Checkpointing {
         if able.values().all(|idle| *idle) {
             return self.fail("nothing of the allocation runs that could save itself".to_owned());
         }
-        let idle = able.iter().filter(|(_, idle)| **idle).map(|(node, _)| (node.clone(), Saved::default()));
-        self.phase = CheckpointPhase::Saving { deadline: *deadline, saved: idle.collect() };
+        // They look again when the others are asked, and say so.
+        let idle = able.iter().filter(|(_, idle)| **idle).map(|(node, _)| node.clone()).collect();
+        self.phase = CheckpointPhase::Saving { deadline: *deadline, saved: BTreeMap::new(), idle };
         vec![CheckpointStep::Go { round: self.round }]
     }
 
     fn saved(&mut self, node: NodeId, now: Saved) -> Vec<CheckpointStep> {
-        let CheckpointPhase::Saving { deadline, saved } = &mut self.phase else { return Vec::new() };
+        let CheckpointPhase::Saving { deadline, saved, idle } = &mut self.phase else { return Vec::new() };
+        if now.manifest.is_none() != idle.contains(&node) {
+            let why =
+                if now.manifest.is_none() { "what ran there has ended and saved nothing" } else { "something was begun there meanwhile" };
+            return self.fail(format!("{node}: {why}"));
+        }
         saved.entry(node).or_insert(now);
         if saved.len() < self.nodes.len() {
             return Vec::new();
@@ -282,7 +296,7 @@ impl Checkpointing {
     fn deferred(&mut self, now_ms: u64, for_ms: u64) -> Vec<CheckpointStep> {
         let left = DEFERRAL_MS_MAX.saturating_sub(self.deferred_ms);
         // Deferred as long as may be: it is waited for until the deadline.
-        if left < DEFERRAL_MS_MIN {
+        if left < DEFERRAL_MS_MIN || self.round >= ROUNDS_MAX {
             return Vec::new();
         }
         let granted = for_ms.clamp(DEFERRAL_MS_MIN, left);

@@ -83,7 +83,7 @@ impl Objects {
                     return Err(ObjectsError::Option { setting, key: key.clone(), scheme: "file" });
                 }
                 let dir = Path::new("/").join(&prefix);
-                let made = std::fs::create_dir_all(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
+                let made = make_private(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
                 made.map_err(built)?;
                 (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?.with_fsync(true)) as Arc<dyn ObjectStore>, String::new())
             }
@@ -99,6 +99,26 @@ impl Objects {
     pub fn key(&self, parts: impl IntoIterator<Item = String>) -> Key {
         let prefix = self.prefix.split('/').filter(|p| !p.is_empty()).map(str::to_owned);
         Key::from_iter(prefix.chain(parts))
+    }
+}
+
+/// The directory of a `file://` store that others than its owner can enter, and its mode.
+pub fn open_to_others(url: &str) -> Option<(PathBuf, u32)> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = PathBuf::from(url.strip_prefix("file://")?);
+    let mode = std::fs::metadata(&dir).ok()?.permissions().mode() & 0o777;
+    (mode & 0o077 != 0).then_some((dir, mode))
+}
+
+/// Where it is not there yet, for nobody else to enter: logs, backups and checkpoints are read by way of Lattice.
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    if let Some(above) = dir.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made,
     }
 }
 

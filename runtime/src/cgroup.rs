@@ -295,6 +295,30 @@ impl Cgroup {
         pids
     }
 
+    /// All processes in it and below, none where it is gone; any other error is one, where [`Self::processes`] leaves out.
+    pub fn processes_or_error(&self) -> io::Result<Vec<i32>> {
+        let gone = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
+        let (mut pids, mut left) = (Vec::new(), vec![self.path.clone()]);
+        while let Some(directory) = left.pop() {
+            let listed = fs::read_to_string(directory.join("cgroup.procs")).and_then(|text| Ok((text, fs::read_dir(&directory)?)));
+            let (text, below) = match listed {
+                Ok(listed) => listed,
+                Err(error) if gone(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(|pid: &i32| *pid > 0));
+            for entry in below {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    left.push(entry.path());
+                }
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
     /// Whether a process lives in it or below; zombies do not count. `false` where it is gone.
     pub fn is_populated(&self) -> Result<bool, CgroupError> {
         match fs::read_to_string(self.path.join("cgroup.events")) {

@@ -108,7 +108,24 @@ pub fn start_ticks(pid: i32) -> io::Result<u64> {
 /// All living processes below `root` (children, their children, …), from one look at `/proc`.
 pub fn descendants(root: i32) -> Vec<(i32, ProcessStat)> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let mut left: Vec<(i32, ProcessStat)> = pids.filter_map(|pid| Some((pid, process_stat(pid).ok()?))).collect();
+    below(root, pids.filter_map(|pid| Some((pid, process_stat(pid).ok()?))).collect())
+}
+
+/// The same, where what cannot be looked at is an error and not left out.
+pub fn descendants_or_error(root: i32) -> io::Result<Vec<(i32, ProcessStat)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match process_stat(pid) {
+            Ok(stat) => all.push((pid, stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(below(root, all))
+}
+
+fn below(root: i32, mut left: Vec<(i32, ProcessStat)>) -> Vec<(i32, ProcessStat)> {
     let mut parents = vec![root];
     let mut found = Vec::new();
     while let Some(parent) = parents.pop() {

@@ -18,6 +18,24 @@ const NAMES_MAX: usize = 4096;
 /// descriptors and no stack, however deep it is: directories inside directories are moved up to the first level first.
 /// Nothing may write into it meanwhile. A mount inside it is an error, and stays.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
+    remove_at_most(path, &mut u64::MAX.clone()).map(drop)
+}
+
+/// The same where somebody may write into it meanwhile: takes `most` names out of it, of which it leaves what is not used up, and
+/// leaves the rest. Gives whether nothing is left.
+pub fn remove_at_most(path: &Path, most: &mut u64) -> io::Result<bool> {
+    match remove(path, most) {
+        Ok(()) => Ok(true),
+        Err(error) if *most == 0 || error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove(path: &Path, most: &mut u64) -> io::Result<()> {
+    let mut count = || {
+        *most = most.saturating_sub(1);
+        if *most == 0 { Err(io::Error::from(io::ErrorKind::QuotaExceeded)) } else { Ok(()) }
+    };
     let top = match openat(AT_FDCWD, path, directory(), Mode::empty()) {
         Ok(top) => top,
         Err(Errno::ENOENT) => return Ok(()),
@@ -27,9 +45,13 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     };
     let mut moved = 0;
     each(top.as_fd(), |name| {
+        count()?;
         if !unlinked(top.as_fd(), name)? {
             let inner = openat(&top, name.as_c_str(), directory(), Mode::empty())?;
-            each(inner.as_fd(), |name| if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved) })?;
+            each(inner.as_fd(), |name| {
+                count()?;
+                if unlinked(inner.as_fd(), name)? { Ok(()) } else { move_up(&inner, name, &top, &mut moved) }
+            })?;
             unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
         }
         Ok(())

@@ -126,7 +126,7 @@ async fn prepare(
     }
     if let Some(from) = &share.restore {
         say("preparing: what it saved");
-        checkpoint::restore(&context, &share, from, &cancel).await?;
+        checkpoint::restore(&context, &share, from, &cancel, say).await?;
         going_on()?;
     }
     say("preparing: image");

@@ -14,7 +14,7 @@
 
 use crate::data_plane::own_directory;
 use lattice_model::{AllocationId, CheckpointId, Principal};
-use lattice_runtime::remove::remove_tree;
+use lattice_runtime::remove::{remove_at_most, remove_tree};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
@@ -31,6 +31,10 @@ use std::path::{Path, PathBuf};
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Files and directories of one node's part.
 const ENTRIES_MAX: usize = 100_000;
+/// Bytes of a path, by which it can be laid down again below another directory.
+const PATH_BYTES_MAX: usize = 1024;
+/// Bytes of all paths of one node's part.
+const PATHS_BYTES_MAX: usize = 32 << 20;
 /// Directories in each other.
 const DEPTH_MAX: usize = 64;
 /// How the name of the directory ends from which work begins again.
@@ -163,11 +167,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes room for what this token asks for, and says that it is asked for. What earlier ones left is removed. May be done again:
-    /// what was saved for this token stays.
+    /// Whether this token was asked for: there is room for it.
+    pub fn asked(&self, token: &str) -> Result<bool, String> {
+        match self.beneath(token, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(format!("{}/{token}: {error}", self.path.display())),
+        }
+    }
+
+    /// Makes room for what this token asks for, and says that it is asked for. May be done again: what was saved for this token
+    /// stays.
     pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<(), String> {
         let failed = |what: &str, e: &dyn std::fmt::Display| format!("{}/{what}: {e}", self.path.display());
-        self.forget_all_but(token).map_err(|e| failed("", &e))?;
         match mkdirat(&self.at, token, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(failed(token, &error)),
@@ -196,14 +208,21 @@ impl Place {
         fchown(what, Some(Uid::from_raw(self.owner.0)), Some(Gid::from_raw(self.owner.1)))
     }
 
-    fn forget_all_but(&self, token: &str) -> io::Result<()> {
+    /// Removes what earlier tokens left. What writes there meanwhile, or cannot be removed, leaves some of it: no token comes twice.
+    pub fn forget_all_but(&self, token: &str) -> io::Result<()> {
+        let mut most = 4 * ENTRIES_MAX as u64;
         let mut dir = Dir::from_fd(self.beneath(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names: Vec<_> = dir.iter().flatten().map(|entry| entry.file_name().to_owned()).take(ENTRIES_MAX).collect();
         for name in names {
             // Only what we asked for once: the rest of the directory is the user's own.
             let Some(text) = name.to_str().ok().filter(|text| is_of_a_token(text) && !text.starts_with(token)) else { continue };
             if let Err(Errno::EISDIR | Errno::EPERM) = unlinkat(&self.at, text, UnlinkatFlags::NoRemoveDir) {
-                remove_tree(&self.path.join(text))?;
+                let path = self.path.join(text);
+                match remove_at_most(&path, &mut most) {
+                    Ok(true) => {}
+                    Ok(false) => tracing::debug!(path = %path.display(), "what an earlier checkpoint left is written to: some stays"),
+                    Err(error) => tracing::warn!(path = %path.display(), %error, "what an earlier checkpoint left stays"),
+                }
             }
         }
         Ok(())
@@ -259,11 +278,11 @@ impl Place {
     /// All that was saved for this token, directories before what is in them, in the order of their names.
     pub fn saved(&self, token: &str) -> Result<Vec<Found>, String> {
         let mut found = Vec::new();
-        self.walk(token, "", 0, &mut found)?;
+        self.walk(token, "", 0, &mut found, &mut PATHS_BYTES_MAX.clone())?;
         Ok(found)
     }
 
-    fn walk(&self, token: &str, below: &str, depth: usize, found: &mut Vec<Found>) -> Result<(), String> {
+    fn walk(&self, token: &str, below: &str, depth: usize, found: &mut Vec<Found>, left: &mut usize) -> Result<(), String> {
         let at = if below.is_empty() { token.to_owned() } else { format!("{token}/{below}") };
         let failed = |e: &dyn std::fmt::Display| format!("{at}: {e}");
         if depth > DEPTH_MAX {
@@ -281,7 +300,13 @@ impl Place {
             if found.len() + names.len() >= ENTRIES_MAX {
                 return Err(format!("it has more than {ENTRIES_MAX} files and directories: pack them, with tar"));
             }
-            names.push(name.to_str().map_err(|_| failed(&format!("the name {name:?} is not UTF-8")))?.to_owned());
+            let name = name.to_str().map_err(|_| failed(&format!("the name {name:?} is not UTF-8")))?;
+            let bytes = below.len() + 1 + name.len();
+            if bytes > PATH_BYTES_MAX {
+                return Err(failed(&format!("a path in it has more than {PATH_BYTES_MAX} bytes: pack it, with tar")));
+            }
+            *left = left.checked_sub(bytes).ok_or("the paths of its files are too many and too long together: pack them, with tar")?;
+            names.push(name.to_owned());
         }
         names.sort_unstable();
         for name in names {
@@ -294,7 +319,7 @@ impl Place {
             let mode = about.st_mode & 0o777;
             if about.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits() {
                 found.push(Found { path: path.clone(), mode, size: None });
-                self.walk(token, &path, depth + 1, found)?;
+                self.walk(token, &path, depth + 1, found, left)?;
             } else {
                 self.check(&about).map_err(|why| format!("{path}: {why}"))?;
                 found.push(Found { path, mode, size: Some(about.st_size.cast_unsigned()) });
@@ -367,7 +392,7 @@ fn deferred(text: &str) -> Result<Answer, String> {
 
 /// Makes a file or directory of what is restored, below a directory that is ours alone.
 pub fn lay_down(root: &Path, path: &str, mode: u32, directory: bool) -> io::Result<Option<File>> {
-    if path.is_empty() || path.len() > 4096 || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+    if path.is_empty() || path.len() > PATH_BYTES_MAX || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("{path:?} is no path of a file in a checkpoint")));
     }
     let to = root.join(path);

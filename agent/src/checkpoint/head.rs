@@ -28,6 +28,18 @@ const EVENTS: usize = 256;
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long the quorum's word is waited for once the allocation ends.
 const LAST_WORD: Duration = Duration::from_secs(10);
+/// How long the store may take to say whether an id was used.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long the nodes that can be reached may take to hear that a round is over.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What the nodes of a round are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Wait,
+    Go,
+    Stop,
+}
 
 /// An allocation's present or last checkpoint.
 #[derive(Clone)]
@@ -66,8 +78,14 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     let view = match joined {
         Some(head) => head.view.clone(),
         None => {
+            let committed = context.cluster.borrow().allocations.get(&allocation).and_then(|a| a.checkpoint.clone());
+            // Asked for again after the allocation ran again: it was made under the claim before.
+            if let Some(made) = committed.as_ref().filter(|made| made.id == id) {
+                return Ok(answered(ended(made)));
+            }
+            unused(context, &share, id).await?;
             let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
-            let parent = last.or_else(|| share.restore.as_ref().map(|restored| restored.id));
+            let parent = last.or_else(|| committed.or_else(|| share.restore.clone()).map(|before| before.id));
             let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, boottime_ms());
@@ -80,6 +98,33 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     let (out, items) = mpsc::channel(4);
     tokio::spawn(tell(view, out));
     Ok(items)
+}
+
+/// Refuses an id under which a checkpoint was made. Where the store is away, writing the manifest does.
+async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<(), String> {
+    let (store, owner) = (context.checkpoints.store()?, owner_of(share));
+    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(()) };
+    match found {
+        Ok(made) => Err(format!(
+            "checkpoint {id} was made before, under epoch {}, and another may be in force since: `lattice checkpoint list` shows them; \
+             `lattice checkpoint create` asks for a new one",
+            made.epoch
+        )),
+        Err(error @ StoreError::Damaged { .. }) => Err(format!("checkpoint {id} was made before: {error}")),
+        Err(StoreError::NoSuch(_) | StoreError::Store(_) | StoreError::Unfit(_) | StoreError::Io { .. }) => Ok(()),
+    }
+}
+
+/// The last word on a checkpoint that the quorum has.
+fn ended(made: &CheckpointRef) -> CheckpointItem {
+    let (id, word) = (*made.id.0.as_bytes(), "complete".to_owned());
+    CheckpointItem::Ended { id, word, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
+}
+
+fn answered(item: CheckpointItem) -> mpsc::Receiver<CheckpointItem> {
+    let (out, items) = mpsc::channel(1);
+    let _ = out.try_send(item);
+    items
 }
 
 fn complete(state: &Checkpointing) -> Option<CheckpointRef> {
@@ -186,8 +231,9 @@ impl Checkpoints {
                 state,
                 out,
                 events,
+                asked: JoinSet::new(),
                 work: JoinSet::new(),
-                go: watch::channel(0).0,
+                word: watch::channel(Word::Wait).0,
             };
             tokio::spawn(driver.run(heard));
         }
@@ -204,8 +250,10 @@ struct Driver {
     events: mpsc::Sender<CheckpointEvent>,
     /// What is being done for the present state; ended with it.
     work: JoinSet<()>,
-    /// The round in which the signal may be sent.
-    go: watch::Sender<u32>,
+    /// The nodes, as they are asked in the present round.
+    asked: JoinSet<()>,
+    /// What they are told.
+    word: watch::Sender<Word>,
 }
 
 impl Driver {
@@ -220,12 +268,22 @@ impl Driver {
             }
             if self.state.end().is_some() {
                 tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
+                let farewell = async { while self.asked.join_next().await.is_some() {} };
+                let _ = tokio::time::timeout(FAREWELL, farewell).await;
                 return;
             }
             let wakes = self.state.wakes_ms().map(|at| Duration::from_millis(at.saturating_sub(boottime_ms()) + 1));
             let event = tokio::select! {
                 Some(event) = heard.recv() => event,
                 () = sleep(wakes) => CheckpointEvent::Clock,
+                Some(_) = self.asked.join_next() => {
+                    steps = Vec::new();
+                    continue;
+                }
+                Some(_) = self.work.join_next() => {
+                    steps = Vec::new();
+                    continue;
+                }
                 () = ending(standing.clone()), if over_at.is_none() => {
                     let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { LAST_WORD } else { Duration::ZERO };
                     over_at = Some(Instant::now() + patience);
@@ -267,6 +325,8 @@ impl Driver {
         match step {
             CheckpointStep::Ask { round } => {
                 self.work.abort_all();
+                self.asked.abort_all();
+                self.word = watch::channel(Word::Wait).0;
                 let open = PartOpen {
                     id: *self.state.id.0.as_bytes(),
                     allocation: *self.share.allocation.0.as_bytes(),
@@ -281,14 +341,12 @@ impl Driver {
                         node,
                         open: open.clone(),
                         events: self.events.clone(),
-                        go: self.go.subscribe(),
+                        word: self.word.subscribe(),
                     };
-                    self.work.spawn(asking.run());
+                    self.asked.spawn(asking.run());
                 }
             }
-            CheckpointStep::Go { round } => {
-                self.go.send_replace(round);
-            }
+            CheckpointStep::Go { .. } => drop(self.word.send_replace(Word::Go)),
             CheckpointStep::Write { .. } => {
                 let (context, share, state) = (Arc::clone(&self.context), Arc::clone(&self.share), self.state.clone());
                 let events = self.events.clone();
@@ -297,16 +355,19 @@ impl Driver {
             CheckpointStep::Commit { checkpoint } => {
                 let (context, share, events) = (Arc::clone(&self.context), Arc::clone(&self.share), self.events.clone());
                 self.work.spawn(async move {
-                    let id = checkpoint.id;
+                    let (id, wanted) = (checkpoint.id, checkpoint.clone());
                     context.tell(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
                     let mut cluster = context.cluster.clone();
-                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref().is_some_and(|c| c.id == id);
+                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref() == Some(&wanted);
                     if cluster.wait_for(|cluster| cluster.allocations.get(&share.allocation).is_some_and(has)).await.is_ok() {
                         let _ = events.send(CheckpointEvent::Committed { id }).await;
                     }
                 });
             }
-            CheckpointStep::Forget => self.work.abort_all(),
+            CheckpointStep::Forget => {
+                self.work.abort_all();
+                self.word.send_replace(Word::Stop);
+            }
         }
     }
 }
@@ -366,17 +427,27 @@ struct Asking {
     node: NodeId,
     open: PartOpen,
     events: mpsc::Sender<CheckpointEvent>,
-    go: watch::Receiver<u32>,
+    word: watch::Receiver<Word>,
 }
 
 impl Asking {
+    /// Until it is told to stop, and has said so.
     async fn run(self) {
-        loop {
+        while *self.word.borrow() != Word::Stop {
             let asked = if self.node == self.context.me { self.here().await } else { self.there().await };
             if let Err(error) = asked {
                 tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::select! {
+                () = self.told(Word::Stop) => return,
+                () = tokio::time::sleep(AGAIN) => {}
+            }
+        }
+    }
+
+    async fn told(&self, word: Word) {
+        if self.word.clone().wait_for(|now| *now == word || *now == Word::Stop).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 
@@ -397,9 +468,12 @@ impl Asking {
     async fn here(&self) -> Result<(), String> {
         let Ends { go, mut says } = self.context.checkpoints.0.parts.attach(&self.context, &self.share, &self.open);
         let goes = async {
-            let _ = self.go.clone().wait_for(|round| *round == self.open.round).await;
-            go.send_replace(true);
-            std::future::pending::<()>().await;
+            self.told(Word::Go).await;
+            if *self.word.borrow() == Word::Go {
+                go.send_replace(true);
+            }
+            self.told(Word::Stop).await;
+            self.context.checkpoints.0.parts.give_up(&self.open);
         };
         let hears = async {
             loop {
@@ -421,9 +495,16 @@ impl Asking {
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await.map_err(|e| e.to_string())?;
         let goes = async {
-            let _ = self.go.clone().wait_for(|round| *round == self.open.round).await;
-            frame::write(&mut send, &ToSaver::Go).await?;
-            std::future::pending::<Result<(), FrameError>>().await
+            self.told(Word::Go).await;
+            if *self.word.borrow() == Word::Go {
+                frame::write(&mut send, &ToSaver::Go).await?;
+            }
+            self.told(Word::Stop).await;
+            frame::write(&mut send, &ToSaver::Stop).await?;
+            // Until the other end has read it.
+            let _ = send.finish();
+            let _ = send.stopped().await;
+            Ok(())
         };
         let hears = async {
             loop {

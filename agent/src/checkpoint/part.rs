@@ -2,8 +2,8 @@
 
 use super::catching::Hearers;
 use super::directory::{self, Answer, Claims, Place};
+use super::owner_of;
 use super::store::{Part, StoreError};
-use super::{WITHOUT, owner_of};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
 use crate::environment;
@@ -72,6 +72,18 @@ impl Parts {
         ends
     }
 
+    /// Ends that of a round, which nobody waits for any more.
+    pub fn give_up(&self, open: &PartOpen) {
+        let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let allocation = AllocationId(Uuid::from_bytes(open.allocation));
+        if all.get(&allocation).is_some_and(|going| going.of == of)
+            && let Some(going) = all.remove(&allocation)
+        {
+            going.stop.cancel();
+        }
+    }
+
     /// Ends an allocation's.
     pub fn stop(&self, allocation: AllocationId) {
         if let Some(going) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation) {
@@ -94,8 +106,13 @@ pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: Se
     let Ends { go, mut says } = context.checkpoints.0.parts.attach(context, &handle.share, &open);
     let hears = async {
         loop {
-            let ToSaver::Go = frame::read::<ToSaver, _>(&mut recv).await?;
-            go.send_replace(true);
+            match frame::read::<ToSaver, _>(&mut recv).await? {
+                ToSaver::Go => drop(go.send_replace(true)),
+                ToSaver::Stop => {
+                    context.checkpoints.0.parts.give_up(&open);
+                    return Ok(());
+                }
+            }
         }
     };
     let tells = async {
@@ -131,7 +148,7 @@ async fn run(
         () = stop.cancelled() => return,
         () = tokio::time::sleep(until) => None,
         () = ended => None,
-        word = saved(&context, &share, &open, told, &out) => Some(word),
+        word = saved(&context, &share, &open, told, &out, &stop) => Some(word),
     };
     if let Some(word) = last {
         tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
@@ -152,8 +169,9 @@ async fn saved(
     open: &PartOpen,
     mut told: watch::Receiver<bool>,
     out: &watch::Sender<Option<FromSaver>>,
+    stop: &CancellationToken,
 ) -> FromSaver {
-    match try_saved(context, share, open, &mut told, out).await {
+    match try_saved(context, share, open, &mut told, out, stop).await {
         Ok(word) => word,
         Err(why) => FromSaver::Failed { why },
     }
@@ -165,9 +183,10 @@ async fn try_saved(
     open: &PartOpen,
     told: &mut watch::Receiver<bool>,
     out: &watch::Sender<Option<FromSaver>>,
+    stop: &CancellationToken,
 ) -> Result<FromSaver, String> {
     let signal = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?.signal;
-    let means = context.checkpoints.0.means.clone().ok_or(WITHOUT)?;
+    let means = context.checkpoints.means()?.clone();
     let id = CheckpointId(Uuid::from_bytes(open.id));
     let token = directory::token(id, open.round);
     let (directories, allocation, owner) = (means.directories.clone(), share.allocation, share.owner.clone());
@@ -179,10 +198,19 @@ async fn try_saved(
             return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
         }
         if now.all == 0 {
+            let (at, of) = (Arc::clone(&place), token.clone());
+            if blocking(move || at.asked(&of)).await? {
+                return Err("what ran there was asked, and has ended without an answer".to_owned());
+            }
             out.send_replace(Some(FromSaver::Able { idle: true }));
-            return std::future::pending().await;
+            let _ = told.wait_for(|go| *go).await;
+            // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
+            return match find(context, share, signal).await?.all {
+                0 => Ok(FromSaver::from(Saved::default())),
+                _ => Err("something was begun there when it was asked for already: ask for another".to_owned()),
+            };
         }
-        if now.catching.is_empty() {
+        if now.none_catches() {
             return Err(deaf(now.all, signal));
         }
     }
@@ -192,7 +220,7 @@ async fn try_saved(
         Some(answer) => answer,
         None => {
             failpoint::pass(Point::SaveUnasked);
-            let asked = ask(context, share, &place, &token, open.deadline_ms, signal).await?;
+            let asked = ask(context, share, &place, &token, (open.deadline_ms, signal), stop).await?;
             failpoint::pass(Point::SaveAsked);
             out.send_replace(Some(FromSaver::Saving));
             wait(&place, &token, &asked).await?
@@ -204,7 +232,7 @@ async fn try_saved(
         Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
         Answer::Done(claims) => {
             let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or("this node has no part of it")?;
-            let part = Part { owner: owner_of(share), id, round: open.round, index, node: context.me.clone() };
+            let part = Part { owner: owner_of(share), id, epoch: share.epoch, round: open.round, index, node: context.me.clone() };
             put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
         }
     }
@@ -229,7 +257,12 @@ async fn answer(place: &Arc<Place>, token: &str) -> Result<Option<Answer>, Strin
 
 async fn find(context: &Shared, share: &DesiredShare, signal: AskSignal) -> Result<Hearers, String> {
     let (context, allocation) = (Arc::clone(context), share.allocation);
-    blocking(move || Ok(Hearers::find(&context, allocation, shim_of(&context, allocation), signal))).await
+    blocking(move || look(&context, allocation, signal)).await
+}
+
+fn look(context: &Context, allocation: AllocationId, signal: AskSignal) -> Result<Hearers, String> {
+    let found = Hearers::find(context, allocation, shim_of(context, allocation), signal);
+    found.map_err(|e| format!("what runs there cannot be looked at: {e}"))
 }
 
 fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
@@ -247,19 +280,25 @@ async fn ask(
     share: &Arc<DesiredShare>,
     place: &Arc<Place>,
     token: &str,
-    deadline_ms: u64,
-    signal: AskSignal,
+    (deadline_ms, signal): (u64, AskSignal),
+    stop: &CancellationToken,
 ) -> Result<Vec<OwnedFd>, String> {
     let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
+    let stop = stop.clone();
     blocking(move || {
+        // A thread outlives the round that it works for: what is asked for since then stays as it is.
+        let going_on = || if stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) };
         let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
+        place.forget_all_but(&token).map_err(|e| format!("what earlier checkpoints left there: {e}"))?;
+        going_on()?;
         place.ask(&token, deadline_ms)?;
-        let now = Hearers::find(&context, share.allocation, shim_of(&context, share.allocation), signal);
-        if again && !now.catching.is_empty() {
-            return Ok(now.catching);
+        let now = look(&context, share.allocation, signal)?;
+        if again && !now.none_catches() {
+            return Ok(now.unasked());
         }
         let all = now.all;
-        let sent = now.send(signal);
+        going_on()?;
+        let sent = now.send(signal).map_err(|e| format!("{signal} cannot be sent: {e}"))?;
         if sent.is_empty() { Err(deaf(all, signal)) } else { Ok(sent) }
     })
     .await
@@ -306,7 +345,7 @@ async fn put(
                 return Err(format!("the application says that it saved {said} {what}, and {there} are there"));
             }
         }
-        match store.put_part(part, share.epoch, claims.step, Arc::clone(place), token, found).await {
+        match store.put_part(part, claims.step, Arc::clone(place), token, found).await {
             Ok(saved) => {
                 failpoint::pass(Point::SavePut);
                 return Ok(saved);

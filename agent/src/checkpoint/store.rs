@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   <store>/<tenant>/<project>/<allocation>/checkpoints/<id>/
-//!     manifest.json                      by the head, last: without it there is no checkpoint
-//!     <round>/<index>-<node>/node.json   by each node: its files
-//!     <round>/<index>-<node>/<n>.zst     a file, compressed
+//!     manifest.json                              by the head, last: without it there is no checkpoint
+//!     <epoch>.<round>/<index>-<node>/node.json   by each node: its files
+//!     <epoch>.<round>/<index>-<node>/<n>.zst     a file, compressed
 //! ```
 //!
 //! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
@@ -23,7 +23,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Of manifests; another one is refused.
 const VERSION: u32 = 1;
@@ -37,8 +38,14 @@ const READ_BYTES: usize = 1 << 20;
 const PARTS_WAITING: usize = 2;
 /// Files that are brought at once.
 const FILES_AT_ONCE: usize = 4;
-/// Checkpoints of one list.
-const LIST_MAX: usize = 1000;
+/// Files that are compressed or expanded at once in this process: each holds a thread of those that may block, and a store that is
+/// a directory needs others of them to go on.
+static PIPES: Semaphore = Semaphore::const_new(8);
+
+/// One of [`PIPES`].
+async fn pipe() -> Result<SemaphorePermit<'static>, StoreError> {
+    PIPES.acquire().await.map_err(|closed| StoreError::Unfit(closed.to_string()))
+}
 
 /// What went wrong with a checkpoint in the store.
 #[derive(Debug, Error)]
@@ -143,6 +150,8 @@ pub struct CheckpointStore {
 pub struct Part {
     pub owner: Owner,
     pub id: CheckpointId,
+    /// Attempts that ask by the same id never share a key.
+    pub epoch: Epoch,
     pub round: u32,
     /// The node's place in rank order.
     pub index: usize,
@@ -167,14 +176,13 @@ impl CheckpointStore {
 
     fn part_key(&self, part: &Part, name: &str) -> Key {
         let place = format!("{}-{}", part.index, part.node);
-        self.key(&part.owner, &[&part.id.to_string(), &part.round.to_string(), &place, name])
+        self.key(&part.owner, &[&part.id.to_string(), &format!("{}.{}", part.epoch, part.round), &place, name])
     }
 
     /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
     pub async fn put_part(
         &self,
         part: &Part,
-        epoch: Epoch,
         step: Option<u64>,
         directory: Arc<Directory>,
         token: &str,
@@ -187,7 +195,7 @@ impl CheckpointStore {
         let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
         let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
         let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
-        let (id, allocation, node) = (part.id, part.owner.allocation, part.node.clone());
+        let (id, allocation, epoch, node) = (part.id, part.owner.allocation, part.epoch, part.node.clone());
         let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step, files };
         let json = to_json(&manifest)?;
         let hash = blake3::hash(&json).to_hex().to_string();
@@ -208,7 +216,12 @@ impl CheckpointStore {
         let object = format!("{number:08}.zst");
         let key = self.part_key(part, &object);
         let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
-        let reading = tokio::task::spawn_blocking(move || compress(&directory, &token, &found, size, parts));
+        let permit = pipe().await?;
+        let (stop, _given_up) = stopping();
+        let reading = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            compress(&directory, &token, &found, size, parts, &stop)
+        });
         let put = async {
             let Some(first) = compressed.recv().await else { return Ok(()) };
             if first.len() < PART_BYTES {
@@ -233,8 +246,16 @@ impl CheckpointStore {
         Ok(FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) })
     }
 
-    /// Writes the manifest of a checkpoint whose nodes all saved: from here on it exists.
+    /// Writes the manifest of a checkpoint whose nodes all saved: from here on it exists. One that another attempt wrote stays.
     pub async fn put_manifest(&self, owner: &Owner, manifest: &Manifest) -> Result<(), StoreError> {
+        match self.manifest(owner, manifest.id).await {
+            Ok(there) if (there.epoch, there.round, &there.nodes) == (manifest.epoch, manifest.round, &manifest.nodes) => return Ok(()),
+            Ok(there) => {
+                return Err(StoreError::Unfit(format!("checkpoint {} was made before, under epoch {}", manifest.id, there.epoch)));
+            }
+            Err(StoreError::NoSuch(_)) => {}
+            Err(error) => return Err(error),
+        }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())
@@ -261,20 +282,22 @@ impl CheckpointStore {
         }
     }
 
-    /// The manifests of an allocation's checkpoints, the oldest first. What has none is no checkpoint.
-    pub async fn list(&self, owner: &Owner) -> Result<Vec<Manifest>, StoreError> {
+    /// The manifests of an allocation's checkpoints, the oldest first, and what is wrong with those that cannot be read. What has
+    /// no manifest is no checkpoint.
+    pub async fn list(&self, owner: &Owner) -> Result<(Vec<Manifest>, Vec<(CheckpointId, String)>), StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[]))).await?;
         let ids = listed.common_prefixes.iter().filter_map(|key| key.parts().next_back()?.as_ref().parse().ok());
-        let mut found = Vec::new();
-        for id in ids.take(LIST_MAX) {
+        let (mut found, mut broken) = (Vec::new(), Vec::new());
+        for id in ids {
             match self.manifest(owner, id).await {
                 Ok(manifest) => found.push(manifest),
                 Err(StoreError::NoSuch(_)) => {}
+                Err(error @ StoreError::Damaged { .. }) => broken.push((id, error.to_string())),
                 Err(error) => return Err(error),
             }
         }
         found.sort_by_key(|m| (m.made_at_ms, m.id));
-        Ok(found)
+        Ok((found, broken))
     }
 
     /// One checkpoint's.
@@ -316,7 +339,12 @@ impl CheckpointStore {
         };
         let (feed, compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
         let wanted = (size, hash.clone());
-        let writing = tokio::task::spawn_blocking(move || expand(Fed { compressed, now: Bytes::new() }, &wanted, to));
+        let permit = pipe().await?;
+        let (stop, _given_up) = stopping();
+        let writing = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            expand(Fed { compressed, now: Bytes::new() }, &wanted, to, &stop)
+        });
         let mut broke = None;
         while let Some(piece) = pieces.next().await {
             match piece {
@@ -374,8 +402,21 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
     Ok(json)
 }
 
+/// What tells a thread that nobody waits for it any more: cancelled when the guard goes.
+fn stopping() -> (CancellationToken, DropGuard) {
+    let stop = CancellationToken::new();
+    (stop.clone(), stop.drop_guard())
+}
+
 /// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
-fn compress(directory: &Directory, token: &str, found: &Found, size: u64, parts: mpsc::Sender<Bytes>) -> Result<String, StoreError> {
+fn compress(
+    directory: &Directory,
+    token: &str,
+    found: &Found,
+    size: u64,
+    parts: mpsc::Sender<Bytes>,
+    stop: &CancellationToken,
+) -> Result<String, StoreError> {
     let failed = |source| StoreError::Io { what: found.path.clone(), source };
     let changed = || StoreError::Unfit(format!("{} changed while it was read, though it was said to be saved", found.path));
     let mut file = directory.file(token, found).map_err(StoreError::Unfit)?;
@@ -385,6 +426,10 @@ fn compress(directory: &Directory, token: &str, found: &Found, size: u64, parts:
     let mut piece = vec![0u8; READ_BYTES];
     let mut left = size;
     loop {
+        // A file of holes passes nothing on for as long as it is read.
+        if stop.is_cancelled() {
+            return Err(StoreError::Unfit("given up".to_owned()));
+        }
         let read = match file.read(&mut piece) {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -466,12 +511,15 @@ enum Expanding {
 }
 
 /// Expands, hashes and writes; never more than the entry says.
-fn expand(fed: Fed, (size, hash): &(u64, String), mut to: Option<std::fs::File>) -> Result<(), Expanding> {
+fn expand(fed: Fed, (size, hash): &(u64, String), mut to: Option<std::fs::File>, stop: &CancellationToken) -> Result<(), Expanding> {
     let damaged = |e: io::Error| Expanding::Damaged(format!("it cannot be expanded: {e}"));
     let mut decoder = zstd::stream::read::Decoder::new(fed).map_err(damaged)?;
     let mut hasher = blake3::Hasher::new();
     let (mut piece, mut got) = (vec![0u8; READ_BYTES], 0u64);
     loop {
+        if stop.is_cancelled() {
+            return Err(Expanding::Io(io::Error::other("given up")));
+        }
         let read = decoder.read(&mut piece).map_err(damaged)?;
         if read == 0 {
             break;
@@ -491,3 +539,7 @@ fn expand(fed: Fed, (size, hash): &(u64, String), mut to: Option<std::fs::File>)
     }
     to.map_or(Ok(()), |to| to.sync_all().map_err(Expanding::Io))
 }
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -43,6 +43,8 @@ pub struct PartOpen {
 pub enum ToSaver {
     /// Every node would hear: send the signal.
     Go,
+    /// Nobody waits for this round any more.
+    Stop,
 }
 
 /// What a node says of its part; the last word counts.

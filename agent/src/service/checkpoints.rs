@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::launching::{self, Target, lives};
-use crate::checkpoint::store::{Manifest, Owner, Part, StoreError};
+use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
 use crate::checkpoint::{self, verify};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame::{self, Open};
@@ -11,7 +11,7 @@ use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::{Allocation, CheckpointId};
 use lattice_quorum::pack::with_causes;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Status};
 use uuid::Uuid;
 
@@ -19,6 +19,9 @@ use uuid::Uuid;
 const QUEUE: usize = 16;
 /// Files that one answer lists.
 const FILES_MAX: usize = 10_000;
+
+/// Checkpoints that are read for their callers at once: more wait, so that saving and restoring go on.
+static VERIFIED_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 type Events = mpsc::Sender<Result<v1::CheckpointEvent, Status>>;
 
@@ -181,7 +184,7 @@ async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> R
     if digits.len() < 4 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(Status::invalid_argument(format!("{key:?}: give at least 4 hexadecimal digits of the checkpoint's id")));
     }
-    let mut all = store.list(owner).await.map_err(|e| status(&e))?;
+    let (mut all, _) = store.list(owner).await.map_err(|e| status(&e))?;
     all.retain(|manifest| manifest.id.0.simple().to_string().starts_with(&digits));
     match <[Manifest; 1]>::try_from(all) {
         Ok([one]) => Ok(one),
@@ -212,6 +215,7 @@ fn shown(manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
         bytes,
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == manifest.id),
         nodes: manifest.nodes.iter().map(node).collect(),
+        damaged: String::new(),
     }
 }
 
@@ -219,7 +223,16 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>
     let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
     let store = api.context.checkpoints.store().map_err(without)?;
     let all = store.list(&owner).await.map_err(|e| status(&e))?;
-    Ok(v1::ListCheckpointsResponse { checkpoints: all.iter().map(|manifest| shown(manifest, &allocation)).collect() })
+    let (all, broken) = all;
+    let damaged = |(id, why): (CheckpointId, String)| v1::CheckpointInfo {
+        id: id.to_string(),
+        allocation: allocation.id.to_string(),
+        last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == id),
+        damaged: why,
+        ..Default::default()
+    };
+    let whole = all.iter().map(|manifest| shown(manifest, &allocation));
+    Ok(v1::ListCheckpointsResponse { checkpoints: whole.chain(broken.into_iter().map(damaged)).collect() })
 }
 
 pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::CheckpointInfo, Status> {
@@ -229,7 +242,8 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
     let mut info = shown(&manifest, &allocation);
     let mut left = FILES_MAX;
     for (index, (entry, node)) in manifest.nodes.iter().zip(&mut info.nodes).enumerate() {
-        let part = Part { owner: owner.clone(), id: manifest.id, round: manifest.round, index, node: entry.node.clone() };
+        let part =
+            Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
         let files = store.node_manifest(&part, entry).await.map_err(|e| status(&e))?.map(|m| m.files).unwrap_or_default();
         let files = files.into_iter().filter(|f| f.size.is_some()).take(left);
         node.list = files
@@ -244,8 +258,36 @@ pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Res
     let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
     let store = api.context.checkpoints.store().map_err(without)?;
+    let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
     let wrong = verify(store, &owner, &manifest).await.map_err(|e| status(&e))?;
     Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), wrong })
+}
+
+/// Refuses, as long as the allocation lives, what may be under way: what has no manifest yet, and what is newer than the last one
+/// that the quorum has. The quorum as known here may be older than it is: then more is refused, never less.
+async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Owner, id: CheckpointId) -> Result<(), Status> {
+    let refused = |why: &str| {
+        let text = format!(
+            "checkpoint {id} {why}: it can be removed once a later one is complete, or allocation {} has ended",
+            allocation.id.short()
+        );
+        Err(Status::failed_precondition(text))
+    };
+    let when = |m: &Manifest| (m.epoch, m.made_at_ms);
+    let manifest = match store.manifest(owner, id).await {
+        Ok(manifest) => manifest,
+        Err(StoreError::NoSuch(_)) => return refused("has no manifest, and may be under way"),
+        // A manifest is put whole: this one was there before somebody damaged it.
+        Err(StoreError::Damaged { .. }) => return Ok(()),
+        Err(error) => return Err(status(&error)),
+    };
+    let Some(last) = &allocation.checkpoint else { return refused("is not known to the quorum, which may be about to hear of it") };
+    let older = match store.manifest(owner, last.id).await {
+        Ok(last) => when(&manifest) < when(&last),
+        Err(StoreError::Damaged { .. } | StoreError::NoSuch(_)) => manifest.epoch < last.epoch,
+        Err(error) => return Err(status(&error)),
+    };
+    if older { Ok(()) } else { refused("is newer than the last one that the quorum has, and may be under way") }
 }
 
 pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::RemoveCheckpointResponse, Status> {
@@ -268,6 +310,9 @@ pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Re
         return Err(Status::failed_precondition(text));
     }
     let store = api.context.checkpoints.store().map_err(without)?;
+    if !allocation.state.is_terminal() {
+        removable(store, &allocation, &owner, id).await?;
+    }
     store.remove(&owner, id).await.map_err(|e| status(&e))?;
     Ok(v1::RemoveCheckpointResponse { id: id.to_string() })
 }

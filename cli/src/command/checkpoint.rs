@@ -140,7 +140,13 @@ fn table(all: &[v1::CheckpointInfo]) -> String {
             c.step.map_or_else(String::new, |step| step.to_string()),
             c.files.to_string(),
             bytes_text(c.bytes),
-            if c.last { "yes" } else { "" }.to_owned(),
+            match (c.last, c.damaged.is_empty()) {
+                (true, true) => "yes",
+                (true, false) => "yes, damaged",
+                (false, true) => "",
+                (false, false) => "damaged",
+            }
+            .to_owned(),
         ]);
     }
     table.text(&["STEP"])
@@ -182,6 +188,7 @@ fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
         "files": c.files,
         "bytes": c.bytes,
         "last": c.last,
+        "damaged": filled(&c.damaged),
         "nodes": c.nodes.iter().map(node).collect::<Vec<_>>(),
     })
 }

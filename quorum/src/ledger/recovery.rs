@@ -262,6 +262,10 @@ impl Ledger {
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;
+        // What the lost quorum had when it gave the claim is later than what the backup has, and no claim began without it.
+        if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
+            allocation.checkpoint.clone_from(&share.restore);
+        }
         allocation.claimed_at = Some(step.at);
         allocation.started_at = None;
         allocation.revision = step.revision;

@@ -114,7 +114,7 @@ impl Ledger {
     /// what a later one begins from.
     fn checkpointed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, checkpoint: &CheckpointRef) {
         let known = |a: &lattice_model::Allocation| {
-            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref().is_none_or(|c| c.id != checkpoint.id)
+            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref() != Some(checkpoint)
         };
         if !self.takes_part(node, id, epoch) || checkpoint.epoch != epoch || !self.allocations.get(&id).is_some_and(|a| known(a)) {
             return;

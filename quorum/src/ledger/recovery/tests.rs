@@ -6,8 +6,8 @@ use crate::pack;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport, NodeState,
-    ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
+    AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
+    NodeState, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
 };
 
 struct Quorum {
@@ -176,6 +176,19 @@ fn what_a_node_alone_knows_is_adopted_whole() {
     now.comes_back(2, 1, vec![]);
     let adopted = now.ledger.allocation(id(1)).unwrap();
     assert_eq!((adopted.epoch, &adopted.spec, adopted.shares.len()), (epoch, &quorum.ledger.allocation(id(1)).unwrap().spec, 2));
+}
+
+#[test]
+fn what_a_claim_began_from_is_known_again() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 1);
+    let mut now = quorum.backup().recovered();
+    let epoch = quorum.run(1, &[0]);
+    let made = CheckpointRef { id: "2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(), epoch, step: Some(3), bytes: 9 };
+    let mut held = quorum.held(0);
+    held[0].share.restore = Some(made.clone());
+    now.comes_back(0, 1, held);
+    assert_eq!(now.ledger.allocation(id(1)).unwrap().checkpoint, Some(made));
 }
 
 #[test]
