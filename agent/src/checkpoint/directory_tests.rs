@@ -68,6 +68,8 @@ fn a_request_is_put_there_whole_and_what_an_earlier_one_left_goes() {
     bed.place().ask(&first, 77).unwrap();
     assert!(at.join(&first).join("a/b").exists(), "asked again, nothing is lost");
     bed.place().ask(&second, 78).unwrap();
+    assert!(at.join(&first).join("a/b").exists(), "it is asked for before anything is removed");
+    bed.place().forget_all_but(&second).unwrap();
     assert!(!at.join(&first).exists() && !at.join(format!("{first}.done")).exists() && at.join("own").exists());
     assert!(at.join(&second).is_dir());
 }
