@@ -1,8 +1,10 @@
-//! `lattice-pmix` has an `accept` of its own, which the library that it loads is to find before libc's.
+//! `lattice-pmix` has an `accept` and a `writev` of its own, which the library that it loads is to find before libc's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if cfg!(feature = "pmix") {
-        println!("cargo::rustc-link-arg-bin=lattice-pmix=-Wl,--export-dynamic-symbol=accept");
+        for ours in ["accept", "writev"] {
+            println!("cargo::rustc-link-arg-bin=lattice-pmix=-Wl,--export-dynamic-symbol={ours}");
+        }
     }
 }

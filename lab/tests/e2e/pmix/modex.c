@@ -19,6 +19,11 @@ int main(int argc, char **argv)
     folder = argc > 1 ? argv[1] : ".";
     status = PMIx_Init(&me, NULL, 0);
     must(status == PMIX_SUCCESS, "init", status);
+    /* Nobody has to look at the machine again. */
+    PMIX_LOAD_PROCID(&peer, me.nspace, PMIX_RANK_WILDCARD);
+    status = PMIx_Get(&peer, "pmix.hwlocxml2", NULL, 0, &got);
+    must(status == PMIX_SUCCESS && got->type == PMIX_STRING && strstr(got->data.string, "<topology") != NULL, "topology", status);
+    PMIX_VALUE_RELEASE(got);
     if (me.rank == 1) {
         await("put");
         PMIX_VALUE_LOAD(&value, "card of 1", PMIX_STRING);

@@ -5,6 +5,7 @@
 //! look there. So its `accept` is ours: an executable's symbols are found before libc's where the executable exports them
 //! (`build.rs`). Somebody else's connection is closed unread, and was none for the library.
 
+use crate::prompt;
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -35,6 +36,7 @@ pub unsafe extern "C" fn accept(listener: c_int, address: *mut libc::sockaddr, l
     // SAFETY: it always succeeds.
     let ours = unsafe { libc::geteuid() };
     if owner(&stream).is_ok_and(|owner| owner == Some(ours)) {
+        prompt::connected(&stream);
         return stream.into_raw_fd();
     }
     drop(stream);

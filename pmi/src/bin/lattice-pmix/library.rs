@@ -16,12 +16,12 @@ const MAJORS: [u32; 2] = [4, 5];
 
 /// What decides about the library's inside, set before it begins. Plain memory instead of segments shared with the ranks
 /// leaves no files; lists of nodes are text, not compressed bytes; of a rank's user the library believes what it says, for
-/// [`gate`] has looked. Of the machine only processors are looked at: devices would be half of the time that a start takes.
+/// [`gate`] has looked. Of the machine only what GPUs say of themselves is left out, which takes longest to ask.
 const SETTINGS: [(&str, &str); 4] = [
     ("PMIX_MCA_gds", "hash"),
     ("PMIX_MCA_preg", "native"),
     ("PMIX_MCA_psec", "native"),
-    ("HWLOC_COMPONENTS", "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero,-pci,-linuxio"),
+    ("HWLOC_COMPONENTS", "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero"),
 ];
 
 /// Makes Open MPI 4 look for a server though no launcher of its own started it: without it each rank is a world of its own.
@@ -115,6 +115,8 @@ impl Library {
             kept.text("pmix.sys.tmpdir", &job.directory)?,
             kept.text("pmix.srv.nspace", "lattice-pmix")?,
             number("pmix.srv.rank", data_type::PROC_RANK, job.here),
+            // The topology is read once and handed to the ranks: each of them would read it again, devices and all.
+            flag("pmix.srvr.share"),
         ];
         if let Some(node) = job.nodes.get(job.here as usize) {
             about.push(kept.text("pmix.hname", &node.name)?);

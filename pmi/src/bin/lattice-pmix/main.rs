@@ -14,6 +14,7 @@
 mod abi;
 mod gate;
 mod library;
+mod prompt;
 mod publishing;
 
 use lattice_pmi::bridge::{Frames, FromBridge, ToBridge, encode};

@@ -1,0 +1,100 @@
+//! Ranks do not wait for a timer of TCP.
+//!
+//! A rank's library says several short things one after the other, the last of which is answered, and leaves Nagle's algorithm
+//! on: the second waits until the first was acknowledged. Once this side has answered something its kernel takes the connection
+//! for a conversation and keeps acknowledgements back, 40 ms, for an answer that they might travel with. Each end of an MPI
+//! program took that long. The ranks' sockets are not ours to set; so the library's `writev` is, as its `accept` is
+//! ([`crate::gate`]): what was answered ends the conversation (tcp(7), TCP_QUICKACK), and what is read next is acknowledged at once.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::size_of_val;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// A connection that a rank has made: what is said to it is not kept back either.
+pub fn connected(socket: &impl AsRawFd) {
+    set(socket.as_raw_fd(), libc::TCP_NODELAY);
+}
+
+/// As of libc.
+///
+/// # Safety
+/// As of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    // SAFETY: with what the caller gives to writev.
+    let written = unsafe { libc::syscall(libc::SYS_writev, fd, parts, count) };
+    let why = io::Error::last_os_error().raw_os_error();
+    // Whatever else it is refuses, and is not changed.
+    set(fd, libc::TCP_QUICKACK);
+    if let Some(why) = why {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = why };
+    }
+    written as isize
+}
+
+fn set(fd: RawFd, option: c_int) {
+    let on: c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the option is a number that lives for the call.
+    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const on).cast::<c_void>(), length) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    /// Below the 40 ms for which Linux keeps an acknowledgement back.
+    const AT_ONCE: Duration = Duration::from_millis(20);
+
+    /// A question that is answered, and then two things at once, the last of which is.
+    fn took(answer: impl Fn(&TcpStream)) -> Duration {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut rank = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let mut byte = [0];
+        for _ in 0..20 {
+            rank.write_all(b"?").unwrap();
+            server.read_exact(&mut byte).unwrap();
+            answer(&server);
+            rank.read_exact(&mut byte).unwrap();
+        }
+        let began = Instant::now();
+        rank.write_all(b"a").unwrap();
+        rank.write_all(b"b").unwrap();
+        for _ in 0..2 {
+            server.read_exact(&mut byte).unwrap();
+        }
+        began.elapsed()
+    }
+
+    fn one(send: unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize, to: &TcpStream) {
+        let part = libc::iovec { iov_base: c".".as_ptr().cast_mut().cast(), iov_len: 1 };
+        // SAFETY: one part, which lives for the call.
+        assert_eq!(unsafe { send(to.as_raw_fd(), &part, 1) }, 1);
+    }
+
+    #[test]
+    fn what_follows_an_answer_is_acknowledged_at_once() {
+        // The least of several, since a machine that is busy may take its time.
+        let least = |answer: fn(&TcpStream)| (0..5).map(|_| took(answer)).min().unwrap();
+        let kept_back = least(|to| {
+            // SAFETY: one byte.
+            assert_eq!(unsafe { libc::write(to.as_raw_fd(), c".".as_ptr().cast(), 1) }, 1);
+        });
+        assert!(kept_back > AT_ONCE, "the kernel kept nothing back, in {kept_back:?}: this is not needed any more");
+        let prompt = least(|to| one(writev, to));
+        assert!(prompt < AT_ONCE, "{prompt:?}");
+    }
+
+    #[test]
+    fn an_error_is_told_as_of_libc() {
+        // SAFETY: nothing is given.
+        assert_eq!(unsafe { writev(-1, std::ptr::null(), 0) }, -1);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
+    }
+}
