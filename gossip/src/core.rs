@@ -17,10 +17,11 @@ use crate::suspicion::{Accusation, Suspicions};
 use crate::sync::{Pull, Records};
 use crate::table::Table;
 use crate::view::{Entry, Liveness, Member, News, View};
-use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire, announce_to_anyone, only_new};
+use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire};
 use crate::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 use catch_up::CatchUp;
 use foca::{Foca, Notification, Runtime, State, Timer};
+use join::{ANNOUNCES_AT_ONCE, JoinAddress};
 use lattice_model::NodeId;
 use rand_foca::rngs::Xoshiro256PlusPlus;
 use rand_foca::{RngExt, SeedableRng};
@@ -32,18 +33,11 @@ use std::time::Duration;
 
 mod catch_up;
 mod doubt;
+mod heard;
+mod join;
 
-/// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
-const JOIN_ADDRESSES_MAX: usize = 64;
-/// How many addresses are tried at once while nobody answers.
-const ANNOUNCES_AT_ONCE: usize = 3;
-/// The longest pause between two rejoins.
-const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
 /// From so many changes on that wait to be told, each is told less often.
 const MUCH_NEW: usize = 256;
-/// After so long without being declared Down, the next rejoin is at once again.
-const REJOIN_CALM_MS: u64 = 60_000;
-
 /// What the core is told. The first event of any kind starts it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -182,7 +176,7 @@ pub struct Core {
     fact_counter: u32,
     stage: Stage,
     started: bool,
-    join: Vec<SocketAddr>,
+    join: Vec<JoinAddress>,
     join_cursor: usize,
     catch_up: CatchUp,
     reconnected_ms: u64,
@@ -366,37 +360,6 @@ impl Core {
         }
     }
 
-    fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        let (view, touched) = (&self.view, &mut self.wishes.touched);
-        let body = only_new(body, &self.me, &self.known, |word| {
-            let news = view.is_news(word);
-            if news {
-                touched.insert(word.id().key);
-            }
-            news
-        });
-        self.foca.handle_data(&body.map_err(|_| Refusal::Undecodable)?, &mut self.wishes).map_err(|error| match error {
-            foca::Error::DataFromOurselves => Refusal::FromOurselves,
-            foca::Error::DataTooBig => Refusal::TooLong,
-            _ => Refusal::Undecodable,
-        })
-    }
-
-    fn join(&mut self, addr: SocketAddr) {
-        if addr == self.me.addr || self.join.contains(&addr) {
-            return;
-        }
-        if self.join.len() == JOIN_ADDRESSES_MAX {
-            self.join.remove(0);
-        }
-        self.join.push(addr);
-        self.announce(addr);
-    }
-
-    fn announce(&mut self, to: SocketAddr) {
-        self.send(to, KIND_FOCA, announce_to_anyone(&self.me));
-    }
-
     fn set_fact(&mut self, fact: Fact) {
         if self.fact().is_none_or(|known| known != fact) {
             self.tell_fact(&fact);
@@ -422,18 +385,12 @@ impl Core {
             Stage::Apart => {
                 // Also those that we hold for Down: it may be us who were cut off, and then nobody else would begin.
                 let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
-                self.announce_to_some(&known.into_iter().chain(self.join.clone()).collect(), ANNOUNCES_AT_ONCE);
+                self.announce_to_some(&known.into_iter().chain(self.join.iter().map(|join| join.addr)).collect(), ANNOUNCES_AT_ONCE);
             }
             Stage::Joined => {
                 if now_ms.saturating_sub(self.reconnected_ms) >= self.config.reconnect_period_ms {
                     self.reconnected_ms = now_ms;
-                    // Of the few addresses to join by, not of the thousands of members, there is one more list.
-                    let mut silent: BTreeSet<SocketAddr> = self.join.iter().copied().collect();
-                    for (peer, entry) in self.view.others() {
-                        if entry.liveness != Liveness::Down {
-                            silent.remove(&peer.addr);
-                        }
-                    }
+                    let silent = self.silent_addresses();
                     self.announce_to_some(&silent, 1);
                     self.forget(now_ms);
                 }
@@ -443,15 +400,8 @@ impl Core {
         }
     }
 
-    fn announce_to_some(&mut self, addresses: &BTreeSet<SocketAddr>, at_once: usize) {
-        for addr in addresses.iter().cycle().skip(self.join_cursor % addresses.len().max(1)).take(at_once.min(addresses.len())) {
-            self.announce(*addr);
-        }
-        self.join_cursor = self.join_cursor.wrapping_add(at_once);
-    }
-
     fn forget(&mut self, now_ms: u64) {
-        if self.view.down() == 0 {
+        if self.view.down_since_ms().is_none_or(|since_ms| now_ms.saturating_sub(since_ms) < self.config.forget_down_after_ms) {
             return;
         }
         let over = |entry: &Entry| now_ms.saturating_sub(entry.since_ms) >= self.config.forget_down_after_ms;
@@ -460,28 +410,10 @@ impl Core {
         for peer in gone {
             self.opener.forget(&peer);
             self.facts.book().forget(peer.key);
-            self.view.forget(&peer, &mut self.news);
+            self.view.forget(now_ms, &peer, &mut self.news);
             // Cannot fail: it removes the member when it is still Down.
             let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.wishes);
         }
-    }
-
-    /// Comes back under a renewed identity: at once the first time, then with a growing pause, since two machines that
-    /// claim one name would otherwise drive each other around as fast as the network allows.
-    fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        self.me = self.me.renewed();
-        self.suspicions.clear();
-        // Cannot fail: the renewed identity is another one and fits a datagram.
-        let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
-        self.stage = Stage::Apart;
-        self.rejoined_ms = Some(now_ms);
-        self.counters.rejoins += 1;
-        self.view.set_me(&self.me, Liveness::Alive);
-        // Who told us that we are Down may stand on the other side of a partition that has just healed.
-        if let Some(addr) = heard_from {
-            self.announce(addr);
-        }
-        out.push(Output::News(News::Rejoined));
     }
 
     fn send(&mut self, to: SocketAddr, kind: u8, body: Vec<u8>) {
@@ -519,16 +451,6 @@ impl Core {
         self.count_refutations();
         self.resize();
         self.give_out(out);
-    }
-
-    fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        self.stage = Stage::Defunct;
-        let calm = self.rejoined_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REJOIN_CALM_MS);
-        self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
-        match self.rejoin_pause_ms {
-            0 => self.rejoin(now_ms, heard_from, out),
-            pause_ms => self.arm(now_ms, pause_ms, Pending::Rejoin, out),
-        }
     }
 
     /// Takes over from foca what it may have anew, in one pass over its list.
@@ -589,7 +511,7 @@ impl Core {
     }
 
     fn give_out(&mut self, out: &mut Vec<Output>) {
-        for (to, kind, body) in std::mem::take(&mut self.wishes.sends) {
+        for (to, kind, body) in self.wishes.sends.drain(..) {
             // foca tries the Down again, our own earlier identities among them.
             if to == self.me.addr {
                 continue;

@@ -1,8 +1,8 @@
 //! What travels about a node beside its liveness, and who knows it.
 
 use crate::known::Known;
+use crate::rows::{Keyed, Rows};
 use crate::suspicion::Accusation;
-use crate::table::Table;
 use crate::wire::{Malformed, Name, put_node_name};
 use bytes::{Buf, BufMut};
 use foca::{BroadcastHandler, Invalidates};
@@ -106,6 +106,12 @@ pub(crate) struct KnownFact {
     pub item: Box<[u8]>,
 }
 
+impl Keyed for Arc<KnownFact> {
+    fn key(&self) -> u64 {
+        self.key
+    }
+}
+
 /// Of how many suspicions a node tells at most, the latest: with the rest they fit [`FACT_BYTES_MAX`].
 pub(crate) const ACCUSATIONS_MAX: usize = 4;
 
@@ -152,7 +158,7 @@ pub(crate) struct FactBook {
     /// Ourselves: nobody else tells us about us.
     me: NodeId,
     /// By [`Peer::key`](crate::peer::Peer::key).
-    known: Table<u64, Arc<KnownFact>>,
+    known: Rows<Arc<KnownFact>>,
     known_max: usize,
     all: Known,
     /// Which facts changed since the core last looked.
@@ -161,7 +167,7 @@ pub(crate) struct FactBook {
 
 impl Facts {
     pub fn new(me: NodeId, known_max: usize, all: Known) -> Self {
-        Self(Arc::new(Mutex::new(FactBook { me, known: Table::default(), known_max, all, changed: Vec::new() })))
+        Self(Arc::new(Mutex::new(FactBook { me, known: Rows::default(), known_max, all, changed: Vec::new() })))
     }
 
     pub fn book(&self) -> MutexGuard<'_, FactBook> {
@@ -172,11 +178,11 @@ impl Facts {
 impl FactBook {
     /// The fact of the node with this [`Peer::key`](crate::peer::Peer::key).
     pub fn get(&self, key: u64) -> Option<&Arc<KnownFact>> {
-        self.known.get(&key)
+        self.known.get(key)
     }
 
     pub fn forget(&mut self, key: u64) {
-        self.known.remove(&key);
+        self.known.remove(key);
     }
 
     pub fn take_changed(&mut self) -> Vec<Arc<KnownFact>> {
@@ -186,17 +192,35 @@ impl FactBook {
     /// Takes an item. `None`: nothing new. `Some`: it was, and should be told to others.
     pub fn learn(&mut self, item: &[u8], ours: bool) -> Result<Option<FactKey>, Malformed> {
         let fact = decode_item(item, &self.all)?;
-        let newer = match self.known.get(&fact.key) {
-            Some(known) => fact.version > known.version,
-            None => self.known.len() < self.known_max,
-        };
-        if !newer || (fact.node == self.me) != ours {
+        if !self.is_new(&fact, ours) {
             return Ok(None);
         }
         let key = FactKey { node: fact.key, version: fact.version };
         self.changed.push(Arc::clone(&fact));
-        self.known.insert(fact.key, fact);
+        self.known.insert(fact);
         Ok(Some(key))
+    }
+
+    /// Whether foca would learn nothing from what stands behind the updates of a message: `length 2, item`, again and again.
+    pub fn knows_all(&self, mut items: &[u8]) -> bool {
+        while !items.is_empty() {
+            let Ok(length) = items.try_get_u16().map(usize::from) else { return false };
+            // Foca refuses what is cut or empty, and has to see it for that.
+            let Some((item, rest)) = items.split_at_checked(length).filter(|(item, _)| !item.is_empty()) else { return false };
+            if decode_item(item, &self.all).map_or(true, |fact| self.is_new(&fact, false)) {
+                return false;
+            }
+            items = rest;
+        }
+        true
+    }
+
+    fn is_new(&self, fact: &KnownFact, ours: bool) -> bool {
+        let newer = match self.known.get(fact.key) {
+            Some(known) => fact.version > known.version,
+            None => self.known.len() < self.known_max,
+        };
+        newer && (fact.node == self.me) == ours
     }
 }
 

@@ -33,6 +33,7 @@ mod keyring;
 mod known;
 mod peer;
 mod replay;
+mod rows;
 mod seal;
 mod suspicion;
 mod sync;

@@ -20,6 +20,7 @@ use crate::counters::Refusal;
 use crate::keyring::{CONFIGURED, Key, Keyring};
 use crate::peer::Peer;
 use crate::replay::Window;
+use crate::rows::{Keyed, Rows};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf;
@@ -33,6 +34,10 @@ const SENDER_BYTES: usize = 24;
 const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
+
+/// While no more senders than this are known, their subkeys are kept. Where there are more, each is heard too rarely for what
+/// thousands of subkeys take.
+const SUBKEYS_MAX: usize = 1_024;
 
 /// By how many bytes a sealed datagram is longer than its body.
 pub const SEAL_BYTES: usize = HEADER_BYTES + TAG_BYTES;
@@ -148,8 +153,10 @@ pub(crate) struct Opener {
     /// By the ids of their keys.
     subkeys: BTreeMap<u32, Subkeys>,
     me: u64,
-    lives: BTreeMap<u64, Life>,
+    lives: Rows<Life>,
     lives_max: usize,
+    /// What costs two digests to make again.
+    made: Rows<Made>,
     evicted: u64,
 }
 
@@ -158,8 +165,25 @@ struct Life {
     sender: Sender,
     window: Window,
     heard_ms: u64,
-    /// What it sealed with last, and the id of the key that this is of: costs two digests to find out again.
-    subkey: Option<(u32, [u8; 32])>,
+}
+
+/// What one life of one node sealed with last, and the id of the key that this is of.
+struct Made {
+    sender: Sender,
+    key: u32,
+    subkey: [u8; 32],
+}
+
+impl Keyed for Life {
+    fn key(&self) -> u64 {
+        self.sender.node
+    }
+}
+
+impl Keyed for Made {
+    fn key(&self) -> u64 {
+        self.sender.node
+    }
 }
 
 impl Opener {
@@ -169,8 +193,9 @@ impl Opener {
             cluster: cluster_tag(cluster),
             subkeys: BTreeMap::new(),
             me: me.key,
-            lives: BTreeMap::new(),
+            lives: Rows::default(),
             lives_max,
+            made: Rows::default(),
             evicted: 0,
         };
         opener.rekey(ring);
@@ -180,7 +205,7 @@ impl Opener {
     /// Opens with these keys and no others from now on. What was seen stays seen.
     pub fn rekey(&mut self, ring: &Keyring) {
         self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();
-        self.lives.values_mut().for_each(|life| life.subkey = None);
+        self.made = Rows::default();
     }
 
     /// Opens one datagram: its kind and body. Nothing changes when it is refused.
@@ -208,7 +233,7 @@ impl Opener {
             return Err(Refusal::FromOurselves);
         }
 
-        let life = self.lives.get(&sender.node);
+        let life = self.lives.get(sender.node);
         let fresh = match life {
             Some(life) if life.sender == sender => life.window.is_fresh(counter),
             Some(life) if life.sender.incarnation >= sender.incarnation => return Err(Refusal::StaleLife),
@@ -217,14 +242,16 @@ impl Opener {
         if !fresh {
             return Err(Refusal::Replayed);
         }
-        let made =
-            life.filter(|life| life.sender == sender).and_then(|life| life.subkey).filter(|(of, _)| *of == key).map(|(_, subkey)| subkey);
+        let made = self.made.get(sender.node).filter(|made| made.sender == sender && made.key == key).map(|made| made.subkey);
         let subkey = made.unwrap_or_else(|| subkeys.of(&sender));
         let mut body = sealed.to_vec();
         let plain_bytes = aead(&subkey).open_in_place(nonce(counter), Aad::from(header), &mut body).map_err(|_| Refusal::NotSealed)?.len();
         body.truncate(plain_bytes);
 
-        self.remember(now_ms, sender, (key, subkey)).window.mark(counter);
+        self.remember(now_ms, sender).window.mark(counter);
+        if made.is_none() {
+            self.keep(Made { sender, key, subkey });
+        }
         let kind = body.remove(0);
         Ok((kind, body))
     }
@@ -236,23 +263,31 @@ impl Opener {
 
     /// Forgets a node that is gone for good, so that it may come back even without its persisted incarnation.
     pub fn forget(&mut self, peer: &Peer) {
-        self.lives.remove(&peer.key);
+        self.lives.remove(peer.key);
     }
 
-    fn remember(&mut self, now_ms: u64, sender: Sender, subkey: (u32, [u8; 32])) -> &mut Life {
-        if !self.lives.contains_key(&sender.node)
-            && self.lives.len() >= self.lives_max
-            && let Some(oldest) = self.lives.iter().min_by_key(|(_, life)| life.heard_ms).map(|(node, _)| *node)
-        {
-            self.lives.remove(&oldest);
-            self.evicted += 1;
+    fn keep(&mut self, made: Made) {
+        if self.made.len() >= SUBKEYS_MAX {
+            self.made = Rows::default();
         }
-        let fresh = || Life { sender, window: Window::default(), heard_ms: now_ms, subkey: None };
-        let life = self.lives.entry(sender.node).or_insert_with(fresh);
-        if life.sender != sender {
-            *life = fresh();
+        if self.lives.len() <= SUBKEYS_MAX {
+            self.made.insert(made);
         }
-        (life.heard_ms, life.subkey) = (now_ms, Some(subkey));
+    }
+
+    fn remember(&mut self, now_ms: u64, sender: Sender) -> &mut Life {
+        if self.lives.get(sender.node).is_none_or(|life| life.sender != sender) {
+            if self.lives.get(sender.node).is_none()
+                && self.lives.len() >= self.lives_max
+                && let Some(oldest) = self.lives.iter().min_by_key(|life| (life.heard_ms, life.sender.node)).map(Keyed::key)
+            {
+                self.lives.remove(oldest);
+                self.evicted += 1;
+            }
+            self.lives.insert(Life { sender, window: Window::default(), heard_ms: now_ms });
+        }
+        let life = self.lives.get_mut(sender.node).expect("it was there, or was put there just now");
+        life.heard_ms = now_ms;
         life
     }
 }
@@ -327,7 +362,7 @@ mod tests {
             bent[at] ^= 0x40;
             assert!(opener.open(0, &bent).is_err(), "byte {at}");
         }
-        assert!(opener.lives.is_empty());
+        assert_eq!(opener.lives.len(), 0);
         assert!(opener.open(0, &datagram).is_ok());
     }
 
@@ -367,7 +402,7 @@ mod tests {
             let _ = opener.open(now, &Sealer::new(&configured(1), "c", &peer(node, now), 9).seal(0, b"x"));
         }
         assert_eq!((opener.lives.len(), opener.evicted()), (2, 1));
-        assert!(!opener.lives.contains_key(&peer("a", 1).key));
+        assert!(opener.lives.get(peer("a", 1).key).is_none());
     }
 
     #[test]
@@ -405,7 +440,7 @@ mod tests {
         assert_eq!(open(ring(&[1], 1), "d"), Err(Refusal::ForeignCluster));
         let another = Keyring::new([(1, Key::from_bytes([7; 32]))].into(), 1).unwrap();
         assert_eq!(open(another, "c"), Err(Refusal::NotSealed), "another secret under the same id");
-        assert!(opener.lives.is_empty());
+        assert_eq!(opener.lives.len(), 0);
         // What is named is authenticated: nothing passes under another id, not even the configured one's.
         let mut opener = Opener::new(&ring(&[0, 1], 1), "c", &peer("me", 1), 10);
         let mut datagram = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9).seal(0, b"x");

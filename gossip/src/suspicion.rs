@@ -63,6 +63,8 @@ pub(crate) struct Suspicions {
     /// Whom this node sees as suspect.
     suspects: BTreeMap<u64, (Accusation, NodeId)>,
     accused: BTreeMap<Accusation, Accusers>,
+    /// Until then none of them is old enough to go: they are not gone through again for each new one while there are too many.
+    full_until_ms: u64,
     health: u32,
 }
 
@@ -111,9 +113,14 @@ impl Suspicions {
     /// `who` has found it by a probe of its own. Says whether that is new.
     pub fn accuse(&mut self, now_ms: u64, accusation: Accusation, who: u64) -> bool {
         if self.accused.len() >= ACCUSED_MAX && !self.accused.contains_key(&accusation) {
+            if now_ms < self.full_until_ms {
+                return false;
+            }
             let held: Vec<Accusation> = self.held.values().map(|held| held.accusation).collect();
             self.accused.retain(|of, accusers| held.contains(of) || now_ms.saturating_sub(accusers.last_ms) < ACCUSED_KEPT_MS);
             if self.accused.len() >= ACCUSED_MAX {
+                let oldest_ms = self.accused.values().map(|accusers| accusers.last_ms).min();
+                self.full_until_ms = oldest_ms.map_or(0, |oldest_ms| oldest_ms + ACCUSED_KEPT_MS);
                 return false;
             }
         }

@@ -66,6 +66,40 @@ impl Range {
     }
 }
 
+/// The tags of a pull, to be looked up in the order in which they came. Where both sides know nearly the same, each is
+/// where it is expected, so that nothing is sorted.
+pub(crate) struct Tags<'a> {
+    tags: &'a [u64],
+    next: usize,
+    sorted: Option<Vec<(u64, usize)>>,
+}
+
+impl<'a> Tags<'a> {
+    pub fn new(tags: &'a [u64]) -> Self {
+        Self { tags, next: 0, sorted: None }
+    }
+
+    pub fn contains(&mut self, tag: u64) -> bool {
+        if self.tags.get(self.next) == Some(&tag) {
+            self.next += 1;
+            return true;
+        }
+        let sorted = self.sorted.get_or_insert_with(|| {
+            let mut sorted: Vec<(u64, usize)> = self.tags.iter().copied().zip(0..).collect();
+            sorted.sort_unstable();
+            sorted
+        });
+        let at = sorted.partition_point(|(other, _)| *other < tag);
+        match sorted.get(at) {
+            Some((other, place)) if *other == tag => {
+                self.next = place + 1;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+}
+
 impl Pull {
     /// As many tags as fit beside the longest possible head.
     pub fn tags_max(body_bytes_max: usize) -> usize {
@@ -209,6 +243,16 @@ mod tests {
             prop_assert!(answer.encode().len() <= body_bytes_max && !answer.records.is_empty());
             let last = answer.records.last().map(|record| record.member.id().node.clone());
             prop_assert_eq!(answer.covered, if answer.records.len() < lacking.len() { last } else { None });
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_tag_is_found_wherever_it_stands(tags in proptest::collection::vec(0u64..40, 0..40), asked in proptest::collection::vec(0u64..40, 0..80)) {
+            let mut all = Tags::new(&tags);
+            for tag in tags.iter().chain(&asked).chain(&tags) {
+                prop_assert_eq!(all.contains(*tag), tags.contains(tag));
+            }
         }
     }
 

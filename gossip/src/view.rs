@@ -2,13 +2,10 @@
 
 use crate::fact::{Fact, FactBook, FactVersion, KnownFact};
 use crate::peer::Peer;
+use crate::rows::{Keyed, Removed, Rows};
 use crate::sync::tag;
-use crate::table::Table;
 use foca::State;
 use lattice_model::NodeId;
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -99,62 +96,69 @@ pub(crate) struct Entry {
     pub tag: u64,
 }
 
-/// A life, found by its node's name.
-pub(crate) struct ByName(pub Peer);
-
-impl Borrow<NodeId> for ByName {
-    fn borrow(&self) -> &NodeId {
-        &self.0.node
-    }
+/// A life of a node and what is kept beside it.
+struct Row {
+    peer: Peer,
+    entry: Entry,
 }
 
-impl PartialEq for ByName {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.node == other.0.node
-    }
-}
-
-impl Eq for ByName {}
-
-impl PartialOrd for ByName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.node.cmp(&other.0.node)
+impl Keyed for Row {
+    fn key(&self) -> u64 {
+        self.peer.key
     }
 }
 
 pub(crate) struct View {
     me: u64,
-    /// By [`Peer::key`]: looked up for every word of every datagram, and never gone through.
-    entries: Table<u64, (Peer, Entry)>,
-    /// The same in order, of whichever life.
-    names: BTreeSet<ByName>,
+    /// By [`Peer::key`]: looked up for every word of every datagram, and gone through in the order of `names` alone.
+    rows: Rows<Row>,
+    /// Where the rows are, in order of the nodes' names.
+    names: Vec<u32>,
     /// How many of the others are Alive.
     alive: usize,
     /// How many of the others are Down.
     down: usize,
+    /// Since when there has always been one that is.
+    down_since_ms: u64,
 }
 
 impl View {
     pub fn new(me: &Peer) -> Self {
-        let mut entries = Table::default();
-        entries.insert(me.key, (me.clone(), Entry::new(me, 0, Liveness::Alive, 0, None)));
-        Self { me: me.key, entries, names: BTreeSet::from([ByName(me.clone())]), alive: 0, down: 0 }
+        let mut rows = Rows::default();
+        let at = rows.insert(Row { peer: me.clone(), entry: Entry::new(me, 0, Liveness::Alive, 0, None) });
+        Self { me: me.key, rows, names: vec![at], alive: 0, down: 0, down_since_ms: 0 }
     }
 
     /// Everybody, ourselves included, in order of the names.
     pub fn all(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
-        self.names.iter().filter_map(|name| self.of(name.0.key))
+        self.in_order(&self.names)
     }
 
     /// Those of them whose names lie within `bounds`.
-    pub fn within<'a>(&'a self, bounds: (Bound<&'a NodeId>, Bound<&'a NodeId>)) -> impl Iterator<Item = (&'a Peer, &'a Entry)> {
-        self.names.range::<NodeId, _>(bounds).filter_map(|name| self.of(name.0.key))
+    pub fn within(&self, bounds: (Bound<&NodeId>, Bound<&NodeId>)) -> impl Iterator<Item = (&Peer, &Entry)> {
+        let from = match bounds.0 {
+            Bound::Included(name) => self.names_before(|other| other < name),
+            Bound::Excluded(name) => self.names_before(|other| other <= name),
+            Bound::Unbounded => 0,
+        };
+        let upto = match bounds.1 {
+            Bound::Included(name) => self.names_before(|other| other <= name),
+            Bound::Excluded(name) => self.names_before(|other| other < name),
+            Bound::Unbounded => self.names.len(),
+        };
+        self.in_order(self.names.get(from..upto).unwrap_or_default())
+    }
+
+    fn in_order<'a>(&'a self, names: &'a [u32]) -> impl Iterator<Item = (&'a Peer, &'a Entry)> {
+        names.iter().map(|at| {
+            let Row { peer, entry } = self.rows.at(*at);
+            (peer, entry)
+        })
+    }
+
+    /// How many names there are for which it is so; it is for the first of them and none after.
+    fn names_before(&self, is_before: impl Fn(&NodeId) -> bool) -> usize {
+        self.names.partition_point(|at| is_before(&self.rows.at(*at).peer.node))
     }
 
     pub fn others(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
@@ -162,12 +166,19 @@ impl View {
     }
 
     pub fn get(&self, node: &NodeId) -> Option<(&Peer, &Entry)> {
-        self.names.get(node).and_then(|name| self.of(name.0.key))
+        let at = self.names.get(self.names_before(|other| other < node))?;
+        let Row { peer, entry } = self.rows.at(*at);
+        (peer.node == *node).then_some((peer, entry))
     }
 
     /// The node with this [`Peer::key`].
     pub fn of(&self, key: u64) -> Option<(&Peer, &Entry)> {
-        self.entries.get(&key).map(|(peer, entry)| (peer, entry))
+        self.rows.get(key).map(|Row { peer, entry }| (peer, entry))
+    }
+
+    /// How many are known, ourselves included.
+    pub fn len(&self) -> usize {
+        self.rows.len()
     }
 
     /// How many of the others are Alive.
@@ -175,9 +186,9 @@ impl View {
         self.alive
     }
 
-    /// How many of the others are Down.
-    pub fn down(&self) -> usize {
-        self.down
+    /// Since when there has always been one of the others who is Down, if there is: none of them is for longer.
+    pub fn down_since_ms(&self) -> Option<u64> {
+        (self.down > 0).then_some(self.down_since_ms)
     }
 
     /// Whether we count this very identity among the active ones.
@@ -203,7 +214,7 @@ impl View {
     }
 
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
-        if let Some((peer, entry)) = self.entries.get_mut(&me.key) {
+        if let Some(Row { peer, entry }) = self.rows.get_mut(me.key) {
             *peer = me.clone();
             // Of ourselves we know no fact but that of this life, which is shown.
             let fact = entry.fact.take();
@@ -226,10 +237,12 @@ impl View {
             Liveness::Suspect => News::Suspect(node.clone()),
             Liveness::Down => News::Down(node.clone()),
         };
-        let Some((known, entry)) = self.entries.get_mut(&peer.key) else {
-            self.entries.insert(peer.key, (peer.clone(), Entry::new(peer, seen.incarnation(), liveness, now_ms, version)));
-            self.names.insert(ByName(peer.clone()));
-            self.count(liveness, true);
+        let Some(Row { peer: known, entry }) = self.rows.get_mut(peer.key) else {
+            let before = self.names_before(|other| *other < peer.node);
+            let entry = Entry::new(peer, seen.incarnation(), liveness, now_ms, version);
+            let at = self.rows.insert(Row { peer: peer.clone(), entry });
+            self.names.insert(before, at);
+            self.count(now_ms, None, Some(liveness));
             news.push(told(None, &peer.node));
             self.show_fact(peer.key, facts.get(peer.key), news);
             return;
@@ -246,8 +259,7 @@ impl View {
             let fact = entry.fact.take().filter(|_| !restarted);
             *entry = Entry { fact, ..Entry::new(peer, seen.incarnation(), liveness, now_ms, version) };
         }
-        self.count(was, false);
-        self.count(liveness, true);
+        self.count(now_ms, Some(was), Some(liveness));
         if restarted {
             news.push(News::Restarted(peer.node.clone()));
         }
@@ -260,17 +272,20 @@ impl View {
     }
 
     /// Forgets one of the others.
-    pub fn forget(&mut self, peer: &Peer, news: &mut Vec<News>) {
-        if let Some((_, entry)) = self.entries.remove(&peer.key) {
-            self.names.remove(&peer.node);
-            self.count(entry.liveness, false);
+    pub fn forget(&mut self, now_ms: u64, peer: &Peer, news: &mut Vec<News>) {
+        if let Some(Removed { row, at, moved }) = self.rows.remove(peer.key) {
+            self.names.retain(|name| *name != at);
+            if let Some(name) = self.names.iter_mut().find(|name| **name == moved) {
+                *name = at;
+            }
+            self.count(now_ms, Some(row.entry.liveness), None);
             news.push(News::Forgotten(peer.node.clone()));
         }
     }
 
     /// Shows the fact of the node with this [`Peer::key`], once the life that it speaks of is the one that we see.
     pub fn show_fact(&mut self, key: u64, known: Option<&Arc<KnownFact>>, news: &mut Vec<News>) {
-        let (Some(known), Some((peer, entry))) = (known, self.entries.get_mut(&key)) else { return };
+        let (Some(known), Some(Row { peer, entry })) = (known, self.rows.get_mut(key)) else { return };
         entry.tag = tag(peer, entry.state(), Some(known.version));
         if known.version.incarnation == peer.incarnation {
             let before = entry.fact.replace(Arc::clone(known));
@@ -280,13 +295,15 @@ impl View {
         }
     }
 
-    fn count(&mut self, liveness: Liveness, more: bool) {
-        let count = match liveness {
-            Liveness::Alive => &mut self.alive,
-            Liveness::Down => &mut self.down,
-            Liveness::Suspect => return,
-        };
-        *count = if more { *count + 1 } else { *count - 1 };
+    fn count(&mut self, now_ms: u64, was: Option<Liveness>, is: Option<Liveness>) {
+        let nobody_was_down = self.down == 0;
+        self.alive -= usize::from(was == Some(Liveness::Alive));
+        self.down -= usize::from(was == Some(Liveness::Down));
+        self.alive += usize::from(is == Some(Liveness::Alive));
+        self.down += usize::from(is == Some(Liveness::Down));
+        if nobody_was_down && self.down > 0 {
+            self.down_since_ms = now_ms;
+        }
     }
 }
 

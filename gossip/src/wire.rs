@@ -10,7 +10,7 @@
 use crate::known::Known;
 use crate::peer::Peer;
 use bytes::{Buf, BufMut};
-use foca::{Codec, Header, Message, State};
+use foca::{Codec, Header, Message, ProbeNumber, State};
 use lattice_model::NodeId;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -178,19 +178,30 @@ fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer
     Ok(Header { src, src_incarnation, dst, message })
 }
 
-/// A foca message's body with only those member updates that are `new` to its reader: foca looks through its whole list
-/// for each, and most of what gossip brings has been heard before. The sender itself is judged too, but stays.
+/// A foca message, as far as its reader has not heard it before.
+pub(crate) struct Heard<'a> {
+    pub header: Header<Peer>,
+    /// With only those member updates that are new: foca looks through its whole list for each, and most of what gossip
+    /// brings has been heard before.
+    pub body: Cow<'a, [u8]>,
+    /// Whether the sender, whom the body always names, or one of the updates is new.
+    pub is_new: bool,
+    /// The facts behind the updates; `None` where the message is not laid out with updates at all.
+    pub items: Option<&'a [u8]>,
+}
+
+/// Reads a foca message's body and judges each of its member updates, the sender being one of them.
 pub(crate) fn only_new<'a>(
     body: &'a [u8],
     me: &Peer,
     known: &Known,
     mut new: impl FnMut(&foca::Member<Peer>) -> bool,
-) -> Result<Cow<'a, [u8]>, Malformed> {
+) -> Result<Heard<'a>, Malformed> {
     let mut rest = body;
     let header = header_of(&mut rest, me, known)?;
-    new(&foca::Member::new(header.src, header.src_incarnation, State::Alive));
+    let mut is_new = new(&foca::Member::new(header.src.clone(), header.src_incarnation, State::Alive));
     if matches!(header.message, Message::Announce | Message::Broadcast) || rest.len() < 2 {
-        return Ok(Cow::Borrowed(body));
+        return Ok(Heard { header, body: Cow::Borrowed(body), is_new, items: None });
     }
     let head_bytes = body.len() - rest.len();
     let count = u16_of(&mut rest)?;
@@ -202,10 +213,40 @@ pub(crate) fn only_new<'a>(
             kept_count += 1;
         }
     }
-    if kept_count == count {
-        return Ok(Cow::Borrowed(body));
+    is_new |= kept_count > 0;
+    let body = if kept_count == count {
+        Cow::Borrowed(body)
+    } else {
+        Cow::Owned([&body[..head_bytes], &kept_count.to_be_bytes(), &kept, rest].concat())
+    };
+    Ok(Heard { header, body, is_new, items: Some(rest) })
+}
+
+/// What foca answers to a ping when it has nothing to tell beside it.
+pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: ProbeNumber) -> Vec<u8> {
+    let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
+    put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: ping.src.clone(), message: Message::Ack(number) }, &mut body);
+    body.put_u16(0);
+    body
+}
+
+fn put_header(header: &Header<Peer>, bytes: &mut Vec<u8>) {
+    put_peer(&header.src, bytes);
+    bytes.put_u16(header.src_incarnation);
+    put_peer(&header.dst, bytes);
+    match &header.message {
+        Message::Ping(number) => bytes.put_slice(&[0, *number]),
+        Message::Ack(number) => bytes.put_slice(&[1, *number]),
+        Message::PingReq { target, probe_number } => put_relayed(2, *probe_number, target, bytes),
+        Message::IndirectPing { origin, probe_number } => put_relayed(3, *probe_number, origin, bytes),
+        Message::IndirectAck { target, probe_number } => put_relayed(4, *probe_number, target, bytes),
+        Message::ForwardedAck { origin, probe_number } => put_relayed(5, *probe_number, origin, bytes),
+        Message::Announce => bytes.put_u8(ANNOUNCE),
+        Message::Feed => bytes.put_u8(7),
+        Message::Gossip => bytes.put_u8(8),
+        Message::Broadcast => bytes.put_u8(9),
+        Message::TurnUndead => bytes.put_u8(10),
     }
-    Ok(Cow::Owned([&body[..head_bytes], &kept_count.to_be_bytes(), &kept, rest].concat()))
 }
 
 /// foca's codec.
@@ -229,22 +270,7 @@ impl Codec<Peer> for Wire {
     fn encode_header(&mut self, header: &Header<Peer>, mut buf: impl BufMut) -> Result<(), Malformed> {
         self.refutations.store(header.src_incarnation.into(), Ordering::Relaxed);
         let mut bytes = Vec::with_capacity(3 * PEER_BYTES_MAX + 4);
-        put_peer(&header.src, &mut bytes);
-        bytes.put_u16(header.src_incarnation);
-        put_peer(&header.dst, &mut bytes);
-        match &header.message {
-            Message::Ping(number) => bytes.put_slice(&[0, *number]),
-            Message::Ack(number) => bytes.put_slice(&[1, *number]),
-            Message::PingReq { target, probe_number } => put_relayed(2, *probe_number, target, &mut bytes),
-            Message::IndirectPing { origin, probe_number } => put_relayed(3, *probe_number, origin, &mut bytes),
-            Message::IndirectAck { target, probe_number } => put_relayed(4, *probe_number, target, &mut bytes),
-            Message::ForwardedAck { origin, probe_number } => put_relayed(5, *probe_number, origin, &mut bytes),
-            Message::Announce => bytes.put_u8(ANNOUNCE),
-            Message::Feed => bytes.put_u8(7),
-            Message::Gossip => bytes.put_u8(8),
-            Message::Broadcast => bytes.put_u8(9),
-            Message::TurnUndead => bytes.put_u8(10),
-        }
+        put_header(header, &mut bytes);
         put_whole(&bytes, &mut buf)
     }
 
@@ -382,9 +408,12 @@ pub(crate) mod tests {
             seen.push((member.id().node.to_string(), member.incarnation()));
             member.state() == State::Down
         });
-        assert_eq!(less.unwrap(), [head.as_slice(), &[0, 1], &b, b"the rest"].concat());
+        let less = less.unwrap();
+        assert_eq!(&*less.body, [head.as_slice(), &[0, 1], &b, b"the rest"].concat());
+        assert_eq!((less.header, less.is_new, less.items), (header, true, Some(&b"the rest"[..])));
         assert_eq!(seen, [("s".to_owned(), 2), ("a".to_owned(), 0), ("b".to_owned(), 0)]);
-        assert!(matches!(only_new(&body, &me, &known, |_| true).unwrap(), Cow::Borrowed(_)));
+        assert!(matches!(only_new(&body, &me, &known, |_| true).unwrap().body, Cow::Borrowed(_)));
+        assert!(!only_new(&body, &me, &known, |_| false).unwrap().is_new);
         assert!(only_new(&body[..from], &me, &known, |_| true).is_err(), "cut within the updates");
     }
 

@@ -3,12 +3,11 @@
 use super::Core;
 use crate::counters::Refusal;
 use crate::peer::Peer;
-use crate::sync::{Pull, Range, Record, Records};
+use crate::sync::{Pull, Range, Record, Records, Tags};
 use crate::wire::{KIND_PULL, KIND_RECORDS};
 use foca::State;
 use lattice_model::NodeId;
 use rand_foca::RngExt;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// How far comparing has come.
@@ -67,7 +66,7 @@ impl Core {
 
     /// Pulls `range`, or as much of its beginning as one datagram can hold the tags of.
     fn pull(&mut self, to: Peer, mut range: Range) {
-        let mut tags = Vec::new();
+        let mut tags = Vec::with_capacity(Pull::tags_max(self.body_bytes_max).min(self.view.len()));
         let mut last: Option<&NodeId> = None;
         let mut upto = range.upto.clone();
         for (peer, entry) in self.view.within(range.bounds()) {
@@ -100,10 +99,10 @@ impl Core {
         if !self.view.is_active(&pull.from) {
             return;
         }
-        let have: BTreeSet<u64> = pull.tags.iter().copied().collect();
+        let mut have = Tags::new(&pull.tags);
         let facts = self.facts.book();
         let all = self.view.within(pull.range.bounds());
-        let lacking = all.filter(|(_, entry)| !have.contains(&entry.tag));
+        let lacking = all.filter(|(_, entry)| !have.contains(entry.tag));
         let lacking = lacking.map(|(peer, entry)| Record::new(foca::Member::new(peer.clone(), entry.refutations, entry.state()), &facts));
         let answer = Records::answer(&self.me, pull, lacking, self.body_bytes_max);
         drop(facts);

@@ -33,7 +33,8 @@ impl Core {
 
     /// Arms what foca asked for. Its suspicions wait for our patience instead.
     pub(super) fn give_timers(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        for (after, timer) in std::mem::take(&mut self.wishes.timers) {
+        let mut timers = std::mem::take(&mut self.wishes.timers);
+        for (after, timer) in timers.drain(..) {
             let after_ms = after.as_millis() as u64;
             match &timer {
                 Timer::ChangeSuspectToDown { member_id, .. } => {
@@ -52,6 +53,8 @@ impl Core {
                 }
             }
         }
+        timers.append(&mut self.wishes.timers);
+        self.wishes.timers = timers;
     }
 
     fn suspect(&mut self, now_ms: u64, peer: &Peer, timer: Timer<Peer>, out: &mut Vec<Output>) {

@@ -106,6 +106,7 @@ impl Measures {
         row("starved agents taken for dead", self.false_deaths_starved.to_string());
         row("suspicions, refutations", format!("{}, {}", self.suspicions, self.refutations));
         row("datagrams in all, wall time", format!("{}, {wall_s:.0} s", self.datagrams));
+        row("trace (the same: the same run, to the byte)", format!("{:016x}", self.trace));
         match missed {
             Some([]) => row("the preset's figures", "met".to_owned()),
             Some(missed) => missed.iter().for_each(|what| row("MISSED", what.clone())),
@@ -125,7 +126,7 @@ impl Measures {
             "datagrams_per_second": self.datagrams_per_second, "memory_bytes": self.memory_bytes,
             "false_deaths_healthy": self.false_deaths_healthy, "false_deaths_starved": self.false_deaths_starved,
             "suspicions": self.suspicions, "refutations": self.refutations,
-            "datagrams": self.datagrams, "wall_seconds": wall_s, "missed": missed,
+            "datagrams": self.datagrams, "trace": format!("{:016x}", self.trace), "wall_seconds": wall_s, "missed": missed,
         })
     }
 }

@@ -73,12 +73,14 @@ impl Story<'_> {
         for n in 0..self.scene.nodes {
             self.world.run(from_ms + n as u64 * START_MS_PER_NODE);
             self.world.start(n);
+            // Each tells of each other one, and nobody asks.
+            self.world.news.clear();
             if n > 0 && n % 1_000 == 0 {
                 say(&format!("{n} agents started"));
             }
         }
         loop {
-            self.world.run(self.world.now_ms + 1_000);
+            self.run_unheard(1_000);
             let least = self.world.living().map(|(_, core)| core.alive()).min().unwrap_or(0);
             if least == self.scene.nodes {
                 break;
@@ -89,13 +91,21 @@ impl Story<'_> {
         }
         self.measures.joined_ms = self.world.now_ms - from_ms;
         // What still goes around is part of joining.
-        self.world.run(self.world.now_ms + 30_000);
+        self.run_unheard(30_000);
         self.measures.joining_peak_bytes = self.world.peak_bytes;
         self.measures.joining_bytes = self.world.sent_bytes / self.scene.nodes as u64;
         self.measures.simulated_bytes = (memory::allocated_bytes().saturating_sub(empty)) / self.scene.nodes as u64;
         say(&format!("all know all after {:.1} s", self.measures.joined_ms as f64 / 1e3));
-        self.world.news.clear();
         Ok(())
+    }
+
+    /// Lets the world go on; what its cores tell is not kept. While thousands join, that would be more than the cores keep.
+    fn run_unheard(&mut self, for_ms: u64) {
+        let until_ms = self.world.now_ms + for_ms;
+        while self.world.now_ms < until_ms {
+            self.world.run((self.world.now_ms + LOOK_MS).min(until_ms));
+            self.world.news.clear();
+        }
     }
 
     fn live(&mut self, say: &mut impl FnMut(&str)) {

@@ -41,7 +41,12 @@ impl<T> Wheel<T> {
             };
             let slot = &mut self.slots[(self.now_ms % SLOTS) as usize];
             self.in_slots -= slot.len();
-            due.append(slot);
+            // The slot's memory goes with what was in it: kept, it would come to the busiest moment for each of them.
+            if due.is_empty() {
+                due = std::mem::take(slot);
+            } else {
+                due.append(&mut std::mem::take(slot));
+            }
             if !due.is_empty() {
                 return Some((self.now_ms, due));
             }

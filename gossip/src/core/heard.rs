@@ -1,0 +1,135 @@
+//! What the core makes of foca's messages from others, and which of them foca need not see.
+
+use super::{Core, Stage};
+use crate::counters::Refusal;
+use crate::wire::{Heard, KIND_FOCA, ack, only_new};
+use foca::Message;
+use std::sync::atomic::Ordering;
+
+impl Core {
+    pub(super) fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        let (view, touched) = (&self.view, &mut self.wishes.touched);
+        let heard = only_new(body, &self.me, &self.known, |word| {
+            let news = view.is_news(word);
+            if news {
+                touched.insert(word.id().key);
+            }
+            news
+        });
+        let heard = heard.map_err(|_| Refusal::Undecodable)?;
+        if self.is_done_without_foca(&heard) {
+            return Ok(());
+        }
+        self.foca.handle_data(&heard.body, &mut self.wishes).map_err(|error| match error {
+            foca::Error::DataFromOurselves => Refusal::FromOurselves,
+            foca::Error::DataTooBig => Refusal::TooLong,
+            _ => Refusal::Undecodable,
+        })
+    }
+
+    /// Does what foca would do with a message that brings nothing new: nothing, or an answer to a ping, to the byte. Foca would
+    /// look through its whole list for the sender first, and most messages are of this kind.
+    pub(super) fn is_done_without_foca(&mut self, heard: &Heard<'_>) -> bool {
+        let (Stage::Joined, Some(items), header) = (&self.stage, heard.items, &heard.header) else { return false };
+        let is_ours_to_judge = header.dst == self.me && header.src.key != self.me.key && self.view.is_active(&header.src);
+        if !is_ours_to_judge || heard.is_new {
+            return false;
+        }
+        match header.message {
+            Message::Gossip | Message::Feed => self.facts.book().knows_all(items),
+            Message::Ping(number) => {
+                let has_to_tell = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > 0;
+                let done = !has_to_tell && self.facts.book().knows_all(items);
+                if done {
+                    // foca's own incarnation stood in the last header that it wrote, see [`Wire::new`].
+                    let incarnation = u16::try_from(self.refuted.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+                    self.send(header.src.addr, KIND_FOCA, ack(&self.me, incarnation, header, number));
+                }
+                done
+            }
+            Message::Ack(_)
+            | Message::PingReq { .. }
+            | Message::IndirectPing { .. }
+            | Message::IndirectAck { .. }
+            | Message::ForwardedAck { .. }
+            | Message::Announce
+            | Message::Broadcast
+            | Message::TurnUndead => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyring::{Key, Keyring};
+    use crate::{Config, Event, Identity, Output, Token};
+    use bytes::BufMut;
+    use foca::{Codec, Header};
+    use std::net::SocketAddr;
+
+    fn addr(n: usize) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, n as u8 + 1], 7))
+    }
+
+    /// Two that know each other and have nothing left to tell.
+    fn two_at_rest() -> [Core; 2] {
+        let mut cores = ["a", "b"].map(|name| {
+            let n = usize::from(name == "b");
+            let me = Identity { node: name.parse().unwrap(), addr: addr(n), incarnation: 1 };
+            Core::new(me, Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", n as u64)
+        });
+        let (mut timers, mut now_ms, mut out): (Vec<(u64, usize, Token)>, u64, Vec<(usize, Output)>) = (Vec::new(), 0, Vec::new());
+        let handle = |cores: &mut [Core; 2], now_ms, n: usize, event: Event<'_>, out: &mut Vec<(usize, Output)>| {
+            let mut outputs = Vec::new();
+            cores[n].handle(now_ms, event, &mut outputs);
+            out.extend(outputs.into_iter().map(|output| (n, output)));
+        };
+        handle(&mut cores, 0, 0, Event::Join(addr(1)), &mut out);
+        handle(&mut cores, 0, 1, Event::Join(addr(0)), &mut out);
+        while now_ms < 20_000 {
+            for (n, output) in std::mem::take(&mut out) {
+                match output {
+                    Output::Datagram { to, bytes } if to == addr(1 - n) => {
+                        handle(&mut cores, now_ms, 1 - n, Event::Datagram { from: addr(n), bytes: &bytes }, &mut out);
+                    }
+                    Output::Timer { after_ms, token } => timers.push((now_ms + after_ms, n, token)),
+                    Output::Datagram { .. } | Output::News(_) => {}
+                }
+            }
+            if out.is_empty() {
+                let next = (0..timers.len()).min_by_key(|at| timers[*at]).expect("a core always waits for something");
+                let (due_ms, n, token) = timers.swap_remove(next);
+                now_ms = due_ms;
+                handle(&mut cores, now_ms, n, Event::Timer(token), &mut out);
+            }
+        }
+        cores
+    }
+
+    #[test]
+    fn an_answer_to_a_ping_is_focas_to_the_byte() {
+        let [mut a, b] = two_at_rest();
+        assert!(a.is_joined() && a.foca.updates_backlog() + a.foca.custom_broadcast_backlog() == 0);
+        let mut ping = Vec::new();
+        let header = Header { src: b.me.clone(), src_incarnation: 0, dst: a.me.clone(), message: Message::Ping(7) };
+        crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
+        ping.put_u16(0);
+        let heard = only_new(&ping, &a.me, &a.known, |word| a.view.is_news(word)).unwrap();
+        assert!(a.is_done_without_foca(&heard));
+        let ours = std::mem::take(&mut a.wishes.sends);
+        a.foca.handle_data(&ping, &mut a.wishes).unwrap();
+        assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.wishes.sends)));
+
+        // One who tells something new, or is not who we know, is foca's.
+        let refuting = Header { src_incarnation: 1, ..header.clone() };
+        let renewed = Header { src: b.me.renewed(), ..header };
+        for header in [refuting, renewed] {
+            let mut ping = Vec::new();
+            crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
+            ping.put_u16(0);
+            let heard = only_new(&ping, &a.me, &a.known, |word| a.view.is_news(word)).unwrap();
+            assert!(!a.is_done_without_foca(&heard));
+        }
+    }
+}

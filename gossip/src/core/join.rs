@@ -1,0 +1,95 @@
+//! Whom the core asks to be let in, and how it comes back after others have declared it Down.
+
+use super::{Core, News, Output, Pending, Stage};
+use crate::view::Liveness;
+use crate::wire::{KIND_FOCA, announce_to_anyone};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+/// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
+const JOIN_ADDRESSES_MAX: usize = 64;
+/// How many addresses are tried at once while nobody answers.
+pub(super) const ANNOUNCES_AT_ONCE: usize = 3;
+/// The longest pause between two rejoins.
+const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
+/// After so long without being declared Down, the next rejoin is at once again.
+const REJOIN_CALM_MS: u64 = 60_000;
+
+/// Where a node of the cluster may be reached.
+pub(super) struct JoinAddress {
+    pub addr: SocketAddr,
+    /// Who was last seen there: asked about first, so that not all members are gone through again and again.
+    pub seen: Option<u64>,
+}
+
+impl Core {
+    pub(super) fn join(&mut self, addr: SocketAddr) {
+        if addr == self.me.addr || self.join.iter().any(|known| known.addr == addr) {
+            return;
+        }
+        if self.join.len() == JOIN_ADDRESSES_MAX {
+            self.join.remove(0);
+        }
+        self.join.push(JoinAddress { addr, seen: None });
+        self.announce(addr);
+    }
+
+    pub(super) fn announce(&mut self, to: SocketAddr) {
+        self.send(to, KIND_FOCA, announce_to_anyone(&self.me));
+    }
+
+    /// The addresses to join by at which no member is.
+    pub(super) fn silent_addresses(&mut self) -> BTreeSet<SocketAddr> {
+        let view = &self.view;
+        let is_there = |join: &JoinAddress| {
+            let member = join.seen.and_then(|key| view.of(key));
+            member.is_some_and(|(peer, entry)| peer.addr == join.addr && entry.liveness != Liveness::Down)
+        };
+        if !self.join.iter().all(is_there) {
+            for (peer, _) in view.others().filter(|(_, entry)| entry.liveness != Liveness::Down) {
+                if let Some(join) = self.join.iter_mut().find(|join| join.addr == peer.addr) {
+                    join.seen = Some(peer.key);
+                }
+            }
+        }
+        self.join.iter().filter(|join| !is_there(join)).map(|join| join.addr).collect()
+    }
+
+    pub(super) fn announce_to_some(&mut self, addresses: &BTreeSet<SocketAddr>, at_once: usize) {
+        for addr in addresses.iter().cycle().skip(self.join_cursor % addresses.len().max(1)).take(at_once.min(addresses.len())) {
+            self.announce(*addr);
+        }
+        self.join_cursor = self.join_cursor.wrapping_add(at_once);
+    }
+
+    pub(super) fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        self.stage = Stage::Defunct;
+        let calm = self.rejoined_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REJOIN_CALM_MS);
+        self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
+        match self.rejoin_pause_ms {
+            0 => self.rejoin(now_ms, heard_from, out),
+            pause_ms => self.arm(now_ms, pause_ms, Pending::Rejoin, out),
+        }
+    }
+
+    /// Comes back under a renewed identity: at once the first time, then with a growing pause, since two machines that
+    /// claim one name would otherwise drive each other around as fast as the network allows.
+    pub(super) fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        self.me = self.me.renewed();
+        self.suspicions.clear();
+        // foca counts anew in its new identity, and says so in the first header that it writes.
+        self.refuted.store(0, Ordering::Relaxed);
+        // Cannot fail: the renewed identity is another one and fits a datagram.
+        let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
+        self.stage = Stage::Apart;
+        self.rejoined_ms = Some(now_ms);
+        self.counters.rejoins += 1;
+        self.view.set_me(&self.me, Liveness::Alive);
+        // Who told us that we are Down may stand on the other side of a partition that has just healed.
+        if let Some(addr) = heard_from {
+            self.announce(addr);
+        }
+        out.push(Output::News(News::Rejoined));
+    }
+}
