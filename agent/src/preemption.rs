@@ -145,9 +145,9 @@ mod tests {
         send.send(stands("saving")).await.unwrap();
         assert!(matches!(follow(items, soon()).await, Followed::TooLong));
         let (send, items) = mpsc::channel(4);
-        let over = soon();
-        let following = tokio::spawn(follow(items, over));
+        let over = Instant::now() + Duration::from_secs(1);
         send.send(stands(COMMITTING)).await.unwrap();
+        let following = tokio::spawn(follow(items, over));
         tokio::time::sleep_until(over + Duration::from_millis(50)).await;
         send.send(ended(id, true)).await.unwrap();
         assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));

@@ -248,7 +248,6 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
         ("Preempted", if a.preempted_count == 0 { String::new() } else { format!("{} times", a.preempted_count) }),
-        ("Preemption", a.preemption.clone()),
         ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
         ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
         ("Tenant", a.tenant.clone()),
@@ -374,7 +373,11 @@ fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
 
 /// Why; nothing where it only repeats the state.
 fn reason(a: &v1::Allocation) -> String {
-    if a.reason.eq_ignore_ascii_case(&a.state) { String::new() } else { a.reason.clone() }
+    match a.reason.as_str() {
+        "" => a.preemption.clone(),
+        reason if reason.eq_ignore_ascii_case(&a.state) => String::new(),
+        reason => reason.to_owned(),
+    }
 }
 
 fn memory(bytes: u64) -> String {

@@ -245,6 +245,13 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(step, id, vni);
                 }
+                // Its head alone was told, and is at it.
+                if let Some(order) = &share.preempt
+                    && self.is_live(id, epoch)
+                    && let Some(allocation) = self.allocation_mut(step, id)
+                {
+                    allocation.preemption.get_or_insert_with(|| order.clone());
+                }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
             }
@@ -271,7 +278,7 @@ impl Ledger {
         let shares = share.nodes.iter().map(|(of, _)| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
         allocation.shares = shares.collect();
         allocation.state = AllocationState::Staging;
-        (allocation.preemption, allocation.held) = (share.preempt.clone(), false);
+        (allocation.preemption, allocation.held) = (None, false);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;
