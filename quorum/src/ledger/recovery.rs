@@ -7,7 +7,7 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
+use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, Step, Subject};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -166,8 +166,9 @@ impl Ledger {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(step, node, held, ended);
         }
-        // What was saved before it ended is what it goes on from.
-        for item in unreported {
+        // What was saved before it ended is what it goes on from. (Members below that level apply this without it.)
+        let heeded = self.level >= SUSPENDS_LEVEL;
+        for item in unreported.iter().filter(|_| heeded) {
             if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
                 && *epoch <= epochs
             {
