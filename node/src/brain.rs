@@ -400,7 +400,13 @@ impl Turn<'_> {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
         // As it is asked for now: more may be wanted than when it was asked first.
         let order = self.brain.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
-        let Some(order) = order.cloned() else { return };
+        let Some(order) = order.cloned() else {
+            // Where a recovered quorum says it again, it is asked again.
+            if self.brain.preempting.get(&allocation) == Some(&request) {
+                self.brain.preempting.remove(&allocation);
+            }
+            return;
+        };
         match saved {
             Err(why) if !order.cause.ends_unsaved() => {
                 let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };

@@ -208,7 +208,7 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::DrainDeadline { .. } => EndReason::DrainDeadline { node: node.clone() },
         EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
         EndReason::Preempted { by, why, saved } => {
-            let saved = saved.as_ref().map(|id| *id).map_err(|why| bounded(why));
+            let saved = saved.as_ref().copied().map_err(|why| bounded(why));
             EndReason::Preempted { by: bounded(by), why: bounded(why), saved }
         }
         EndReason::WalltimeSaved { checkpoint } => EndReason::WalltimeSaved { checkpoint: *checkpoint },
