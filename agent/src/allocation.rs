@@ -20,6 +20,7 @@ mod run_lease;
 mod task;
 mod terminals;
 mod undo;
+mod walltime;
 
 pub use terminals::{News, OpenTerminal};
 

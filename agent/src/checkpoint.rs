@@ -13,6 +13,7 @@
 //! who is asked for the same round again goes on with that.
 
 mod catching;
+mod counts;
 mod directory;
 mod head;
 mod part;
@@ -25,13 +26,16 @@ pub use restore::{restore, verify};
 
 use crate::config::AgentConfig;
 use anyhow::Context as _;
+use counts::Counts;
 use directory::Directories;
 use head::Head;
 use lattice_model::{AllocationId, DesiredShare, Epoch};
+use lattice_node::Checkpointing;
 use part::Parts;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{CheckpointStore, Owner};
+use tokio::sync::watch;
 
 /// What this agent knows of checkpoints. Cloneable; all clones are one.
 #[derive(Clone)]
@@ -44,6 +48,7 @@ struct Inner {
     parts: Parts,
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
+    counts: Counts,
 }
 
 /// What checkpoints are made with.
@@ -73,7 +78,7 @@ impl Checkpoints {
             Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
         let begins = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner { means, heads: Mutex::default(), parts: Parts::default(), begins })))
+        Ok(Self(Arc::new(Inner { means, heads: Mutex::default(), parts: Parts::default(), begins, counts: Counts::default() })))
     }
 
     fn means(&self) -> Result<&Means, String> {
@@ -120,6 +125,16 @@ impl Checkpoints {
         if let Ok(means) = &self.0.means {
             means.directories.sweep(known);
         }
+    }
+
+    /// What became of preemptions here.
+    pub fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    /// The checkpoint of a claim whose head this node is, where one is under way.
+    pub fn under_way(&self, allocation: AllocationId, epoch: Epoch) -> Option<watch::Receiver<Checkpointing>> {
+        self.head_of(allocation, epoch).map(|head| head.view).filter(|view| view.borrow().end().is_none())
     }
 
     fn head_of(&self, allocation: AllocationId, epoch: Epoch) -> Option<Head> {

@@ -2,7 +2,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, AllocationState, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
@@ -61,7 +61,7 @@ impl Cluster {
 
     /// Whether an allocation waits for its place in this queue.
     pub fn somebody_waits(&self, queue: &str) -> bool {
-        self.allocations.values().any(|a| a.state == AllocationState::Pending && self.queue_of(&a.spec.vcluster) == queue)
+        self.allocations.values().any(|a| a.waits() && self.queue_of(&a.spec.vcluster) == queue)
     }
 
     fn take(&mut self, news: News) {
@@ -101,7 +101,7 @@ impl Cluster {
             }
             Change::Allocation(allocation) => {
                 let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
-                if allocation.state.is_terminal() && !(held && allocation.state != AllocationState::Pending) {
+                if allocation.state.is_terminal() && !held {
                     self.allocations.remove(&allocation.id);
                 } else {
                     self.allocations.insert(allocation.id, *allocation);

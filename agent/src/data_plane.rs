@@ -395,6 +395,8 @@ mod tests {
             vni: None,
             run_lease_ms: None,
             restore: None,
+            preempt: None,
+            suspends: false,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

@@ -4,6 +4,7 @@
 use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
+use crate::preemption;
 use crate::supervisor;
 use lattice_model::{AllocationId, EndReason, Epoch, Generation, NodeReport, ReportItem, Revision};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
@@ -117,6 +118,7 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         | ReportItem::Prepared { .. }
         | ReportItem::PrepareFailed { .. }
         | ReportItem::Released { .. }
+        | ReportItem::NotPreempted { .. }
         | ReportItem::Checkpointed { .. } => None,
     });
     let view = NodeView {
@@ -142,6 +144,10 @@ fn act(action: Action, context: &Shared) {
         Action::Start(share) => (share.clone(), Command::Start(share)),
         Action::Stop(share) => (share, Command::Stop),
         Action::Undo(share) => (share, Command::Undo),
+        Action::Preempt(share) => {
+            preemption::begin(context, *share);
+            return;
+        }
         // The reports were published with the state.
         Action::Report => return,
     };

@@ -223,6 +223,8 @@ mod tests {
             requeue_count: 0,
             run_lease_ms: None,
             restore: None,
+            preempt: None,
+            suspends: false,
         }
     }
 

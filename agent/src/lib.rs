@@ -55,6 +55,7 @@ mod metrics;
 mod places;
 mod placing;
 mod pmix;
+mod preemption;
 mod quorum_list;
 mod readiness;
 pub mod recovery;

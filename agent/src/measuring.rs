@@ -415,6 +415,8 @@ mod tests {
             vni: None,
             run_lease_ms: None,
             restore: None,
+            preempt: None,
+            suspends: false,
             nodes: vec![],
             resources: Resources::default(),
         })

@@ -133,6 +133,7 @@ impl Collect for Own {
             samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
+        self.context.checkpoints.counts().tell(samples);
         self.mesh(samples);
     }
 }

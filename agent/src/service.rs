@@ -18,6 +18,7 @@ mod leases;
 mod networks;
 mod nodes;
 mod output;
+mod preempting;
 mod refusal;
 mod sessions;
 mod usage;

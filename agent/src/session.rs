@@ -436,9 +436,11 @@ impl Session {
         let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         let told_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
-            ReportItem::Ended { .. } | ReportItem::PrepareFailed { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => {
-                false
-            }
+            ReportItem::Ended { .. }
+            | ReportItem::PrepareFailed { .. }
+            | ReportItem::Released { .. }
+            | ReportItem::NotPreempted { .. }
+            | ReportItem::Checkpointed { .. } => false,
         };
         told_otherwise && alone()
     }
@@ -501,5 +503,6 @@ fn points_of(item: &ReportItem) -> [Point; 2] {
         ReportItem::Ended { .. } => [Point::EndedReportUnsent, Point::EndedReportSent],
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
         ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],
+        ReportItem::NotPreempted { .. } => [Point::PreemptFailedUnsent, Point::PreemptFailedSent],
     }
 }

@@ -6,10 +6,11 @@ use lattice_model::{Allocation, AllocationState, EndReason};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
-const STATES: [AllocationState; 6] = [
+const STATES: [AllocationState; 7] = [
     AllocationState::Pending,
     AllocationState::Staging,
     AllocationState::Running,
+    AllocationState::Suspended,
     AllocationState::Completed,
     AllocationState::Failed,
     AllocationState::Cancelled,
@@ -17,7 +18,7 @@ const STATES: [AllocationState; 6] = [
 
 /// The text names no state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no state; Pending, Staging, Running, Completed, Failed and Cancelled are")]
+#[error("{0:?} is no state; Pending, Staging, Running, Suspended, Completed, Failed and Cancelled are")]
 pub struct UnknownState(pub String);
 
 /// One allocation as a message. `exit_code` is set once it has ended and a program's own code is known; `reason` is why it
@@ -63,6 +64,9 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
             step: c.step,
             bytes: c.bytes,
         }),
+        preempted_count: allocation.preempted_count,
+        preemption: allocation.preemption.as_ref().map(ToString::to_string).unwrap_or_default(),
+        held: allocation.held,
         brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
     }
 }
@@ -108,6 +112,9 @@ mod tests {
             requeue_count: 1,
             excluded: vec![],
             checkpoint: None,
+            preemption: None,
+            preempted_count: 0,
+            held: false,
             revision: Revision(9),
         }
     }

@@ -2,9 +2,11 @@
 
 mod checkpoint;
 mod node;
+mod preempt;
 
 pub use checkpoint::*;
 pub use node::*;
+pub use preempt::*;
 
 use crate::flags::SubmitFlags;
 use crate::later::Later;
@@ -63,6 +65,10 @@ pub enum Command {
     Explain(Later<Key>),
     /// End allocations
     Cancel(Later<Cancel>),
+    /// Have allocations save themselves and give their nodes back
+    Preempt(Later<Preempt>),
+    /// Have allocations that are Suspended and held go on
+    Resume(Later<Resume>),
     /// Show what an allocation's program wrote
     Logs(Later<Logs>),
     /// Show what a running allocation uses of its nodes now
@@ -212,7 +218,7 @@ pub struct Status {
     /// Everybody's, not only your own
     #[arg(short, long)]
     pub all: bool,
-    /// Only those in these states (pending, staging, running, completed, failed, cancelled)
+    /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
     #[arg(long, value_delimiter = ',', value_parser = state)]
     pub state: Vec<AllocationState>,
     /// At most this many, the newest

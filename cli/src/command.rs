@@ -17,6 +17,7 @@ pub mod mpi_launcher;
 mod network;
 mod node;
 pub mod nodes;
+mod preempt;
 mod quorum;
 mod service;
 mod session;
@@ -40,6 +41,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Status(Later(args)) => status::run(session, args).await.map(well),
         Command::Explain(Later(args)) => explain::run(session, args).await.map(well),
         Command::Cancel(Later(args)) => cancel::run(session, args).await,
+        Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
+        Command::Resume(Later(args)) => preempt::resume(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(well),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,

@@ -45,6 +45,11 @@ pub struct AllocationJson<'a> {
     expose: Vec<ExposedJson<'a>>,
     /// Its last whole checkpoint.
     checkpoint: Option<CheckpointJson<'a>>,
+    preempted_count: u32,
+    /// While it runs: that it is to give its nodes back, or why it could not save itself then.
+    preemption: Option<&'a str>,
+    /// Suspended until somebody resumes it.
+    held: bool,
 }
 
 /// A checkpoint of an allocation as JSON.
@@ -108,6 +113,9 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             on_isolation: filled(&a.on_isolation),
             isolation_note: filled(&a.isolation_note),
             expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
+            preempted_count: a.preempted_count,
+            preemption: filled(&a.preemption),
+            held: a.held,
             checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
         }
     }
@@ -239,6 +247,8 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
+        ("Preempted", if a.preempted_count == 0 { String::new() } else { format!("{} times", a.preempted_count) }),
+        ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
         ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
@@ -363,7 +373,11 @@ fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
 
 /// Why; nothing where it only repeats the state.
 fn reason(a: &v1::Allocation) -> String {
-    if a.reason.eq_ignore_ascii_case(&a.state) { String::new() } else { a.reason.clone() }
+    match a.reason.as_str() {
+        "" => a.preemption.clone(),
+        reason if reason.eq_ignore_ascii_case(&a.state) => String::new(),
+        reason => reason.to_owned(),
+    }
 }
 
 fn memory(bytes: u64) -> String {
@@ -478,7 +492,7 @@ vCluster:   ml-training
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
-                "checkpoint": null,
+                "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false,
             })
         );
     }

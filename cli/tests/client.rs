@@ -225,6 +225,14 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    async fn preempt(&self, _: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn resume(&self, _: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn top(&self, _: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
         Err(Status::internal("not asked here"))
     }

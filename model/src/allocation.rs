@@ -2,8 +2,9 @@
 
 use crate::checkpoint::CheckpointRef;
 use crate::claim::Share;
-use crate::ids::{AllocationId, Epoch, NodeId, Revision};
+use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
+use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::spec::AllocationSpec;
 use crate::time::Timestamp;
@@ -16,7 +17,11 @@ use std::fmt;
 ///   Pending ──claim──▶ Staging ──every node prepared──▶ Running ──▶ Completed
 ///      ▲                  │                                │   └──▶ Failed
 ///      └──failed prologue─┴───────── lost, requeue ────────┘
-///   Cancelled from any of the first three
+///   Suspended ──claim──▶ Staging                             │
+///      ▲                                                     │
+///      └────────────── saved itself, and was ended ──────────┘
+///
+///   Cancelled from any of these that has not ended
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AllocationState {
@@ -32,14 +37,25 @@ pub enum AllocationState {
     Failed,
     /// Ended because its owner or an operator said so.
     Cancelled,
+    /// It saved itself and gave its nodes back. It waits for others, to go on from there; or until somebody resumes it
+    /// ([`Allocation::held`]).
+    Suspended,
 }
 
 impl AllocationState {
     /// Whether nothing more will happen to it.
     pub fn is_terminal(self) -> bool {
         match self {
-            Self::Pending | Self::Staging | Self::Running => false,
+            Self::Pending | Self::Staging | Self::Running | Self::Suspended => false,
             Self::Completed | Self::Failed | Self::Cancelled => true,
+        }
+    }
+
+    /// Whether it has no nodes now and is to have some later.
+    pub fn is_without_nodes(self) -> bool {
+        match self {
+            Self::Pending | Self::Suspended => true,
+            Self::Staging | Self::Running | Self::Completed | Self::Failed | Self::Cancelled => false,
         }
     }
 }
@@ -53,6 +69,7 @@ impl fmt::Display for AllocationState {
             Self::Completed => "Completed",
             Self::Failed => "Failed",
             Self::Cancelled => "Cancelled",
+            Self::Suspended => "Suspended",
         })
     }
 }
@@ -80,6 +97,10 @@ pub enum EndReason {
     DrainDeadline { node: NodeId },
     /// Its run lease on `node` lapsed: no heartbeat of the node was acknowledged for so long, and its shim ended it.
     RunLeaseLapsed { node: NodeId },
+    /// It was to give its nodes back. `saved`: the checkpoint that it made first, or why it made none.
+    Preempted { by: String, why: String, saved: Result<CheckpointId, String> },
+    /// Its walltime was over, and the checkpoint that was under way was whole before its grace was.
+    WalltimeSaved { checkpoint: CheckpointId },
 }
 
 impl EndReason {
@@ -88,7 +109,9 @@ impl EndReason {
         match self {
             Self::Exited { code: 0 } => AllocationState::Completed,
             Self::Cancelled { .. } => AllocationState::Cancelled,
-            Self::Exited { .. }
+            Self::Preempted { saved: Ok(_), .. } | Self::WalltimeSaved { .. } => AllocationState::Suspended,
+            Self::Preempted { saved: Err(_), .. }
+            | Self::Exited { .. }
             | Self::WalltimeExceeded
             | Self::PrologueFailed { .. }
             | Self::NodeLost { .. }
@@ -113,6 +136,8 @@ impl EndReason {
             | Self::NodeLost { .. }
             | Self::ProbeFailed { .. }
             | Self::DrainDeadline { .. }
+            | Self::Preempted { .. }
+            | Self::WalltimeSaved { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -128,6 +153,8 @@ impl EndReason {
             | Self::NodeLost { .. }
             | Self::ProbeFailed { .. }
             | Self::DrainDeadline { .. }
+            | Self::Preempted { .. }
+            | Self::WalltimeSaved { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -147,6 +174,9 @@ impl fmt::Display for EndReason {
             Self::ProbeFailed { node, why } => write!(f, "liveness probe on {node}: {why}"),
             Self::DrainDeadline { node } => write!(f, "drain_deadline on {node}: it still ran when the drain's deadline was past"),
             Self::RunLeaseLapsed { node } => write!(f, "run_lease_lapsed on {node}"),
+            Self::Preempted { by, why, saved: Ok(id) } => write!(f, "preempted by {by}: {why}; saved as checkpoint {}", id.short()),
+            Self::Preempted { by, why, saved: Err(unsaved) } => write!(f, "preempted by {by}: {why}; not saved: {unsaved}"),
+            Self::WalltimeSaved { checkpoint } => write!(f, "walltime_exceeded; saved as checkpoint {}", checkpoint.short()),
         }
     }
 }
@@ -187,6 +217,15 @@ pub struct Allocation {
     /// Its last whole checkpoint.
     #[serde(default)]
     pub checkpoint: Option<CheckpointRef>,
+    /// That it is to give the nodes of its present claim back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<Preemption>,
+    /// How often it was preempted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub preempted_count: u32,
+    /// Suspended until somebody resumes it: it waits for no nodes.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub held: bool,
     /// The ledger's revision at its last change.
     pub revision: Revision,
 }
@@ -210,6 +249,9 @@ impl Allocation {
             requeue_count: 0,
             excluded: Vec::new(),
             checkpoint: None,
+            preemption: None,
+            preempted_count: 0,
+            held: false,
             revision: Revision(0),
         }
     }
@@ -217,6 +259,11 @@ impl Allocation {
     /// The node where its script runs and its launches are headed, once it has one.
     pub fn head(&self) -> Option<&NodeId> {
         self.shares.first().map(|s| &s.node)
+    }
+
+    /// Whether it waits for nodes.
+    pub fn waits(&self) -> bool {
+        self.state.is_without_nodes() && !self.held
     }
 
     /// Its nodes in rank order.
@@ -228,4 +275,12 @@ impl Allocation {
     pub fn elapsed_ms(&self, now: Timestamp) -> Option<u64> {
         self.started_at.map(|start| self.ended_at.unwrap_or(now).since_ms(start))
     }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }

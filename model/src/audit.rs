@@ -132,6 +132,14 @@ actions! {
     WipeFailed,
     /// A checkpoint of an allocation is whole: it begins from that one when it runs again.
     CheckpointCommitted,
+    /// An allocation is to save itself and to give its nodes back.
+    PreemptRequested,
+    /// It saved itself and gives its nodes back: it goes on from there when it has others.
+    AllocationSuspended,
+    /// It could not save itself when one of its nodes was drained urgently, and goes on.
+    PreemptFailed,
+    /// A suspended allocation waits for nodes again.
+    AllocationResumed,
 }
 
 impl AuditAction {

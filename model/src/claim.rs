@@ -3,6 +3,7 @@
 use crate::allocation::AllocationState;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
+use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::resources::Resources;
 use crate::spec::AllocationSpec;
@@ -82,6 +83,12 @@ pub struct DesiredShare {
     /// The checkpoint that it begins from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<CheckpointRef>,
+    /// That it is to save itself, and to give its nodes back: its head's to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempt: Option<Preemption>,
+    /// Whether the quorum knows Suspended work: only then may it be told that some was saved when its walltime was over.
+    #[serde(default)]
+    pub suspends: bool,
 }
 
 /// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.

@@ -2,7 +2,7 @@
 
 use crate::allocation::EndReason;
 use crate::checkpoint::CheckpointRef;
-use crate::ids::{AllocationId, Epoch, Incarnation, NodeId};
+use crate::ids::{AllocationId, CheckpointId, Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// One report. The quorum takes those of one incarnation in sequence and ignores what it already has.
@@ -33,6 +33,8 @@ pub enum ReportItem {
     /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints:
     /// the cluster's level is high enough then.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
+    /// The head's report that the work could not save itself when it was to be preempted under this id, and goes on.
+    NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
 }
 
 impl ReportItem {
@@ -43,6 +45,7 @@ impl ReportItem {
             | Self::PrepareFailed { allocation, epoch, .. }
             | Self::Ended { allocation, epoch, .. }
             | Self::Checkpointed { allocation, epoch, .. }
+            | Self::NotPreempted { allocation, epoch, .. }
             | Self::Released { allocation, epoch } => (*allocation, *epoch),
         }
     }

@@ -14,8 +14,8 @@
 use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
-    AllocationId, AllocationState, Assignment, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation, NodeId, NodeReport,
-    NodeTopology, ReportItem,
+    AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
+    NodeId, NodeReport, NodeTopology, ReportItem,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -64,6 +64,8 @@ pub enum Event {
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
     /// A checkpoint of it is whole in the store: told on its head, once or often.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
+    /// Work that is to give its nodes back under this request has saved itself as this checkpoint, or why it could not: told on its head.
+    Saved { allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String> },
     /// No process of it is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of it is left at all.
@@ -92,6 +94,8 @@ pub enum Action {
     Adopt(Box<DesiredShare>),
     /// Let walltime run; on the head start the entry point. Finds the shim again where that is needed.
     Start(Box<DesiredShare>),
+    /// On the head: have it save itself, for it is to give its nodes back ([`DesiredShare::preempt`]). Answered by [`Event::Saved`].
+    Preempt(Box<DesiredShare>),
     /// End its processes. Answered by [`Event::Stopped`].
     Stop(Box<DesiredShare>),
     /// Take away what was made. Answered by [`Event::Undone`].
@@ -125,6 +129,9 @@ pub struct Brain {
     /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
     #[serde(default)]
     unremembered: bool,
+    /// Work that is asked to save itself in this life of the agent, under which request.
+    #[serde(skip)]
+    preempting: BTreeMap<AllocationId, CheckpointId>,
 }
 
 impl Brain {
@@ -143,6 +150,7 @@ impl Brain {
             withheld: BTreeSet::new(),
             unswept: BTreeSet::new(),
             unremembered: false,
+            preempting: BTreeMap::new(),
         }
     }
 
@@ -194,6 +202,11 @@ impl Brain {
     /// One local allocation.
     pub fn local(&self, allocation: AllocationId) -> Option<&Local> {
         self.locals.get(&allocation)
+    }
+
+    /// What the last list says of this claim.
+    fn listed(&self, allocation: AllocationId, epoch: Epoch) -> Option<&DesiredShare> {
+        self.list.shares.iter().find(|share| share.allocation == allocation && share.epoch == epoch)
     }
 
     /// Reports that the quorum has not acknowledged, numbered, oldest first.
@@ -274,6 +287,7 @@ impl Brain {
                 Phase::Undoing => Action::Undo(share),
             });
         }
+        turn.preempt();
         if !turn.brain.outbox.is_empty() {
             turn.actions.push(Action::Report);
         }
@@ -372,12 +386,60 @@ impl Turn<'_> {
                     self.report(item);
                 }
             }
+            Event::Saved { allocation, epoch, request, saved } => self.saved(allocation, epoch, request, saved),
             Event::Undone { allocation, epoch } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
                     self.gone(allocation, epoch);
                 }
             }
         }
+    }
+
+    /// Work that is to give its nodes back ends once it has saved itself; where it could not, it depends on what for.
+    fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String>) {
+        let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
+        // As it is asked for now: more may be wanted than when it was asked first.
+        let order = self.brain.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
+        let Some(order) = order.cloned() else {
+            // Where a recovered quorum says it again, it is asked again.
+            if self.brain.preempting.get(&allocation) == Some(&request) {
+                self.brain.preempting.remove(&allocation);
+            }
+            return;
+        };
+        match saved {
+            Err(why) if !order.cause.ends_unsaved() => {
+                let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };
+                let said = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
+                if !self.brain.outbox.iter().any(said) {
+                    self.report(item);
+                }
+            }
+            saved => {
+                let reason = EndReason::Preempted { by: order.by, why: order.reason, saved };
+                self.report(ReportItem::Ended { allocation, epoch, reason });
+                self.stop(allocation);
+            }
+        }
+    }
+
+    /// Has work save itself that is to give its nodes back, where this node is its head: once for each request.
+    fn preempt(&mut self) {
+        let me = &self.brain.me;
+        let heads = |share: &&DesiredShare| share.nodes.first().is_some_and(|(node, _)| node == me);
+        let asked = self.brain.list.shares.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));
+        let runs = |share: &DesiredShare| {
+            let local = self.brain.locals.get(&share.allocation);
+            local.is_some_and(|local| local.share.epoch == share.epoch && local.phase == Phase::Running)
+        };
+        let due = asked.filter(|(share, id)| runs(share) && self.brain.preempting.get(&share.allocation) != Some(id));
+        let due: Vec<(DesiredShare, CheckpointId)> = due.map(|(share, id)| (share.clone(), id)).collect();
+        for (share, id) in due {
+            self.brain.preempting.insert(share.allocation, id);
+            self.actions.push(Action::Preempt(Box::new(share)));
+        }
+        let (preempting, locals) = (&mut self.brain.preempting, &self.brain.locals);
+        preempting.retain(|allocation, _| locals.contains_key(allocation));
     }
 
     /// The report first: where the rest is cut off, it is undone and reported again, and a claim that nobody reports is held for ever.
@@ -490,6 +552,7 @@ impl Turn<'_> {
                 Some(_) => {}
             }
         }
+        self.preempt();
     }
 }
 

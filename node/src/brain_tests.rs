@@ -1,5 +1,5 @@
 use super::*;
-use lattice_model::{AllocationSpec, Entrypoint, Generation, Principal, Resources, Revision};
+use lattice_model::{AllocationSpec, Entrypoint, Generation, PreemptCause, Preemption, Principal, Resources, Revision};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,6 +21,8 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         vni: None,
         run_lease_ms: None,
         restore: None,
+        preempt: None,
+        suspends: false,
     }
 }
 
@@ -48,6 +50,7 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
             Action::Start(_) => "start",
             Action::Stop(_) => "stop",
             Action::Undo(_) => "undo",
+            Action::Preempt(_) => "preempt",
             Action::Report => "report",
         })
         .collect()
@@ -437,4 +440,62 @@ fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is
     step(&mut brain, Event::Gpus(Box::new(now(""))));
     step(&mut brain, list(3, shares(&[2, 3, 4, 6])));
     assert_eq!(gpu_of(&brain, 6), lost);
+}
+
+fn checkpoint(n: u128) -> CheckpointId {
+    format!("00000000-0000-4000-9000-{n:012x}").parse().unwrap()
+}
+
+/// A running allocation that is to save itself under request `id`.
+fn preempted(id: u128, cause: PreemptCause, nodes: usize) -> DesiredShare {
+    let (by, reason) = ("root".to_owned(), "needed".to_owned());
+    let order = Preemption { id: checkpoint(id), by, reason, cause, deadline_ms: 1000, hold: false, failed: None };
+    DesiredShare { preempt: Some(order), ..share(1, 1, AllocationState::Running, nodes) }
+}
+
+fn running(b: &mut Brain, nodes: usize) {
+    step(b, list(1, vec![share(1, 1, AllocationState::Running, nodes)]));
+    step(b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    step(b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
+}
+
+fn saved(request: u128, saved: Result<u128, &str>) -> Event {
+    let saved = saved.map(checkpoint).map_err(str::to_owned);
+    Event::Saved { allocation: alloc(1), epoch: Epoch(1), request: checkpoint(request), saved }
+}
+
+#[test]
+fn what_is_to_give_its_nodes_back_is_asked_once_in_each_life_and_ends_when_it_is_saved() {
+    let mut b = brain();
+    running(&mut b, 2);
+    assert_eq!(names(&step(&mut b, list(2, vec![preempted(7, PreemptCause::Request, 2)]))), ["preempt"]);
+    assert_eq!(names(&step(&mut b, list(3, vec![preempted(7, PreemptCause::Request, 2)]))), [""; 0]);
+    let (mut records, mut actions) = (Vec::new(), Vec::new());
+    let here = Local { share: preempted(7, PreemptCause::Request, 2), phase: Phase::Running, assignment: None };
+    Brain::recovered("n0".parse().unwrap(), Incarnation(1), vec![here], vec![]).resume(true, &mut records, &mut actions);
+    assert_eq!(names(&actions), ["start", "preempt"]);
+    assert_eq!(names(&step(&mut b, saved(8, Ok(8)))), [""; 0], "another request");
+    assert_eq!(names(&step(&mut b, saved(7, Ok(7)))), ["report", "stop"]);
+    let last = b.reports().last().unwrap().item;
+    let reason = EndReason::Preempted { by: "root".into(), why: "needed".into(), saved: Ok(checkpoint(7)) };
+    assert_eq!(last, ReportItem::Ended { allocation: alloc(1), epoch: Epoch(1), reason });
+    assert_eq!(names(&step(&mut b, saved(7, Ok(7)))), [""; 0]);
+}
+
+#[test]
+fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
+    let mut b = brain();
+    running(&mut b, 1);
+    step(&mut b, list(2, vec![preempted(7, PreemptCause::Drain, 1)]));
+    assert_eq!(names(&step(&mut b, saved(7, Err("deaf")))), ["report"]);
+    assert!(matches!(b.reports().last().unwrap().item, ReportItem::NotPreempted { .. }));
+    assert_eq!(names(&step(&mut b, saved(7, Err("deaf")))), [""; 0], "said already");
+    assert_eq!(names(&step(&mut b, list(3, vec![preempted(8, PreemptCause::Drain, 1)]))), ["preempt"], "asked again");
+    step(&mut b, list(4, vec![preempted(8, PreemptCause::Request, 1)]));
+    assert_eq!(names(&step(&mut b, saved(8, Err("deaf")))), ["report", "stop"]);
+    // Only the head asks.
+    let mut other = Brain::new("n1".parse().unwrap());
+    other.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));
+    running(&mut other, 2);
+    assert_eq!(names(&step(&mut other, list(2, vec![preempted(7, PreemptCause::Request, 2)]))), [""; 0]);
 }

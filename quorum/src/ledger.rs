@@ -41,6 +41,7 @@ mod level;
 mod limits;
 mod networks;
 mod nodes;
+mod preemptions;
 mod recovery;
 mod reports;
 mod scripts;
@@ -68,6 +69,8 @@ mod lease_scenarios;
 #[cfg(test)]
 mod network_scenarios;
 #[cfg(test)]
+mod preemption_scenarios;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 pub(crate) mod scenarios;
@@ -87,7 +90,7 @@ pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{LEVEL_FIRST, LEVEL_KNOWN, level_of, level_of_hold};
+pub use level::{LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, level_of, level_of_hold};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
@@ -364,6 +367,9 @@ impl Ledger {
             Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),
             Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
+            Action::Preempt { allocation, epoch, by, order } => self.preempt(step, *allocation, *epoch, by, order),
+            Action::Resume { allocation, by } => self.resume(step, *allocation, by),
+            Action::DrainUrgently { node, by, reason, deadline, seed } => self.drain_urgently(step, node, by, reason, *deadline, *seed),
         }
     }
 

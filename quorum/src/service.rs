@@ -120,7 +120,7 @@ impl Quorum for Service {
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
-        let is_older = older::is_older(request.metadata());
+        let knows = older::Knows::of(request.metadata());
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let question: Request = unpack(request.get_ref())?;
         let answer = match (answer::may(&caller, &question), question) {
@@ -131,7 +131,7 @@ impl Quorum for Service {
                 Err(refusal)
             }
         };
-        let answer = if is_older { older::answer(answer) } else { answer };
+        let answer = if knows.all() { answer } else { older::answer(answer, knows) };
         let mut response = Response::new(pack(&answer)?);
         if let Some(leader) = answer::leader_elsewhere(&self.core).and_then(|id| self.core.service_of(id)) {
             response.metadata_mut().insert(LEADER_HEADER, leader);
@@ -153,12 +153,12 @@ impl Quorum for Service {
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
-        let is_older = older::is_older(request.metadata());
+        let knows = older::Knows::of(request.metadata());
         let wanted: WatchRequest = unpack(request.get_ref())?;
         if wanted.leases && caller.role != Role::Api {
             return Err(self.wrong_role(format!("leases are told to agents of role api, and {} is {}", caller.name, caller.role)));
         }
-        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, is_older)?))
+        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, knows)?))
     }
 }
 

@@ -13,7 +13,7 @@ use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool, When,
+    Preemption, Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool, When,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +41,21 @@ pub enum Request {
     },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
+    /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it
+    /// is over, its nodes are given back (success).
+    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
+    Resume { allocation: AllocationId, by: Principal },
+    /// Drains a node ([`Request::SetHold`]), and has what runs there save itself and go elsewhere where it can. Checkpoints have ids
+    /// made of `seed` and the allocation's; said again with another one, it is tried again.
+    DrainUrgently {
+        node: NodeId,
+        by: String,
+        reason: String,
+        #[serde(default)]
+        deadline: Option<When>,
+        seed: Uuid,
+    },
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
@@ -612,6 +627,10 @@ pub enum Refusal {
     NoWipeHook { node: NodeId },
     #[error("the last wipe of node {node} failed: {why}")]
     WipeFailed { node: NodeId, why: String },
+    #[error("allocation {id} cannot be preempted: {why}")]
+    NotPreemptible { id: AllocationId, why: String },
+    #[error("allocation {id} is {state}, not Suspended")]
+    NotSuspended { id: AllocationId, state: AllocationState },
 }
 
 fn told(known: &[String], all: u64) -> String {
@@ -691,6 +710,7 @@ impl Refusal {
             Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
+            Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -704,6 +724,7 @@ impl Refusal {
             | Self::NoSuchNode { .. }
             | Self::NotPending { .. }
             | Self::NotRunning { .. }
+            | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
             | Self::StaleEpoch { .. }
             | Self::Conflict { .. }

@@ -34,6 +34,8 @@ pub enum Part {
     Save,
     /// While it is given back what it saved.
     Restore,
+    /// While it is to give its nodes back.
+    Preempt,
 }
 
 /// Which work passes a point.
@@ -197,6 +199,12 @@ points! {
     SaveReportSent = "save-report-sent", Save, Any;
     SaveEndUnwritten = "save-end-unwritten", Save, Any;
     SaveEndWritten = "save-end-written", Save, Any;
+    // It is to give its nodes back.
+    PreemptBegun = "preempt-begun", Preempt, Any;
+    PreemptSaved = "preempt-saved", Preempt, Any;
+    PreemptFailedUnsent = "preempt-failed-unsent", Preempt, Any;
+    PreemptFailedSent = "preempt-failed-sent", Preempt, Any;
+    WalltimeAwaitsSave = "walltime-awaits-save", Preempt, Any;
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
 }

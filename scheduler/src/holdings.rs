@@ -1,6 +1,6 @@
 //! What of each node is not free.
 
-use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, Node, NodeId, Resources, SharePhase};
+use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
 
 /// Shares that are not released, and what is on its way out. (What has ended is told by both, its allocation and its node,
@@ -17,7 +17,7 @@ impl Holdings {
                 held.take(&node.id, leaving.allocation, leaving.epoch, leaving.resources);
             }
         }
-        for allocation in allocations.filter(|a| a.state != AllocationState::Pending) {
+        for allocation in allocations.filter(|a| !a.state.is_without_nodes()) {
             for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
                 held.take(&share.node, allocation.id, allocation.epoch, share.resources);
             }

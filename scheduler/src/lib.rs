@@ -13,7 +13,7 @@ pub use holdings::Holdings;
 
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, AllocationState, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
+use lattice_model::{Allocation, AllocationId, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
 use quotas::Quotas;
 use settling::Settling;
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +119,7 @@ fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -
 
 /// The pending allocations in the order in which they are served: by submission, then id.
 fn queue(view: &View) -> Vec<&Allocation> {
-    let mut queue: Vec<&Allocation> = view.allocations.values().filter(|a| a.state == AllocationState::Pending).collect();
+    let mut queue: Vec<&Allocation> = view.allocations.values().filter(|a| a.waits()).collect();
     queue.sort_by_key(|a| (a.submitted_at, a.id));
     queue
 }
@@ -190,7 +190,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
 /// for two commits. `None` where anybody waits already in its queue, who comes first.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
-    if view.allocations.values().any(|a| a.state == AllocationState::Pending && view.queue_of(a) == queue) {
+    if view.allocations.values().any(|a| a.waits() && view.queue_of(a) == queue) {
         return None;
     }
     view.allocations.insert(newcomer.id, newcomer);

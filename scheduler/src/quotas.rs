@@ -2,7 +2,7 @@
 
 use crate::View;
 use lattice_model::tenant::{Demand, Excess};
-use lattice_model::{Allocation, AllocationState, Node, NodeId, Tenant};
+use lattice_model::{Allocation, Node, NodeId, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each tenant with quotas has: its nodes and how many of its allocations have some.
@@ -12,7 +12,7 @@ impl<'a> Quotas<'a> {
     pub fn of(view: &'a View) -> Self {
         let mut quotas = Self(view.tenants.values().map(|t| (t.name.as_str(), (t, BTreeSet::new(), 0))).collect());
         if !quotas.0.is_empty() {
-            let has_nodes = |a: &&Allocation| a.state != AllocationState::Pending && !a.state.is_terminal();
+            let has_nodes = |a: &&Allocation| !a.state.is_without_nodes() && !a.state.is_terminal();
             for allocation in view.allocations.values().filter(has_nodes) {
                 quotas.take(allocation, allocation.nodes());
             }

@@ -53,6 +53,9 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         requeue_count: 0,
         excluded: vec![],
         checkpoint: None,
+        preemption: None,
+        preempted_count: 0,
+        held: false,
         revision: Revision(0),
     }
 }

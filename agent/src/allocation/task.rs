@@ -6,7 +6,7 @@ use super::local_launch::LocalLaunch;
 use super::prepare::{self, Line, Preparing};
 use super::run_lease::{self, RunLease};
 use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing, probing, undo};
+use super::{Activity, Command, Detail, Standing, probing, undo, walltime};
 use crate::context::Shared;
 use crate::environment;
 use crate::hooks::Moment;
@@ -88,6 +88,7 @@ pub(super) fn begin(
         terminals: Terminals::default(),
         entry_over: false,
         walltime_over: false,
+        walltime_told: false,
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
         lease: RunLease::default(),
@@ -137,6 +138,8 @@ struct AllocationTask {
     terminals: Terminals,
     entry_over: bool,
     walltime_over: bool,
+    /// Whether it is said what that means, or will be: a checkpoint that is under way may be waited for.
+    walltime_told: bool,
     /// What was killed of the script for its memory.
     script_kill: Option<MemoryKill>,
     /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
@@ -370,7 +373,7 @@ impl AllocationTask {
         self.entry_over = true;
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
-            LaunchEnd { walltime_over: true, .. } => EndReason::WalltimeExceeded,
+            LaunchEnd { walltime_over: true, .. } => return self.walltime_is_over().await,
             LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
             LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
             LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },
@@ -625,6 +628,7 @@ impl AllocationTask {
         }
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
+        self.tell_walltime().await;
         if std::mem::take(&mut self.entry_waits) {
             self.begin_entry();
         }
@@ -682,14 +686,30 @@ impl AllocationTask {
     }
 
     async fn walltime_is_over(&mut self) {
-        if self.walltime_over {
+        if !std::mem::replace(&mut self.walltime_over, true) {
+            for local in self.launches.values_mut() {
+                local.walltime_over();
+            }
+        }
+        self.tell_walltime().await;
+    }
+
+    /// Says once what the end of its walltime means: the head knows whether it is being saved, when the shim has told all.
+    async fn tell_walltime(&mut self) {
+        let saves = self.share.suspends && self.share.spec.checkpoint.is_some();
+        if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
             return;
         }
-        self.walltime_over = true;
-        for local in self.launches.values_mut() {
-            local.walltime_over();
+        self.walltime_told = true;
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        if saves && !self.is_head() {
+            tokio::spawn(walltime::end_without_head(context, share));
+        } else if saves && let Some(view) = self.context.checkpoints.under_way(share.allocation, share.epoch) {
+            self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
+            tokio::spawn(walltime::end(context, share, view));
+        } else {
+            self.ended(EndReason::WalltimeExceeded).await;
         }
-        self.ended(EndReason::WalltimeExceeded).await;
     }
 
     /// `calls`: the head, and all on the way to it, carry calls.

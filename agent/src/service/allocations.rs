@@ -4,7 +4,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, launching, output, usage};
+use super::{Api, attaching, checkpoints, launching, output, preempting, usage};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -100,7 +100,7 @@ impl AllocationService for Api {
         let mut shown = v1::Allocation { age_ms, ..lattice_api::allocation::to_proto(&allocation) };
         shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
         shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
-        if allocation.state == AllocationState::Pending
+        if allocation.waits()
             && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
         {
             shown.reason = why;
@@ -167,6 +167,14 @@ impl AllocationService for Api {
         }
     }
 
+    async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
+        preempting::preempt(self, request).await.map(Response::new)
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        preempting::resume(self, request).await.map(Response::new)
+    }
+
     async fn top(&self, request: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
         usage::top(self, request).await.map(Response::new)
     }
@@ -175,7 +183,7 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
-        let waits = allocation.state == AllocationState::Pending;
+        let waits = allocation.waits();
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, nodes) = if waits {
             let view = self.cluster.borrow().view(&self.membership);
@@ -397,7 +405,13 @@ fn place(token: &str) -> Result<Option<ListPlace>, Status> {
 fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
-        AllocationState::Pending => "waits for nodes".to_owned(),
+        AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),
+        AllocationState::Pending | AllocationState::Suspended => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let from =
+                allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
+            format!("has given its nodes back{why} and is held; `lattice resume {}` has it go on from {from}", allocation.id.short())
+        }
         AllocationState::Staging => {
             let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
             let tell = |node: &NodeId| {
@@ -410,12 +424,19 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
                 waited_for.join(", ")
             )
         }
-        AllocationState::Running => format!("runs on {nodes}"),
+        AllocationState::Running => match &allocation.preemption {
+            Some(preemption) => format!("runs on {nodes}; {preemption}"),
+            None => format!("runs on {nodes}"),
+        },
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
             let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
             let hint = match &allocation.reason {
                 Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
+                Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
+                    "; --checkpoint=signal has such work asked to save itself first"
+                }
+                Some(EndReason::Preempted { .. }) => "; --requeue=always puts such work back into the queue",
                 Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
                 Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",

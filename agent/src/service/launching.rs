@@ -290,7 +290,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
 pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
     match allocation {
         None => Err("its allocation has ended".to_owned()),
-        Some(a) if a.epoch != epoch || a.state == AllocationState::Pending => {
+        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => {
             Err(format!("its allocation {} was requeued, the launch was of an earlier attempt", a.id.short()))
         }
         Some(a) if a.state.is_terminal() => Err(format!("its allocation {} is {}", a.id.short(), a.state)),
@@ -543,6 +543,9 @@ mod tests {
             requeue_count: 0,
             excluded: Vec::new(),
             checkpoint: None,
+            preemption: None,
+            preempted_count: 0,
+            held: false,
             revision: lattice_model::Revision(1),
         }
     }

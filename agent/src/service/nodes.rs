@@ -16,7 +16,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, 
 use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::level_of_hold;
+use lattice_quorum::ledger::{SUSPENDS_LEVEL, level_of_hold};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
@@ -117,8 +117,17 @@ impl NodeService for Api {
 
     async fn set_hold(&self, request: Request<v1::SetHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
         let by = self.operator(&request).await?.name;
-        let v1::SetHoldRequest { node, kind, reason, until, deadline } = request.into_inner();
+        let v1::SetHoldRequest { node, kind, reason, until, deadline, urgent_id } = request.into_inner();
         let (node, kind, until, deadline) = (node_id(&node)?, hold_kind(&kind)?, when(until)?, when(deadline)?);
+        if !urgent_id.is_empty() {
+            let seed = urgent_id.parse().map_err(|e| Status::invalid_argument(format!("urgent_id: {e}")))?;
+            if kind != HoldKind::Drain || until.is_some() {
+                return Err(Status::invalid_argument("urgent_id: of a drain alone"));
+            }
+            self.at_level(SUSPENDS_LEVEL).await?;
+            self.done(&Ask::DrainUrgently { node, by, reason, deadline, seed }).await?;
+            return Ok(Response::new(v1::HoldResponse {}));
+        }
         self.knows_hold(kind, until.is_some() || deadline.is_some()).await?;
         self.done(&Ask::SetHold { node, kind, by, reason, until, deadline }).await?;
         Ok(Response::new(v1::HoldResponse {}))
@@ -216,7 +225,7 @@ fn wait_for(allocation: &Allocation) -> v1::NodeWait {
         since_ms: allocation.started_at.or(allocation.claimed_at).map_or(0, |at| at.0),
         ends_ms: allocation.started_at.zip(walltime_ms).map_or(0, |(at, ms)| at.0.saturating_add(ms)),
         ended: false,
-        detail: String::new(),
+        detail: allocation.preemption.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -280,7 +289,7 @@ impl Api {
         let gossip: BTreeMap<&NodeId, &str> = members.iter().map(|m| (&m.node, liveness(m.liveness))).collect();
         let cluster = self.cluster.borrow().clone();
         let mut on: BTreeMap<&NodeId, Vec<AllocationId>> = BTreeMap::new();
-        for allocation in cluster.allocations.values().filter(|a| a.state != AllocationState::Pending) {
+        for allocation in cluster.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             for share in allocation.shares.iter().filter(|s| s.phase != SharePhase::Released) {
                 on.entry(&share.node).or_default().push(allocation.id);
             }

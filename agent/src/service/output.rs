@@ -116,7 +116,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
 /// Whether the attempt of its present epoch has begun: its nodes have files then.
 fn ran(allocation: &Allocation, entry: Entry) -> bool {
     match allocation.state {
-        AllocationState::Pending | AllocationState::Staging => entry != Entry::Unknown,
+        AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => entry != Entry::Unknown,
         AllocationState::Running => true,
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_some(),
     }
@@ -128,7 +128,7 @@ fn is_over(watch: &AllocationWatch) -> bool {
 }
 
 fn requeued(now: &Allocation) -> String {
-    format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + 1)
+    format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + now.preempted_count + 1)
 }
 
 fn entry_number(allocation: &Allocation) -> u32 {

@@ -28,7 +28,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     let short = allocation.id.short();
     match allocation.state {
         AllocationState::Running => {}
-        AllocationState::Pending | AllocationState::Staging => {
+        AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {
             let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
             return Err(Status::failed_precondition(text));
         }

@@ -158,6 +158,8 @@ const DRAIN_HELP: &str = "Examples:
       no new work there; ends when all eight are Drained
   lattice node drain n7 --reason disk --deadline 4h
       what still runs after four hours is ended, and requeued where its policy says so
+  lattice node drain n7 --reason memory --urgent --deadline 10m --wait
+      what can save itself does so now and goes on elsewhere; what still runs after ten minutes is ended
 
 A deadline is how long from now (90s, 30m, 4h), or a time: 2026-03-01T18:00:00Z, or 18:00 for the next time that it is that in UTC.";
 
@@ -172,8 +174,9 @@ pub struct Drain {
     /// Wait until all of them are Drained, and say what for
     #[arg(long)]
     pub wait: bool,
-    /// Not there yet: it asks for checkpoints
-    #[arg(long, hide = true)]
+    /// Have what runs there save itself and go elsewhere, where it can (--checkpoint); other work goes on until it ends, or until the
+    /// deadline
+    #[arg(long)]
     pub urgent: bool,
 }
 

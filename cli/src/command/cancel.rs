@@ -11,7 +11,8 @@ use lattice_api::v1;
 use lattice_model::AllocationState;
 
 /// What has not ended.
-const ALIVE: [AllocationState; 3] = [AllocationState::Pending, AllocationState::Staging, AllocationState::Running];
+const ALIVE: [AllocationState; 4] =
+    [AllocationState::Pending, AllocationState::Staging, AllocationState::Running, AllocationState::Suspended];
 /// Goes on after a failure; the exit code is the first one's.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;

@@ -116,7 +116,7 @@ async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), F
     while let Some(now) = watch.message().await? {
         patience.progress();
         match state_from_name(&now.state).map_err(|e| Failure::other(e.to_string()))? {
-            AllocationState::Pending | AllocationState::Staging => {}
+            AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {}
             AllocationState::Running => return Ok(()),
             AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
                 let failure = Failure::other(format!("allocation {} ended before its terminal was there: {}", short(id), now.reason));

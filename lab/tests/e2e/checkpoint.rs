@@ -33,8 +33,8 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Counts, each step hashed with all before it. Begun again it checks what it is given before it goes on from there.
-const CHAIN: &str = r#"#!/bin/sh
-n=0 h=0 ask= deferred=
+pub const CHAIN: &str = r#"#!/bin/sh
+n=0 h=0 ask= deferred= told=
 next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
 if [ -n "$LATTICE_RESTORE_FROM" ]; then
   read -r want hash < "$LATTICE_RESTORE_FROM/state/chain" || exit 21
@@ -54,14 +54,18 @@ save() {
     lie) echo x > "$at/x"; echo files=7 > "$at.done"; return;;
     empty) : > "$at.done"; return;;
     link) ln -s /etc/passwd "$at/x"; : > "$at.done"; return;;
+    wait) trap 'told=1; echo "told to end"' TERM; echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
     defer) [ "$deferred" ] || { deferred=1; echo early > "$at/early"; echo 0.2 > "$at.deferred"; return; };;
   esac
   mkdir -p "$at/state"
   echo "$n $h" > "$at/state/chain"
   chmod 640 "$at/state/chain"
   [ -z "$BULK" ] || head -c $BULK /dev/urandom > "$at/bulk"
-  [ "$STEPLESS" ] || told="step=$n"
-  echo $told > "$at.done"
+  step=
+  [ "$STEPLESS" ] || step="step=$n"
+  echo $step > "$at.done"
+  trap - TERM
+  [ ! "$told" ] || exit 0
 }
 trap 'ask=1' ${SIGNAL:-USR1}
 echo "begun $LATTICE_REQUEUE_COUNT"
@@ -75,13 +79,13 @@ echo "final $n"
 "#;
 
 /// One such job.
-struct Chain {
-    id: String,
+pub struct Chain {
+    pub id: String,
     go: PathBuf,
 }
 
 impl Chain {
-    fn submit(w: &World, env: &[&str], more: &[&str]) -> Self {
+    pub fn submit(w: &World, env: &[&str], more: &[&str]) -> Self {
         let (program, go) = (w.script("chain.sh", CHAIN), fresh_dir("chain-go"));
         let go_variable = format!("GO={}", go.display());
         let mut args = vec!["--checkpoint=signal", "--env", &go_variable];
@@ -97,7 +101,7 @@ impl Chain {
     }
 
     /// From the next request on.
-    fn behaves(&self, how: &str) {
+    pub fn behaves(&self, how: &str) {
         fs::write(behaviour(&self.go), format!("{how}\n")).unwrap();
     }
 
@@ -107,7 +111,7 @@ impl Chain {
         w.ok(&["checkpoint", "verify", &self.id, first]);
     }
 
-    fn create(&self, w: &World) -> Finished {
+    pub fn create(&self, w: &World) -> Finished {
         w.run(&["checkpoint", "create", &self.id, "--deadline", "20s", "-o", "json"])
     }
 
@@ -120,7 +124,12 @@ impl Chain {
         (text(&told, "id"), told["step"].as_u64())
     }
 
-    fn end(&self, w: &World) {
+    /// One that waits before it saves itself goes on.
+    pub fn release(&self) {
+        fs::write(self.go.with_extension("release"), "").unwrap();
+    }
+
+    pub fn end(&self, w: &World) {
         fs::write(&self.go, "").unwrap();
         w.completed(&self.id);
     }
@@ -130,6 +139,7 @@ impl Drop for Chain {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.go);
         let _ = fs::remove_file(behaviour(&self.go));
+        let _ = fs::remove_file(self.go.with_extension("release"));
     }
 }
 
@@ -137,7 +147,7 @@ fn behaviour(go: &Path) -> PathBuf {
     go.with_extension("behave")
 }
 
-fn last(w: &World, id: &str) -> String {
+pub fn last(w: &World, id: &str) -> String {
     text(&w.status(id)["checkpoint"], "id")
 }
 
@@ -146,7 +156,7 @@ fn list(w: &World, id: &str) -> Vec<Value> {
 }
 
 /// Where the checkpoint's objects are.
-fn objects(w: &World, allocation: &str, checkpoint: &str) -> PathBuf {
+pub fn objects(w: &World, allocation: &str, checkpoint: &str) -> PathBuf {
     w.dir.join("objects/default/default").join(allocation).join("checkpoints").join(checkpoint)
 }
 

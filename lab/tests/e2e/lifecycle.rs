@@ -113,7 +113,6 @@ fn drain(w: &World) {
         assert!(waits.contains(&job.id[..8]) && waits.contains("root") && waits.contains("runs"), "{waits}");
     }
     refused(w, &["node", "undrain", "n3"], 4, &["Draining", "hint: "]);
-    refused(w, &["node", "drain", "n3", "--reason", "x", "--urgent"], 4, &["--urgent"]);
     for verb in ["drain", "quarantine", "cordon"] {
         let done = w.run_as(NOBODY, &["node", verb, "n3", "--reason", "x"]);
         assert!(done.code() == 4 && done.err().contains("operator"), "{}", done.err());

@@ -45,6 +45,7 @@ mod notifications;
 mod outage;
 mod partitions;
 mod pmix;
+mod preemption;
 mod probe;
 mod recovery;
 mod refusal;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         checkpoint::trials(),
+        preemption::trials(),
         fencing::trials(),
         input::trials(),
         tree::trials(),

@@ -68,6 +68,7 @@ impl Ledger {
             self.back_to_queue(step, id, reason.clone());
             if let Some(allocation) = self.allocation_mut(step, id) {
                 allocation.requeue_count = count;
+                allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
             }
             let detail = format!("requeue {count}: {reason}");
             self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
@@ -87,7 +88,9 @@ impl Ledger {
         self.leave_domain(step, id);
         self.close_services(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
-        allocation.state = reason.state();
+        // What was saved is for another claim, and there is none any more.
+        allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
+        (allocation.preemption, allocation.held) = (None, false);
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);
         allocation.reason = Some(reason);
@@ -122,6 +125,7 @@ impl Ledger {
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);
+        (allocation.preemption, allocation.held) = (None, false);
         allocation.claimed_at = None;
         allocation.vni = None;
         allocation.started_at = None;
@@ -154,12 +158,16 @@ fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
         EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
             allocation.spec.requeue != RequeuePolicy::Never
         }
-        EndReason::Exited { code: 0 } | EndReason::WalltimeExceeded | EndReason::Cancelled { .. } | EndReason::PrologueFailed { .. } => {
-            false
-        }
-        EndReason::Exited { .. } | EndReason::LaunchAborted { .. } | EndReason::OutOfMemory { .. } | EndReason::ProbeFailed { .. } => {
-            allocation.spec.requeue == RequeuePolicy::Always
-        }
+        EndReason::Exited { code: 0 }
+        | EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { .. }
+        | EndReason::Cancelled { .. }
+        | EndReason::PrologueFailed { .. } => false,
+        EndReason::Preempted { .. }
+        | EndReason::Exited { .. }
+        | EndReason::LaunchAborted { .. }
+        | EndReason::OutOfMemory { .. }
+        | EndReason::ProbeFailed { .. } => allocation.spec.requeue == RequeuePolicy::Always,
     };
     policy && allocation.requeue_count < allocation.spec.requeues_max
 }

@@ -38,7 +38,7 @@ impl Ledger {
         if allocation.requeue_count != claim.requeue_count {
             return Err(Refusal::StaleRequeueCount { id, seen: claim.requeue_count, now: allocation.requeue_count });
         }
-        if allocation.state != AllocationState::Pending {
+        if !allocation.waits() {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
         self.not_before_adoption(id)?;
@@ -72,6 +72,7 @@ impl Ledger {
         let at = step.at;
         if let Some(allocation) = self.allocation_mut(step, id) {
             allocation.state = AllocationState::Staging;
+            (allocation.preemption, allocation.held) = (None, false);
             allocation.epoch = epoch;
             allocation.claimed_at = Some(at);
             allocation.vni = vni;

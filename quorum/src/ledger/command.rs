@@ -9,8 +9,8 @@ use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
-    Principal, ReportItem, Resources, Revision, Timestamp, When,
+    AllocationId, AllocationSpec, Boot, Claim, EndReason, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport,
+    NodeState, Preemption, Principal, ReportItem, Resources, Revision, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -153,6 +153,19 @@ pub enum Action {
     },
     /// Whoever is notified this way has taken everything up to this audit record.
     Notified { way: NotifyWay, upto: u64 },
+    /// See [`crate::wire::Request::Preempt`].
+    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    /// See [`crate::wire::Request::Resume`].
+    Resume { allocation: AllocationId, by: Principal },
+    /// See [`crate::wire::Request::DrainUrgently`].
+    DrainUrgently {
+        node: NodeId,
+        by: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<When>,
+        seed: Uuid,
+    },
 }
 
 /// A way in which others are told what happens to nodes.
@@ -217,6 +230,15 @@ impl Action {
         match self {
             Self::Submit { spec, .. } => super::level_of(spec),
             Self::Report(NodeReport { item: ReportItem::Checkpointed { .. }, .. }) => 7,
+            Self::Report(NodeReport {
+                item:
+                    ReportItem::NotPreempted { .. }
+                    | ReportItem::Ended { reason: EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. }, .. },
+                ..
+            })
+            | Self::Preempt { .. }
+            | Self::Resume { .. }
+            | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)
@@ -278,6 +300,7 @@ impl Action {
             | Self::SetLimits { .. }
             | Self::SetRunLease { .. }
             | Self::Notified { .. }
+            | Self::Resume { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -302,6 +325,8 @@ impl Action {
             | Self::Wiped { .. }
             | Self::DeleteTenant { .. }
             | Self::DeleteVCluster { .. }
+            | Self::Preempt { .. }
+            | Self::DrainUrgently { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -348,7 +373,9 @@ impl Action {
             | Self::Fence { .. }
             | Self::DriftOver { .. }
             | Self::Notified { .. }
+            | Self::Resume { .. }
             | Self::RaiseLevel { .. } => 256,
+            Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),
             Self::Wiped { failed, .. } => 256 + failed.as_ref().map_or(0, String::len),
             Self::SetVCluster { change, .. } => change.bytes_about(),
@@ -356,6 +383,7 @@ impl Action {
             | Self::BootNode { reason, .. }
             | Self::ConfirmDead { reason, .. }
             | Self::AcceptDrift { reason, .. }
+            | Self::DrainUrgently { reason, .. }
             | Self::Wipe { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }

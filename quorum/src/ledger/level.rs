@@ -16,8 +16,12 @@ pub const LEVEL_FIRST: u32 = 1;
 /// booted, and holds end by themselves; run leases, fencing, nodes that are confirmed dead, that are silent and heard by others, or
 /// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
-/// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints.
-pub const LEVEL_KNOWN: u32 = 7;
+/// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
+/// preempted, suspended and resumed.
+pub const LEVEL_KNOWN: u32 = 8;
+
+/// The level at which every member understands that work is suspended.
+pub const SUSPENDS_LEVEL: u32 = 8;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
@@ -62,6 +66,10 @@ impl Ledger {
         }
         if level > self.level {
             let detail = format!("{} -> {level}", self.level);
+            if (self.level + 1..=level).contains(&SUSPENDS_LEVEL) {
+                // Their lists say so from now on.
+                step.changed.desired.extend(self.holdings.keys().cloned());
+            }
             self.level = level;
             self.record(step, "quorum", AuditAction::ClusterLevelRaised, Subject::default(), detail);
         }

@@ -11,11 +11,12 @@ use crate::history::ChangeSet;
 use crate::pack;
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{LAUNCH_SHAPES, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Claim, Connectivity, EndReason, EntryLaunch,
-    Epoch, Exposed, HoldKind, MemberId, Node, NodeId, NodeReport, NodeState, OnIsolation, ReportItem, RequeuePolicy, Resources, Revision,
-    SchedulerKind, Tenant, Timestamp, VCluster, VniPool, When,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, AuditAction, AuditRecord, CheckpointId, CheckpointPolicy,
+    CheckpointRef, Claim, Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, MemberId, Node, NodeId, NodeReport, NodeState,
+    OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant, Timestamp, VCluster,
+    VniPool, When,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,6 +133,12 @@ enum Move {
         node: u8,
         how: u8,
     },
+    /// Work is to give its nodes back, or one of its nodes is drained urgently; or what is held goes on.
+    Preempt {
+        id: u128,
+        hold: bool,
+        how: u8,
+    },
     /// Others were told of what happened.
     Notified {
         upto: u64,
@@ -180,7 +187,7 @@ fn a_move() -> impl Strategy<Value = Move> {
             .prop_map(|(id, nodes, half, stale)| Move::Claim { id, nodes, half, stale }),
         3 => (node.clone(), prop_oneof![4 => Just(1u128), 1 => Just(2u128)], any::<bool>(), any::<bool>())
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
-        10 => (node.clone(), id, 0..12u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
+        10 => (node.clone(), id, 0..16u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
         // Mostly heard again.
         2 => (node.clone(), prop_oneof![3 => Just(0u8), 2 => 1..4u8], prop::bool::weighted(0.3)).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
@@ -211,6 +218,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (0..NODES, 0..3u8, 0..8u8).prop_map(|(node, kernel, how)| Move::Conform { node, kernel, how }),
         1 => (0..NODES, 0..12u8).prop_map(|(node, how)| Move::Wipe { node, how }),
         1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),
+        4 => (0..IDS, any::<bool>(), 0..8u8).prop_map(|(id, hold, how)| Move::Preempt { id, hold, how }),
         1 => (0..NODES, prop_oneof![Just(200_000u64), 0..9000u64], 0..4u8).prop_map(|(node, silent_ms, how)| Move::Fence { node, silent_ms, how }),
         1 => prop_oneof![
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
@@ -219,6 +227,11 @@ fn a_move() -> impl Strategy<Value = Move> {
             (0..5u8, 0..4u8).prop_map(|(step, number)| Move::Gossip { step, number }),
         ],
     ]
+}
+
+/// The one checkpoint that an allocation makes here, again and again.
+fn saved(allocation: &AllocationId) -> CheckpointId {
+    CheckpointId(allocation.0)
 }
 
 fn half(of: Resources) -> Resources {
@@ -243,6 +256,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let connectivity = Connectivity { network_domain, expose };
             let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
+            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy { signal: AskSignal::Usr1 });
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
             let spec = AllocationSpec {
                 share,
@@ -253,6 +267,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 sensitive,
                 on_isolation,
                 launch,
+                checkpoint,
                 ..spec(nodes, policy, max)
             };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
@@ -298,7 +313,8 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
             // One of them is of an older version.
-            let features = if number == 3 { vec![] } else { vec![LAUNCH_SHAPES.to_owned(), RUN_LEASE.to_owned()] };
+            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS].map(str::to_owned);
+            let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
                 found,
@@ -322,6 +338,19 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 3 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } },
                 4 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 1 } },
                 5 => ReportItem::Ended { allocation, epoch, reason: EndReason::NodeLost { node: node(number), why: "x".into() } },
+                12 => {
+                    let checkpoint = CheckpointRef { id: saved(&allocation), epoch, step: None, bytes: 1 };
+                    ReportItem::Checkpointed { allocation, epoch, checkpoint }
+                }
+                13 => {
+                    let saved = if skip == 0 { Err("x".to_owned()) } else { Ok(saved(&allocation)) };
+                    ReportItem::Ended { allocation, epoch, reason: EndReason::Preempted { by: "x".into(), why: "x".into(), saved } }
+                }
+                14 => ReportItem::Ended { allocation, epoch, reason: EndReason::WalltimeSaved { checkpoint: saved(&allocation) } },
+                15 => {
+                    let asked = ledger.allocation(allocation).and_then(|a| a.preemption.as_ref()).map(|order| order.id);
+                    ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
+                }
                 _ => ReportItem::Released { allocation, epoch },
             };
             let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();
@@ -430,6 +459,24 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let order = ledger.node(&node(number)).and_then(|n| n.wipe.as_ref()).map_or(0, |wipe| wipe.order);
             Action::Wiped { node: node(number), order, failed: (how == 3).then(|| "disk".to_owned()) }
         }
+        Move::Preempt { id: number, how: 0, .. } => {
+            let (by, reason, seed) = ("root".into(), "x".into(), uuid::Uuid::from_u128(number));
+            Action::DrainUrgently { node: node(number as u8 % NODES), by, reason, deadline: None, seed }
+        }
+        Move::Preempt { id: number, how: 1..=3, .. } => {
+            // Mostly one that is held.
+            let held = ledger.allocations().find(|a| a.held && number > 2);
+            let (allocation, by) = held.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            Action::Resume { allocation, by }
+        }
+        Move::Preempt { id: number, hold, .. } => {
+            let has_nodes = ledger.allocations().find(|a| super::views::holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
+            let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);
+            let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
+            Action::Preempt { allocation, epoch, by, order }
+        }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
@@ -478,7 +525,12 @@ fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         let stands = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
         let shares: BTreeSet<_> = allocation.nodes().filter(|_| stands).cloned().collect();
         assert_eq!(holding, shares, "{allocation:?}");
-        assert_eq!(allocation.state == AllocationState::Pending, allocation.shares.is_empty() && !allocation.state.is_terminal());
+        assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
+        assert!(!allocation.held || allocation.state == AllocationState::Suspended, "{allocation:?}");
+        assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
+        // Whoever is suspended and was not held has something to go on from.
+        let begun = allocation.state == AllocationState::Suspended && !allocation.held;
+        assert!(!begun || allocation.checkpoint.is_some() || allocation.preempted_count > 0, "{allocation:?}");
     }
     for known in ledger.nodes() {
         let leaving: Vec<_> = ledger

@@ -7,7 +7,7 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
+use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, Step, Subject};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -64,7 +64,7 @@ impl Ledger {
             "not heard of since the quorum was recovered".clone_into(&mut node.state_reason);
             (node.state_since, node.hold_revision, node.revision) = (at, revision, revision);
         }
-        let pending = self.allocations.values().filter(|a| a.state == AllocationState::Pending).map(|a| a.id).collect();
+        let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
         let mut step = Step { revision, at, audit: Vec::new(), changed: super::Changed::default() };
@@ -151,9 +151,11 @@ impl Ledger {
                 | ReportItem::Prepared { .. }
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
+                | ReportItem::NotPreempted { .. }
                 | ReportItem::Checkpointed { .. } => None,
             })
             .collect();
+        let epochs = recovery.epochs;
         if let Some(recovery) = &mut self.recovery {
             recovery.awaited.remove(node);
         }
@@ -163,6 +165,15 @@ impl Ledger {
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(step, node, held, ended);
+        }
+        // What was saved before it ended is what it goes on from. (Members below that level apply this without it.)
+        let heeded = self.level >= SUSPENDS_LEVEL;
+        for item in unreported.iter().filter(|_| heeded) {
+            if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
+                && *epoch <= epochs
+            {
+                self.checkpointed(step, node, *allocation, *epoch, checkpoint);
+            }
         }
         for (id, epoch, reason) in &ends {
             self.ended_unreported(step, node, *id, *epoch, reason);
@@ -196,8 +207,10 @@ impl Ledger {
 
     /// What the node had to report when the quorum was lost is known all the same.
     fn ended_unreported(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
-        let waits = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Pending && a.epoch < epoch);
-        if waits {
+        let waits = self.allocations.get(&id).is_some_and(|a| a.state.is_without_nodes() && a.epoch < epoch);
+        if waits && !reason.state().is_terminal() {
+            // It was placed after the backup, ran, and saved itself: it waits as it would have, from what the backup knows.
+        } else if waits {
             // It was placed after the backup: it ran.
             self.end_for_good(step, id, super::reports::said_by(node, reason), &format!("node:{node}"));
         } else {
@@ -233,6 +246,13 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(step, id, vni);
                 }
+                // Its head alone was told, and is at it.
+                if let Some(order) = &share.preempt
+                    && self.is_live(id, epoch)
+                    && let Some(allocation) = self.allocation_mut(step, id)
+                {
+                    allocation.preemption.get_or_insert_with(|| order.clone());
+                }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
             }
@@ -259,6 +279,7 @@ impl Ledger {
         let shares = share.nodes.iter().map(|(of, _)| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
         allocation.shares = shares.collect();
         allocation.state = AllocationState::Staging;
+        (allocation.preemption, allocation.held) = (None, false);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;

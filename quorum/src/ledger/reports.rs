@@ -45,6 +45,9 @@ impl Ledger {
             ReportItem::Checkpointed { allocation, epoch, checkpoint } => {
                 self.checkpointed(step, &report.node, *allocation, *epoch, checkpoint);
             }
+            ReportItem::NotPreempted { allocation, epoch, id, why } => {
+                self.not_preempted(step, &report.node, *allocation, *epoch, *id, bounded(why));
+            }
         }
         Ok(Outcome::Done)
     }
@@ -56,17 +59,18 @@ impl Ledger {
             ReportItem::Prepared { allocation, epoch }
             | ReportItem::PrepareFailed { allocation, epoch, .. }
             | ReportItem::Ended { allocation, epoch, .. }
+            | ReportItem::NotPreempted { allocation, epoch, .. }
             | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
             ReportItem::Released { .. } => return None,
         };
         // A member of the level before does not understand the answer.
         let allocation = self.allocations.get(&id).filter(|_| self.level >= 4)?;
-        let waits = allocation.state == AllocationState::Pending && allocation.epoch == seen;
+        let waits = allocation.state.is_without_nodes() && allocation.epoch == seen;
         (seen < allocation.epoch || waits).then_some(Refusal::StaleEpoch { id, seen, now: allocation.epoch })
     }
 
     /// Whether `node` may speak about this claim: it is the present one and the node has a share of it.
-    fn takes_part(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
+    pub(super) fn takes_part(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
         self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.nodes().any(|n| n == node))
     }
 
@@ -112,7 +116,7 @@ impl Ledger {
 
     /// Only the head knows that every node is done. Under the present epoch alone: what an isolated earlier attempt saved is never
     /// what a later one begins from.
-    fn checkpointed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, checkpoint: &CheckpointRef) {
+    pub(super) fn checkpointed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, checkpoint: &CheckpointRef) {
         let known = |a: &lattice_model::Allocation| {
             a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref() != Some(checkpoint)
         };
@@ -143,6 +147,8 @@ impl Ledger {
             | EndReason::PrologueFailed { .. }
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. }
+            | EndReason::Preempted { .. }
+            | EndReason::WalltimeSaved { .. }
                 if self.allocations.get(&id).is_none_or(|a| a.head() != Some(node)) =>
             {
                 return;
@@ -152,6 +158,9 @@ impl Ledger {
             | EndReason::PrologueFailed { .. }
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. } => {}
+            EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. } => {
+                return self.ended_saved(step, node, id, said_by(node, reason));
+            }
         }
         self.end(step, id, said_by(node, reason), &format!("node:{node}"));
     }
@@ -198,6 +207,11 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
         EndReason::DrainDeadline { .. } => EndReason::DrainDeadline { node: node.clone() },
         EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
+        EndReason::Preempted { by, why, saved } => {
+            let saved = saved.as_ref().copied().map_err(|why| bounded(why));
+            EndReason::Preempted { by: bounded(by), why: bounded(why), saved }
+        }
+        EndReason::WalltimeSaved { checkpoint } => EndReason::WalltimeSaved { checkpoint: *checkpoint },
     }
 }
 

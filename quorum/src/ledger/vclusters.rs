@@ -215,6 +215,7 @@ impl Ledger {
             if let Some(standing) = standings.iter_mut().find(|s| s.vcluster.name == queue) {
                 match allocation.state {
                     AllocationState::Pending => standing.pending += 1,
+                    AllocationState::Suspended => standing.pending += u32::from(!allocation.held),
                     AllocationState::Staging | AllocationState::Running => standing.running += 1,
                     AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {}
                 }

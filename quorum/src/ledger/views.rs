@@ -1,6 +1,6 @@
 //! What readers ask of the ledger.
 
-use super::{AuditHead, Holding, Ledger};
+use super::{AuditHead, Holding, Ledger, SUSPENDS_LEVEL};
 use crate::pack::{self, PackError};
 use crate::wire::{ListPlace, Refusal, WatchPlace};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
@@ -19,7 +19,11 @@ const CANDIDATES_MAX: usize = 8;
 pub(super) fn holds_nodes(state: AllocationState) -> bool {
     match state {
         AllocationState::Staging | AllocationState::Running => true,
-        AllocationState::Pending | AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => false,
+        AllocationState::Pending
+        | AllocationState::Completed
+        | AllocationState::Failed
+        | AllocationState::Cancelled
+        | AllocationState::Suspended => false,
     }
 }
 
@@ -102,6 +106,8 @@ impl Ledger {
                 requeue_count: allocation.requeue_count,
                 run_lease_ms: held.run_lease_ms,
                 restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
+                preempt: allocation.preemption.clone().filter(|order| order.stands() && allocation.head() == Some(node)),
+                suspends: self.level >= SUSPENDS_LEVEL,
             });
         }
         shares.sort_by_key(|s| s.allocation);

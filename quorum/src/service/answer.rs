@@ -72,6 +72,9 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         Request::Stale(inner) => return may(caller, inner),
         Request::Submit { .. }
         | Request::Cancel { .. }
+        | Request::Preempt { .. }
+        | Request::Resume { .. }
+        | Request::DrainUrgently { .. }
         | Request::ListAllocations { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
@@ -150,6 +153,9 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
             (Action::Submit { id, spec, owner, claim }, 0)
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
+        Request::Preempt { allocation, epoch, by, order } => (Action::Preempt { allocation, epoch, by, order }, 0),
+        Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
+        Request::DrainUrgently { node, by, reason, deadline, seed } => (Action::DrainUrgently { node, by, reason, deadline, seed }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
@@ -301,6 +307,9 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::Stale(_)
         | Request::Submit { .. }
         | Request::Cancel { .. }
+        | Request::Preempt { .. }
+        | Request::Resume { .. }
+        | Request::DrainUrgently { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
         | Request::RenewLease { .. }

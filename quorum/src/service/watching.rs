@@ -52,8 +52,8 @@ enum Ended {
 }
 
 /// Begins a watch.
-/// `is_older`: the watcher is of the version before.
-pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, is_older: bool) -> Result<Packets, Status> {
+/// `knows`: what of the newer words the watcher's version knows.
+pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, knows: older::Knows) -> Result<Packets, Status> {
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
@@ -61,7 +61,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, is_older: bool) -> Res
     tokio::spawn(async move {
         // Kept for the end: whoever takes nothing still finds there why.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
-        let watch = Watch { core: &core, wanted: &wanted, is_older, down: &tx };
+        let watch = Watch { core: &core, wanted: &wanted, knows, down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
             () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
@@ -93,7 +93,7 @@ pub(super) async fn leaderless(core: &Core) {
 struct Watch<'a> {
     core: &'a Core,
     wanted: &'a WatchRequest,
-    is_older: bool,
+    knows: older::Knows,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
 
@@ -313,9 +313,9 @@ impl Watch<'_> {
     }
 
     async fn send(&self, change: &Change) -> Result<(), Ended> {
-        let older = self.is_older.then(|| {
+        let older = (!self.knows.all()).then(|| {
             let mut older = change.clone();
-            older::change(&mut older);
+            older::change(&mut older, self.knows);
             older
         });
         let packed = pack(older.as_ref().unwrap_or(change)).map_err(|e| Ended::CutOff(Status::from(e)))?;

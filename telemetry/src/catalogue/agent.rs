@@ -5,6 +5,7 @@ use super::families;
 const DRIVER: &str = "the agent's driver";
 const JOURNAL: &str = "the agent's journal";
 const MESH: &str = "the agent's mesh";
+const PREEMPTIONS_OF: &str = "heads of work that is to give its nodes back";
 const SESSION: &str = "the session with the quorum";
 
 families! {
@@ -36,6 +37,16 @@ families! {
         "How long the journal is now.";
     JOURNAL_SECONDS = Histogram "lattice_journal_append_seconds", Seconds, [], Agent, JOURNAL,
         "How long an append took, with its sync where it had one.";
+    PREEMPTIONS = Counter "lattice_preemptions_total", Count, ["vcluster", "reason"], Agent, PREEMPTIONS_OF,
+        "Allocations headed here that were ended to give their nodes back, by what for: request, drain.";
+    PREEMPTION_SECONDS = Histogram "lattice_preemption_checkpoint_duration_seconds", Seconds, [], Agent, PREEMPTIONS_OF,
+        "From the request to the checkpoint that the quorum has, where there was one.";
+    PREEMPTION_REQUEUES = Counter "lattice_preemption_victim_requeue_total", Count, [], Agent, PREEMPTIONS_OF,
+        "Those that saved themselves and wait for nodes again, to go on from there.";
+    PREEMPTION_UNSAVED = Counter "lattice_preemption_failed_checkpoint_total", Count, [], Agent, PREEMPTIONS_OF,
+        "Those that were asked to save themselves and did not: no answer in time, or an answer that came to nothing.";
+    CHECKPOINT_WALLTIME = Counter "lattice_checkpoint_walltime_conflict_total", Count, [], Agent, PREEMPTIONS_OF,
+        "Allocations headed here whose walltime was over while a checkpoint was under way.";
     MESH_CONNECTIONS = Gauge "lattice_mesh_connections", Count, [], Agent, MESH,
         "Connections to other agents that stand, opened from here.";
     MESH_STREAMS = Counter "lattice_mesh_streams_total", Count, ["opened_by"], Agent, MESH,

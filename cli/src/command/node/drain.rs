@@ -1,7 +1,7 @@
 //! `lattice node drain`.
 
 use super::each::each;
-use super::{hold, waits};
+use super::waits;
 use crate::args::Drain;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
@@ -14,18 +14,21 @@ use lattice_api::v1;
 use lattice_model::{HoldKind, NodeId, NodeState};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// How often it is looked who is Drained.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
-    if args.urgent {
-        let refused = Failure::new(Exit::Refused, "--urgent asks for a checkpoint of what runs there, and this version makes none");
-        return Err(refused.hint("drain without it: --deadline ends what still runs then"));
-    }
     let deadline = args.deadline.map(|text| time::ahead_or_long("--deadline", &text, session::now())).transpose()?;
     let client = session.connect().await?;
-    let act = async |node| hold::set_one(&client, HoldKind::Drain, node, &args.with.reason, [None, deadline]).await;
+    // The same for all nodes: an allocation on several of them is asked once.
+    let urgent_id = if args.urgent { Uuid::new_v4().to_string() } else { String::new() };
+    let act = async |node: String| {
+        let (kind, reason, urgent_id) = (HoldKind::Drain.to_string(), args.with.reason.clone(), urgent_id.clone());
+        answer(client.nodes().set_hold(v1::SetHoldRequest { node, kind, reason, until: None, deadline, urgent_id })).await?;
+        Ok(())
+    };
     let said = |node: &NodeId| format!("Node {node} drains; `{} {node}` lifts it when it is Drained", HoldKind::Drain.exit());
     let done = each(session, &args.with.on.nodes, act, said).await?;
     if !args.wait || done.nodes.is_empty() {

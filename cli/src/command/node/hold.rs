@@ -126,7 +126,7 @@ pub async fn set_one(
     reason: &str,
     [until, deadline]: [Option<v1::HoldTime>; 2],
 ) -> Result<(), Failure> {
-    let request = v1::SetHoldRequest { node, kind: kind.to_string(), reason: reason.to_owned(), until, deadline };
+    let request = v1::SetHoldRequest { node, kind: kind.to_string(), reason: reason.to_owned(), until, deadline, urgent_id: String::new() };
     answer(client.nodes().set_hold(request)).await?;
     Ok(())
 }

@@ -1,0 +1,58 @@
+//! Work gives its nodes back, and goes on later: for its owner, or for operators.
+
+use super::Api;
+use lattice_api::v1;
+use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::ids::IdError;
+use lattice_model::{AllocationState, CheckpointId, PreemptCause, Preemption};
+use lattice_quorum::ledger::SUSPENDS_LEVEL;
+use lattice_quorum::wire::Request as Ask;
+use tonic::{Request, Status};
+
+pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> Result<v1::PreemptResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::PreemptRequest { key, id, deadline_ms, reason, hold } = request.into_inner();
+    let id: CheckpointId = id.parse().map_err(|e: IdError| Status::invalid_argument(e.to_string()))?;
+    let deadline_ms = if deadline_ms == 0 { DEADLINE_MS_DEFAULT } else { deadline_ms };
+    let (least, most) = DEADLINE_MS;
+    if !(least..=most).contains(&deadline_ms) {
+        return Err(Status::invalid_argument(format!("deadline: {deadline_ms} ms; 1 s to 24 h are possible")));
+    }
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let short = allocation.id.short();
+    match allocation.state {
+        AllocationState::Staging | AllocationState::Running | AllocationState::Suspended => {}
+        AllocationState::Pending => {
+            let text = format!("allocation {short} is Pending: it has no nodes to give back\nhint: `lattice cancel {short}` ends it");
+            return Err(Status::failed_precondition(text));
+        }
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            return Err(Status::failed_precondition(format!("allocation {short} is {}: it has no nodes to give back", allocation.state)));
+        }
+    }
+    // A member that does not know the request could not read it.
+    api.at_level(SUSPENDS_LEVEL).await?;
+    let (by, cause) = (caller.principal, PreemptCause::Request);
+    let order = Preemption { id, by: by.name.clone(), reason, cause, deadline_ms, hold, failed: None };
+    api.done(&Ask::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order }).await?;
+    Ok(v1::PreemptResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
+}
+
+pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Result<v1::ResumeResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let allocation = api.allocation(&request.into_inner().key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let short = allocation.id.short();
+    if allocation.state != AllocationState::Suspended {
+        let text = format!("allocation {short} is {}, not Suspended: there is nothing to resume", allocation.state);
+        return Err(Status::failed_precondition(text));
+    }
+    if !allocation.held {
+        let text = format!("allocation {short} is not held: it waits for nodes already\nhint: `lattice explain {short}` says for which");
+        return Err(Status::failed_precondition(text));
+    }
+    api.at_level(SUSPENDS_LEVEL).await?;
+    api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
+    Ok(v1::ResumeResponse { id: allocation.id.to_string() })
+}

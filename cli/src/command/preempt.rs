@@ -1,0 +1,66 @@
+//! `lattice preempt` and `lattice resume`. Each goes on after a failure; the exit code is the first one's.
+
+use crate::args::{Preempt, Resume};
+use crate::failure::Failure;
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::short;
+use lattice_api::v1;
+use uuid::Uuid;
+
+pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let deadline_ms = args.deadline.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let (mut done, mut exit) = (Vec::new(), 0);
+    for typed in args.ids {
+        let asked = match session.key(&typed) {
+            Ok(key) => {
+                let (id, reason) = (Uuid::new_v4().to_string(), args.reason.clone());
+                answer(client.allocations().preempt(v1::PreemptRequest { key, id, deadline_ms, reason, hold: args.hold })).await
+            }
+            Err(failure) => Err(failure),
+        };
+        match asked {
+            Ok(response) => done.push((response.id, response.state)),
+            Err(failure) => exit = told(failure, exit),
+        }
+    }
+    let line = |(id, state): &(String, String)| format!("Preempting allocation {}, {state} so far\n", short(id));
+    say(session, &done, line)?;
+    Ok(exit)
+}
+
+pub async fn resume(session: &Session, args: Resume) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let (mut done, mut exit) = (Vec::new(), 0);
+    for typed in args.ids {
+        let asked = match session.key(&typed) {
+            Ok(key) => answer(client.allocations().resume(v1::ResumeRequest { key })).await,
+            Err(failure) => Err(failure),
+        };
+        match asked {
+            Ok(response) => done.push((response.id, "Suspended".to_owned())),
+            Err(failure) => exit = told(failure, exit),
+        }
+    }
+    say(session, &done, |(id, _)| format!("Allocation {} waits for nodes again\n", short(id)))?;
+    Ok(exit)
+}
+
+/// Says a failure, and gives the exit code of the first.
+fn told(failure: Failure, exit: u8) -> u8 {
+    let code = failure.exit();
+    failure.tell();
+    if exit == 0 { code } else { exit }
+}
+
+fn say(session: &Session, done: &[(String, String)], line: impl Fn(&(String, String)) -> String) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => print(&done.iter().map(line).collect::<String>()),
+        Format::Name => print_names(done.iter().map(|(id, _)| id.as_str())),
+        Format::Json => {
+            let list = done.iter().map(|(id, state)| serde_json::json!({ "id": id, "state": state }));
+            print_json(&list.collect::<Vec<_>>())
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Preemption: work saves itself, gives its nodes back, and goes on elsewhere from the step behind; work that ignores, walltime in the
+//! middle of it, agents killed in each state, a quorum that is away, and urgent drains.
+
+use crate::checkpoint::{CHAIN, Chain, last, objects};
+use crate::harness::{Group, JOB, NOBODY, World};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Seconds between SIGTERM and SIGKILL.
+const GRACE: u64 = 5;
+
+static PREEMPTION: Group = Group { theme: "preemption", name: "preemption", nodes: 3, quorum: 1, tweak: |o| o.grace_seconds = GRACE };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        PREEMPTION.test("saves_the_work_holds_it_and_has_it_go_on_elsewhere", &[], held_and_resumed),
+        PREEMPTION.test("of_two_nodes_waits_for_nodes_again_by_itself", &[], two_nodes),
+        PREEMPTION.test("ends_what_does_not_save_itself_by_its_policy", &[], ignores),
+        PREEMPTION.test("is_for_owners_and_operators_and_of_work_that_has_nodes", &[], refused),
+        PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
+        PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
+        PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
+        PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
+        PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_and_waits_for_the_rest", &[], urgent_drain),
+    ]
+}
+
+fn state(w: &World, id: &str) -> String {
+    text(&w.status(id), "state")
+}
+
+fn wait_for(w: &World, id: &str, wanted: &str) -> Value {
+    w.wait(&format!("{id} to be {wanted}"), || state(w, id) == wanted);
+    w.status(id)
+}
+
+/// No node has anything of it any more.
+fn nodes_are_free(w: &World) -> bool {
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    nodes.as_array().unwrap().iter().all(|n| n["allocations"].as_array().unwrap().is_empty() && n["committed"]["cores"] == 0)
+}
+
+/// The steps from which attempts began again.
+fn restored(w: &World, id: &str) -> Vec<u64> {
+    w.log(id).lines().filter_map(|l| l.strip_prefix("restored ")?.parse().ok()).collect()
+}
+
+/// What was begun again went on with the step behind the one that was saved: from there on no step is there twice.
+fn goes_on_from(w: &World, id: &str, step: u64) {
+    w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
+    let log = w.log(id);
+    let (_, after) = log.rsplit_once("restored ").unwrap();
+    let counted: Vec<u64> = after.lines().filter_map(|l| l.strip_prefix("step 0 ")?.parse().ok()).collect();
+    assert!(counted.iter().zip(step + 1..).all(|(counted, wanted)| *counted == wanted), "{after}");
+}
+
+fn step_of_last(w: &World, id: &str) -> u64 {
+    w.status(id)["checkpoint"]["step"].as_u64().unwrap()
+}
+
+fn held_and_resumed(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    let id = &chain.id;
+    let before = w.status(id);
+    let node = before["nodes"][0].as_str().unwrap().to_owned();
+    let said = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
+    assert!(said.contains("Preempting"), "{said}");
+    let now = wait_for(w, id, "Suspended");
+    assert_eq!((now["held"].as_bool(), now["preempted_count"].as_u64(), now["requeue_count"].as_u64()), (Some(true), Some(1), Some(0)));
+    assert_eq!((&now["submitted_at"], now["nodes"].as_array().unwrap().len()), (&before["submitted_at"], 0));
+    let reason = text(&now, "reason");
+    assert!(reason.contains("the nodes are needed") && reason.contains(&last(w, id)[..8]), "{reason}");
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    w.ok(&["checkpoint", "verify", id]);
+    let explained = w.ok(&["explain", id]);
+    assert!(explained.contains("lattice resume"), "{explained}");
+    let listed = w.ok(&["status", "--state=suspended"]);
+    assert!(listed.contains(&id[..8]), "{listed}");
+    let step = step_of_last(w, id);
+    // The checkpoint is what it goes on from: it is kept.
+    let kept = w.run(&["checkpoint", "rm", id, &last(w, id)]);
+    assert_eq!(kept.code(), 4, "{}", kept.err());
+    w.ok(&["node", "cordon", &node, "--reason", "the test's"]);
+    w.ok(&["resume", id]);
+    w.running(id);
+    goes_on_from(w, id, step);
+    let now = w.status(id);
+    assert!(now["nodes"][0] != *node && now["held"] == false && now["preempted_count"] == 1, "{now}");
+    let audit = w.ok(&["audit", "query", "--alloc", id]);
+    for said in ["PreemptRequested", "AllocationSuspended", "AllocationResumed"] {
+        assert!(audit.contains(said), "{audit}");
+    }
+    // It is preempted once more, and cancelled while it is suspended.
+    w.ok(&["preempt", id, "--hold"]);
+    assert_eq!(wait_for(w, id, "Suspended")["preempted_count"], 2);
+    w.ok(&["cancel", id]);
+    assert_eq!(text(&w.ended(id), "state"), "Cancelled");
+    w.ok(&["node", "uncordon", &node]);
+    w.assert_nothing_left();
+}
+
+fn two_nodes(w: &World) {
+    let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "2", "--requeue=never"]);
+    let id = &chain.id;
+    w.ok(&["preempt", id]);
+    w.wait("it to run again", || {
+        let now = w.status(id);
+        text(&now, "state") == "Running" && now["preempted_count"] == 1
+    });
+    w.wait("both ranks to go on", || restored(w, id).len() == 2);
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
+fn ignores(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    chain.create(w);
+    chain.behaves("ignore");
+    let begun = Instant::now();
+    w.ok(&["preempt", &chain.id, "--deadline", "1s", "--reason", "x"]);
+    let over = w.ended(&chain.id);
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "its time is extended by half: {:?}", begun.elapsed());
+    let reason = text(&over, "reason");
+    assert!(text(&over, "state") == "Failed" && reason.contains("preempted by") && reason.contains("did not answer within 1 s"), "{over}");
+    let bare = w.submit(&["--", "/bin/sleep", "600"]);
+    w.running(&bare);
+    w.ok(&["preempt", &bare]);
+    let over = w.ended(&bare);
+    assert!(text(&over, "reason").contains("without --checkpoint"), "{over}");
+    assert!(w.ok(&["explain", &bare]).contains("--checkpoint=signal"));
+    // Its policy has it begin again, from its beginning.
+    let again = w.submit(&["--requeue=always", "--", "/bin/sleep", "600"]);
+    w.running(&again);
+    w.ok(&["preempt", &again]);
+    w.wait("it to run again", || {
+        let now = w.status(&again);
+        text(&now, "state") == "Running" && now["requeue_count"] == 1
+    });
+    w.ok(&["cancel", &again]);
+    w.ended(&again);
+    w.assert_nothing_left();
+}
+
+fn refused(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    let id = &chain.id;
+    let other = w.run_as(NOBODY, &["preempt", id]);
+    assert!(other.code() == 4 && other.err().contains("belongs to"), "{}", other.err());
+    let other = w.run_as(NOBODY, &["resume", id]);
+    assert_eq!(other.code(), 4, "{}", other.err());
+    let running = w.run(&["resume", id]);
+    assert!(running.code() == 4 && running.err().contains("Running, not Suspended"), "{}", running.err());
+    let waits = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let pending = w.run(&["preempt", &waits]);
+    assert!(pending.code() == 4 && pending.err().contains("no nodes to give back"), "{}", pending.err());
+    w.ok(&["cancel", &waits]);
+    let none = w.run(&["preempt", "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"]);
+    assert_eq!(none.code(), 3, "{}", none.err());
+    assert_eq!(state(w, id), "Running");
+    chain.end(w);
+    let over = w.run(&["preempt", id]);
+    assert!(over.code() == 4 && over.err().contains("Completed"), "{}", over.err());
+}
+
+/// From the request to the release, on the head.
+const POINTS: &[&str] = &[
+    "preempt-begun",
+    "save-begun",
+    "save-saving-written",
+    "save-asked",
+    "save-put",
+    "save-committing-written",
+    "save-end-unwritten",
+    "preempt-saved",
+    "stopping-unwritten",
+    "stopping-written",
+    "stop-sent",
+    "ended-report-unsent",
+    "ended-report-sent",
+    "undoing-written",
+    "gone-unwritten",
+    "released-report-sent",
+];
+
+fn every_point(w: &World) {
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    let program = w.script("chain.sh", CHAIN);
+    for point in POINTS {
+        let go = crate::harness::fresh_dir("chain-go");
+        let variable = format!("GO={}", go.display());
+        let id = caller
+            .ok(&["submit", "-o", "name", "--requeue=never", "--checkpoint=signal", "--env", &variable, "--", "/bin/sh", &program])
+            .unwrap();
+        let id = id.trim().to_owned();
+        let log = || caller.run(&["logs", &id], JOB).unwrap().out();
+        let now = || caller.json(&["status", &id]).unwrap();
+        w.wait("it to count", || log().contains("step 0 3\n"));
+        let node = now()["nodes"][0].as_str().unwrap().to_owned();
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        caller.ok(&["preempt", &id, "--hold", "--deadline", "20s"]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        faults::start_node(&w.dir, &node).unwrap();
+        w.wait(&format!("{point}: it to be suspended"), || text(&now(), "state") == "Suspended");
+        let step = now()["checkpoint"]["step"].as_u64().unwrap_or_else(|| panic!("{point}: {}", now()));
+        assert_eq!((now()["preempted_count"].as_u64(), now()["held"].as_bool()), (Some(1), Some(true)), "{point}");
+        w.wait(&format!("{point}: the nodes to be free"), || nodes_are_free(w));
+        caller.ok(&["resume", &id]).unwrap();
+        w.wait(&format!("{point}: it to go on"), || log().contains(&format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1)));
+        std::fs::write(&go, "").unwrap();
+        let over = caller.ended_within(&id, JOB).unwrap();
+        assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
+        let _ = std::fs::remove_file(&go);
+    }
+    w.ok(&["node", "uncordon", "n3"]);
+    w.assert_nothing_left();
+}
+
+fn quorum_away(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    let id = &chain.id;
+    chain.behaves("wait");
+    let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+    w.ok(&["preempt", id, "--hold", "--deadline", "60s"]);
+    w.wait_log(id, "asked ");
+    faults::kill_member(&w.dir, 1).unwrap();
+    // The head's agent as well: its list is all that says what was asked.
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::begin_node(&w.dir, &node, &[], &[]).unwrap();
+    let local = || w.at(&node).json(&["node", "status"]);
+    w.wait("the agent to answer", || local().is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
+    chain.release();
+    let saved = objects(w, id, "").join("..").join("checkpoints");
+    let manifest = || std::fs::read_dir(&saved).is_ok_and(|mut all| all.any(|e| e.is_ok_and(|e| e.path().join("manifest.json").exists())));
+    w.wait("the checkpoint to be whole in the store", manifest);
+    assert_eq!(text(&local().unwrap()["allocations"][0], "phase"), "Running", "nobody knows of it yet: it goes on");
+    faults::start_member(&w.dir, 1).unwrap();
+    wait_for(w, id, "Suspended");
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    let step = step_of_last(w, id);
+    w.ok(&["resume", id]);
+    w.running(id);
+    goes_on_from(w, id, step);
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
+/// Asks for a checkpoint of what then waits until it is told that its walltime is over.
+fn asked_at_walltime(w: &World, nodes: &str) -> (Chain, std::thread::JoinHandle<()>) {
+    let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", nodes, "--walltime=6s", "--requeue=always"]);
+    chain.behaves("wait");
+    let asking = {
+        let (lattice, id) = (w.lattice.clone(), chain.id.clone());
+        std::thread::spawn(move || drop(lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB)))
+    };
+    w.wait("its walltime to be over", || w.log(&chain.id).matches("told to end").count().to_string() == nodes);
+    (chain, asking)
+}
+
+fn walltime_saved(w: &World) {
+    let (chain, asking) = asked_at_walltime(w, "2");
+    let id = &chain.id;
+    assert_eq!(state(w, id), "Running", "it has its grace");
+    chain.release();
+    let now = wait_for(w, id, "Suspended");
+    asking.join().unwrap();
+    assert!(text(&now, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{now}");
+    assert_eq!((now["held"].as_bool(), now["preempted_count"].as_u64()), (Some(true), Some(0)));
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    w.ok(&["checkpoint", "verify", id]);
+    w.ok(&["resume", id]);
+    w.wait("both ranks to go on", || restored(w, id).len() == 2);
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
+fn walltime_lost(w: &World) {
+    let (chain, asking) = asked_at_walltime(w, "1");
+    let id = &chain.id;
+    let over = w.ended(id);
+    asking.join().unwrap();
+    assert_eq!((text(&over, "state"), text(&over, "reason")), ("Failed".to_owned(), "walltime_exceeded".to_owned()), "{over}");
+    assert!(over["checkpoint"].is_null(), "{over}");
+    let left =
+        || std::fs::read_dir(objects(w, id, "")).map_or(0, |all| all.flatten().filter(|e| e.path().join("manifest.json").exists()).count());
+    assert_eq!(left(), 0);
+    w.assert_nothing_left();
+}
+
+fn urgent_drain(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    let deaf = w.submit(&["--checkpoint=signal", "--requeue=never", "--", "/bin/sleep", "600"]);
+    w.running(&deaf);
+    let on = |id: &str| w.status(id)["nodes"][0].as_str().unwrap_or_default().to_owned();
+    let (first, second) = (on(&chain.id), on(&deaf));
+    assert_ne!(first, second);
+    let both = format!("{first},{second}");
+    w.ok(&["node", "drain", &both, "--urgent", "--reason", "fire"]);
+    w.wait("it to run elsewhere", || state(w, &chain.id) == "Running" && ![first.clone(), second.clone()].contains(&on(&chain.id)));
+    let step = step_of_last(w, &chain.id);
+    goes_on_from(w, &chain.id, step);
+    assert_eq!(w.status(&chain.id)["preempted_count"], 1);
+    // What cannot save itself goes on, and it is said why; the drain waits for it.
+    w.wait("it to be said why", || w.status(&deaf)["preemption"].is_string_and_has("does not catch SIGUSR1"));
+    assert_eq!(state(w, &deaf), "Running");
+    let waits = w.ok(&["node", "status", &second]);
+    assert!(waits.contains("could not save itself"), "{waits}");
+    // With a deadline it is ended then.
+    let done = w.run(&["node", "drain", &both, "--urgent", "--reason", "fire", "--deadline", "2s", "--wait"]);
+    assert!(done.code() == 0 && done.out().contains(&format!("Node {second} is Drained")), "{} {}", done.out(), done.err());
+    assert!(text(&w.ended(&deaf), "reason").contains("drain_deadline"));
+    chain.end(w);
+    w.ok(&["node", "undrain", &both]);
+    w.assert_nothing_left();
+}
+
+/// Of a field that may be null.
+trait Has {
+    fn is_string_and_has(&self, piece: &str) -> bool;
+}
+
+impl Has for Value {
+    fn is_string_and_has(&self, piece: &str) -> bool {
+        self.as_str().is_some_and(|text| text.contains(piece))
+    }
+}

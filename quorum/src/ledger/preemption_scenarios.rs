@@ -1,0 +1,248 @@
+//! Stories of preemption: who may ask, what is suspended, what fails, what waits for nodes again.
+
+use super::scenarios::{Story, id, node, registration, spec, user};
+use super::{Action, LEVEL_KNOWN, Outcome, Registration, SUSPENDS_LEVEL};
+use crate::wire::Refusal;
+use lattice_model::constraint::{CHECKPOINTS, PREEMPTS};
+use lattice_model::{
+    Allocation, AllocationSpec, AllocationState, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch,
+    NodeReport, PreemptCause, Preemption, ReportItem, RequeuePolicy, When,
+};
+use uuid::Uuid;
+
+struct Preempting {
+    story: Story,
+    seqs: [u64; 3],
+}
+
+fn saves(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
+    AllocationSpec { checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1 }), ..spec(nodes, requeue, 3) }
+}
+
+fn asked(number: u128, hold: bool) -> Preemption {
+    let (by, reason) = ("whoever".to_owned(), "needed".to_owned());
+    let id = CheckpointId(Uuid::from_u128(number));
+    Preemption { id, by, reason, cause: PreemptCause::Request, deadline_ms: 1000, hold, failed: None }
+}
+
+impl Preempting {
+    fn new() -> Self {
+        let mut story = Story::new(3);
+        for number in 0..3 {
+            let features = vec![CHECKPOINTS.to_owned(), PREEMPTS.to_owned()];
+            story.done(Action::Register(Registration { features, ..registration(number, 1, 1, false) }));
+        }
+        Self { story, seqs: [0; 3] }
+    }
+
+    fn submit(&mut self, spec: AllocationSpec) {
+        self.story.done(Action::Submit { id: id(1), spec: Box::new(spec), owner: user(7), claim: None });
+    }
+
+    fn says(&mut self, from: u8, item: ReportItem) -> Outcome {
+        let seq = &mut self.seqs[usize::from(from)];
+        *seq += 1;
+        let incarnation = self.story.ledger.node(&node(from)).unwrap().incarnation;
+        self.story.act(Action::Report(NodeReport { node: node(from), incarnation, seq: *seq, item })).unwrap()
+    }
+
+    fn run(&mut self, nodes: &[u8]) -> Epoch {
+        let epoch = self.story.claimed(1, nodes);
+        for from in nodes {
+            self.says(*from, ReportItem::Prepared { allocation: id(1), epoch });
+        }
+        epoch
+    }
+
+    fn preempt(&mut self, epoch: Epoch, by: u32, order: Preemption) -> Result<Outcome, Refusal> {
+        self.story.act(Action::Preempt { allocation: id(1), epoch, by: user(by), order })
+    }
+
+    fn checkpointed(&mut self, from: u8, epoch: Epoch, number: u128) -> CheckpointId {
+        let made = CheckpointId(Uuid::from_u128(number));
+        let checkpoint = CheckpointRef { id: made, epoch, step: None, bytes: 1 };
+        self.says(from, ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint });
+        made
+    }
+
+    fn ended(&mut self, from: u8, epoch: Epoch, saved: Result<CheckpointId, String>) {
+        let reason = EndReason::Preempted { by: "x".into(), why: "x".into(), saved };
+        self.says(from, ReportItem::Ended { allocation: id(1), epoch, reason });
+    }
+
+    fn now(&self) -> &Allocation {
+        self.story.ledger.allocation(id(1)).unwrap()
+    }
+
+    fn told(&self, on: u8) -> Option<CheckpointId> {
+        self.story.ledger.desired(&node(on)).shares.first().and_then(|share| share.preempt.as_ref()).map(|order| order.id)
+    }
+}
+
+#[test]
+fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
+    let mut s = Preempting::new();
+    s.submit(saves(2, RequeuePolicy::Never));
+    assert!(matches!(s.preempt(Epoch(0), 7, asked(1, false)), Err(Refusal::NotRunning { .. })), "it has no nodes");
+    let epoch = s.run(&[0, 1]);
+    let submitted = s.now().submitted_at;
+    assert!(matches!(s.preempt(epoch, 8, asked(1, false)), Err(Refusal::NotYours { .. })));
+    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
+    let before = s.story.ledger.audit_head().clone();
+    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
+    assert_eq!(*s.story.ledger.audit_head(), before);
+    assert_eq!(s.told(0), Some(asked(1, false).id));
+    // Two at once are one.
+    s.preempt(epoch, 7, asked(2, true)).unwrap();
+    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().hold), (Some(asked(1, false).id), true));
+    let made = s.checkpointed(0, epoch, 1);
+    // Another node's word, and one of a checkpoint that nobody has.
+    s.ended(1, epoch, Ok(made));
+    assert_eq!(s.now().state, AllocationState::Running);
+    s.ended(0, epoch, Ok(made));
+    let now = s.now();
+    assert_eq!((now.state, now.held, now.preempted_count, now.requeue_count), (AllocationState::Suspended, true, 1, 0));
+    assert_eq!((now.submitted_at, now.preemption.clone(), now.shares.len()), (submitted, None, 0));
+    assert!(matches!(&now.reason, Some(EndReason::Preempted { by, saved: Ok(id), .. }) if *id == made && by == "u0"), "{now:?}");
+    assert_eq!(s.told(0), None);
+    assert!(matches!(s.story.claim(1, &[2, 0]), Err(Refusal::NotPending { .. })), "it is held");
+    assert!(matches!(s.story.act(Action::Resume { allocation: id(1), by: user(8) }), Err(Refusal::NotYours { .. })));
+    s.story.done(Action::Resume { allocation: id(1), by: user(7) });
+    s.story.done(Action::Resume { allocation: id(1), by: user(7) });
+    for from in [0, 1] {
+        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+    }
+    let second = s.run(&[2, 0]);
+    let share = s.story.ledger.desired(&node(2)).shares[0].clone();
+    assert_eq!(share.restore.map(|from| (from.id, from.epoch)), Some((made, epoch)));
+    assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Running, 1));
+    // What was asked of the claim before is over.
+    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!((s.told(2), s.now().epoch), (None, second));
+    s.says(2, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.now().state, AllocationState::Completed);
+    assert_eq!(s.preempt(second, 0, asked(3, false)), Ok(Outcome::Done));
+    assert!(matches!(s.story.act(Action::Resume { allocation: id(1), by: user(7) }), Err(Refusal::NotSuspended { .. })));
+}
+
+#[test]
+fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
+    for (policy, state) in [
+        (RequeuePolicy::Never, AllocationState::Failed),
+        (RequeuePolicy::OnNodeFailure, AllocationState::Failed),
+        (RequeuePolicy::Always, AllocationState::Pending),
+    ] {
+        let mut s = Preempting::new();
+        s.submit(saves(1, policy));
+        let epoch = s.run(&[0]);
+        s.preempt(epoch, 7, asked(1, true)).unwrap();
+        s.ended(0, epoch, Err("it ignored that".into()));
+        assert_eq!((s.now().state, s.now().held, s.now().preemption.clone()), (state, false, None), "{policy:?}");
+        assert!(s.now().reason.as_ref().unwrap().to_string().contains("not saved: it ignored that"));
+    }
+    // One that claims a checkpoint which the quorum does not have.
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Never));
+    let epoch = s.run(&[0]);
+    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.ended(0, epoch, Ok(asked(1, false).id));
+    assert_eq!(s.now().state, AllocationState::Failed);
+}
+
+#[test]
+fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_older_agent_stays() {
+    let mut s = Preempting::new();
+    s.submit(saves(2, RequeuePolicy::Never));
+    let epoch = s.story.claimed(1, &[0, 1]);
+    s.preempt(epoch, 0, asked(1, false)).unwrap();
+    assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Pending, 1), "there is nothing to go on from");
+    for from in [0, 1] {
+        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+    }
+    let epoch = s.story.claimed(1, &[0, 1]);
+    s.preempt(epoch, 0, asked(2, true)).unwrap();
+    assert_eq!((s.now().state, s.now().held), (AllocationState::Suspended, true));
+
+    for spec in [
+        AllocationSpec { sensitive: true, ..saves(1, RequeuePolicy::Never) },
+        AllocationSpec { preemption_class: 10, ..saves(1, RequeuePolicy::Never) },
+    ] {
+        let mut s = Preempting::new();
+        s.submit(spec);
+        let epoch = s.run(&[0]);
+        assert!(matches!(s.preempt(epoch, 0, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
+        assert_eq!(s.preempt(epoch, 7, asked(1, false)), Ok(Outcome::Done), "its owner may");
+    }
+
+    let mut s = Preempting::new();
+    s.story.done(Action::Register(Registration { features: vec![CHECKPOINTS.to_owned()], ..registration(0, 1, 1, false) }));
+    s.submit(saves(1, RequeuePolicy::Never));
+    let epoch = s.run(&[0]);
+    let refused = s.preempt(epoch, 7, asked(1, false)).unwrap_err().to_string();
+    assert!(refused.contains("n0 is of an older version"), "{refused}");
+}
+
+#[test]
+fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Always));
+    let epoch = s.run(&[0]);
+    let saved = |made| EndReason::WalltimeSaved { checkpoint: made };
+    let made = s.checkpointed(0, epoch, 5);
+    s.says(0, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
+    assert_eq!((s.now().state, s.now().held, s.now().preempted_count), (AllocationState::Suspended, true, 0));
+    s.story.done(Action::Resume { allocation: id(1), by: user(7) });
+    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    let epoch = s.run(&[1]);
+    // A checkpoint of the claim before is none of this one's.
+    s.says(1, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
+    assert_eq!((s.now().state, s.now().reason.clone()), (AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
+}
+
+#[test]
+fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Never));
+    s.story.done(Action::Submit { id: id(2), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
+    let epoch = s.run(&[0]);
+    let drain = |seed, deadline| Action::DrainUrgently {
+        node: node(0),
+        by: "root".into(),
+        reason: "fire".into(),
+        deadline,
+        seed: Uuid::from_u128(seed),
+    };
+    s.story.done(drain(1, Some(When::AfterMs(5000))));
+    let first = s.now().preemption.clone().unwrap();
+    assert_eq!((first.cause, first.deadline_ms, s.told(0)), (PreemptCause::Drain, 5000, Some(first.id)));
+    s.story.done(drain(1, Some(When::AfterMs(5000))));
+    assert_eq!(s.told(0), Some(first.id), "said again");
+    // It cannot, and goes on; asked again it is another request.
+    let not = |id, why: &str| ReportItem::NotPreempted { allocation: super::scenarios::id(1), epoch, id, why: why.into() };
+    s.says(0, not(first.id, "it is deaf"));
+    assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, None));
+    assert_eq!(s.now().preemption.as_ref().unwrap().failed.as_deref(), Some("it is deaf"));
+    s.story.done(drain(2, None));
+    let second = s.told(0).unwrap();
+    assert_ne!(second, first.id);
+    // Somebody asks for more while it is tried: what comes to nothing then ends it.
+    s.preempt(epoch, 0, asked(9, false)).unwrap();
+    assert_eq!(s.told(0), Some(second));
+    s.says(0, not(second, "it is deaf"));
+    assert_eq!(s.now().state, AllocationState::Failed);
+}
+
+#[test]
+fn members_of_the_version_before_never_hear_of_it_and_the_audit_log_says_who() {
+    let mut older = Story::at_level(1, SUSPENDS_LEVEL - 1);
+    let refused = older.act(Action::Resume { allocation: id(1), by: user(7) });
+    assert_eq!(refused, Err(Refusal::ClusterLevel { needed: SUSPENDS_LEVEL, now: SUSPENDS_LEVEL - 1 }));
+    assert!(SUSPENDS_LEVEL <= LEVEL_KNOWN);
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Never));
+    let epoch = s.run(&[0]);
+    let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: asked(1, false) };
+    let records = s.story.acted(asking);
+    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
+    assert_eq!(told, [(AuditAction::PreemptRequested, "u0")]);
+}

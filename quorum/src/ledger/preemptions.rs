@@ -1,0 +1,252 @@
+//! Preemption: work is to save itself and to give its nodes back, and goes on from there when it has others.
+//!
+//! ```text
+//!   Running ──asked──▶ Running, its head has it save itself ──saved, ended──▶ Suspended ──claim──▶ Staging
+//!                        │ it cannot: ended (request), or it goes on (drain)    │ held: only after `resume`
+//!                        ▼
+//!                      Failed, or back to the queue by its policy
+//! ```
+//!
+//! The request is committed, and told in the head's list until the claim ends: whoever is killed meanwhile finds it there again.
+
+use super::holds::{Ends, reason_is_well_formed};
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::constraint::{PREEMPTS, has};
+use lattice_model::preemption::CLASS_MAX;
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
+    Principal, When,
+};
+use uuid::Uuid;
+
+impl Ledger {
+    pub(super) fn preempt(
+        &mut self,
+        step: &mut Step,
+        id: AllocationId,
+        epoch: Epoch,
+        by: &Principal,
+        order: &Preemption,
+    ) -> Result<Outcome, Refusal> {
+        reason_is_well_formed(&order.reason)?;
+        let (least, most) = DEADLINE_MS;
+        if !(least..=most).contains(&order.deadline_ms) {
+            return Err(Refusal::Malformed {
+                why: format!("a deadline of {} ms: {least} ms to {most} ms are possible", order.deadline_ms),
+            });
+        }
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        if !by.owns(&allocation.owner)
+            && let Some(why) = exempt(allocation)
+        {
+            return Err(Refusal::NotPreemptible { id, why });
+        }
+        let order = Preemption { by: by.name.clone(), cause: PreemptCause::Request, failed: None, ..order.clone() };
+        match allocation.state {
+            AllocationState::Pending if allocation.epoch == Epoch(0) => {
+                return Err(Refusal::NotRunning { id, state: AllocationState::Pending });
+            }
+            AllocationState::Suspended if order.hold && !allocation.held => {
+                if let Some(allocation) = self.allocation_mut(step, id) {
+                    allocation.held = true;
+                }
+                let about = Subject { allocation: Some(id), node: None };
+                self.record(step, &by.name, AuditAction::PreemptRequested, about, format!("it stays Suspended: {}", order.reason));
+            }
+            AllocationState::Staging | AllocationState::Running if allocation.epoch == epoch => self.begin_preemption(step, id, order)?,
+            // The claim that was meant is over, and its nodes are given back: the answer was lost on its way.
+            AllocationState::Staging
+            | AllocationState::Running
+            | AllocationState::Pending
+            | AllocationState::Suspended
+            | AllocationState::Completed
+            | AllocationState::Failed
+            | AllocationState::Cancelled => {}
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Of work that has nodes.
+    fn begin_preemption(&mut self, step: &mut Step, id: AllocationId, order: Preemption) -> Result<(), Refusal> {
+        let Some(allocation) = self.allocations.get(&id) else { return Ok(()) };
+        let (by, reason) = (order.by.clone(), order.reason.clone());
+        let runs = allocation.state == AllocationState::Running;
+        let next = match &allocation.preemption {
+            _ if !runs => None,
+            Some(known) if known.stands() => {
+                let mut joined = known.clone();
+                joined.join(&order);
+                Some(joined)
+            }
+            Some(_) | None => Some(order.clone()),
+        };
+        if runs && next == allocation.preemption {
+            return Ok(());
+        }
+        let head = allocation.head().cloned();
+        let knows = head.as_ref().and_then(|head| self.nodes.get(head)).is_some_and(|node| has(&node.features, PREEMPTS));
+        if runs && !knows {
+            let head = head.map_or_else(String::new, |head| head.to_string());
+            let why = format!("the agent of its first node {head} is of an older version, which does not know how: upgrade it first");
+            return Err(Refusal::NotPreemptible { id, why });
+        }
+        let has_until = format!("{} ms to save itself", order.deadline_ms);
+        let how = if !runs { "it had not begun".to_owned() } else { has_until };
+        let hold = if order.hold { ", then it is held" } else { "" };
+        let about = Subject { allocation: Some(id), node: None };
+        let detail = format!("{} ({}): {how}{hold}", order.reason, order.cause);
+        self.record(step, &by, AuditAction::PreemptRequested, about, detail);
+        if let Some(next) = next {
+            if let Some(allocation) = self.allocation_mut(step, id) {
+                allocation.preemption = Some(next);
+            }
+            step.changed.desired.extend(head);
+        } else {
+            let saved = Err("it had not begun".to_owned());
+            self.suspend(step, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
+        }
+        Ok(())
+    }
+
+    /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
+    fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
+        self.back_to_queue(step, id, reason.clone());
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        if hold || allocation.checkpoint.is_some() {
+            allocation.state = AllocationState::Suspended;
+        }
+        allocation.held = hold;
+        allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
+        let then = if hold { "held until it is resumed" } else { "waits for nodes" };
+        let detail = format!("{reason}; {then}");
+        self.record(step, actor, AuditAction::AllocationSuspended, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    /// What the head says: the work saved itself and is being ended, or could not and is being ended all the same.
+    pub(super) fn ended_saved(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, reason: EndReason) {
+        let Some(allocation) = self.allocations.get(&id) else { return };
+        let (epoch, order) = (allocation.epoch, allocation.preemption.clone());
+        let known = |made: CheckpointId| allocation.checkpoint.as_ref().is_some_and(|c| (c.id, c.epoch) == (made, epoch));
+        let actor = format!("node:{node}");
+        match reason {
+            EndReason::Preempted { by, why, saved } => {
+                let saved = saved.and_then(|made| if known(made) { Ok(made) } else { Err(format!("checkpoint {made} never came here")) });
+                let (by, why, hold) = order.map_or((by, why, false), |order| (order.by, order.reason, order.hold));
+                let is_saved = saved.is_ok();
+                let reason = EndReason::Preempted { by, why, saved };
+                if is_saved { self.suspend(step, id, reason, hold, &actor) } else { self.end(step, id, reason, &actor) }
+            }
+            // Where it was to give its nodes back anyway, it waits for others as it would have.
+            EndReason::WalltimeSaved { checkpoint } if known(checkpoint) => {
+                let hold = order.is_none_or(|order| order.hold);
+                self.suspend(step, id, EndReason::WalltimeSaved { checkpoint }, hold, &actor);
+            }
+            EndReason::WalltimeSaved { .. } => self.end(step, id, EndReason::WalltimeExceeded, &actor),
+            other => self.end(step, id, other, &actor),
+        }
+    }
+
+    /// The head says that it could not save itself because of this request, and goes on.
+    pub(super) fn not_preempted(
+        &mut self,
+        step: &mut Step,
+        node: &NodeId,
+        id: AllocationId,
+        epoch: Epoch,
+        asked: CheckpointId,
+        why: String,
+    ) {
+        let Some(allocation) = self.allocations.get(&id).filter(|a| a.head() == Some(node)) else { return };
+        let Some(order) = allocation.preemption.clone().filter(|order| order.stands() && order.id == asked) else { return };
+        if !self.takes_part(node, id, epoch) {
+            return;
+        }
+        let actor = format!("node:{node}");
+        if order.cause.ends_unsaved() {
+            // Somebody asked for more while it was tried.
+            let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(why) };
+            return self.end(step, id, reason, &actor);
+        }
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(step, &actor, AuditAction::PreemptFailed, about, format!("{}: {why}", order.reason));
+        if let Some(allocation) = self.allocation_mut(step, id) {
+            allocation.preemption = Some(Preemption { failed: Some(why), ..order });
+        }
+        step.changed.desired.insert(node.clone());
+    }
+
+    pub(super) fn resume(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        if allocation.state.is_terminal() {
+            return Err(Refusal::NotSuspended { id, state: allocation.state });
+        }
+        // What waits or runs already was resumed before: the answer was lost on its way.
+        if !allocation.held {
+            return Ok(Outcome::Done);
+        }
+        let from = allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
+        if let Some(allocation) = self.allocation_mut(step, id) {
+            allocation.held = false;
+        }
+        let about = Subject { allocation: Some(id), node: None };
+        self.record(step, &by.name, AuditAction::AllocationResumed, about, format!("from {from}"));
+        Ok(Outcome::Done)
+    }
+
+    /// Drains a node, and has what runs there go elsewhere where it can save itself.
+    pub(super) fn drain_urgently(
+        &mut self,
+        step: &mut Step,
+        node: &NodeId,
+        by: &str,
+        reason: &str,
+        deadline: Option<When>,
+        seed: Uuid,
+    ) -> Result<Outcome, Refusal> {
+        self.set_hold(step, node, HoldKind::Drain, by, reason, Ends { until: None, deadline })?;
+        let left_ms = deadline.map_or(DEADLINE_MS_DEFAULT, |when| when.from(step.at).since_ms(step.at));
+        let deadline_ms = left_ms.clamp(DEADLINE_MS.0, DEADLINE_MS_DEFAULT);
+        let live = self.holdings(node).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
+        for id in live.collect::<Vec<_>>() {
+            let Some(allocation) = self.allocations.get(&id) else { continue };
+            let saves = allocation.state == AllocationState::Staging || allocation.spec.checkpoint.is_some();
+            if !saves || exempt(allocation).is_some() {
+                continue;
+            }
+            let order = Preemption {
+                id: checkpoint_of(seed, id),
+                by: by.to_owned(),
+                reason: format!("node {node} is drained: {reason}"),
+                cause: PreemptCause::Drain,
+                deadline_ms,
+                hold: false,
+                failed: None,
+            };
+            // One whose head does not know how goes on, as other work there.
+            let _ = self.begin_preemption(step, id, order);
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Why it is preempted for nobody, whoever asks but its owner.
+fn exempt(allocation: &Allocation) -> Option<String> {
+    if allocation.spec.sensitive {
+        return Some("it is sensitive, and such work is never preempted; its owner or `lattice cancel` ends it".to_owned());
+    }
+    (allocation.spec.preemption_class >= CLASS_MAX)
+        .then(|| format!("its preemption class is {CLASS_MAX}, which nothing preempts; its owner or `lattice cancel` ends it"))
+}
+
+/// The id of the checkpoint that an allocation is asked for because of an urgent drain: the same for the same request.
+fn checkpoint_of(seed: Uuid, allocation: AllocationId) -> CheckpointId {
+    CheckpointId(uuid::Builder::from_custom_bytes((seed.as_u128() ^ allocation.0.as_u128()).to_be_bytes()).into_uuid())
+}
