@@ -12,6 +12,10 @@ check:
 demo:
     cargo run --release -p lattice-lab -- demo
 
+# The programs for the kernel, made anew from ebpf/probes: commit the object that this writes.
+probes:
+    ebpf/rebuild
+
 # One benchmark against its peers on this machine.
 bench name="launch":
     cargo run --release -p lattice-lab -- bench {{name}}

@@ -166,6 +166,9 @@ pub struct AgentConfig {
     pub conformance: ConformanceSettings,
     /// What is told of this agent, its node and its allocations, and where, see [`TelemetrySettings`].
     pub telemetry: TelemetrySettings,
+    /// Count in the kernel, by eBPF, what the work of each allocation does: switches, waiting for processors, block requests, packets.
+    /// `false`: nothing is loaded, and what only these programs can say is absent.
+    pub kernel_probes: bool,
 }
 
 /// How fast a block device may be used.
@@ -264,6 +267,7 @@ impl Default for AgentConfig {
             health: HealthSettings::default(),
             conformance: ConformanceSettings::default(),
             telemetry: TelemetrySettings::default(),
+            kernel_probes: true,
         }
     }
 }

@@ -76,7 +76,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
     let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
-    let measured = telemetry::measured(slice.as_ref().ok(), &controllers);
+    let [measured, in_kernel] = telemetry::measured(config, slice.as_ref().ok(), &controllers);
     controllers.remove_roots();
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
@@ -138,6 +138,8 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     let (health, text) = measured;
     add("measures", health, text);
+    let (health, text) = in_kernel;
+    add("kernel probes", health, text);
     if let Some((health, text)) = telemetry::served(config) {
         add("metrics", health, text);
     }

@@ -9,7 +9,7 @@
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
 //!   health, gpus (looks at the machine): what keeps work off, what is offered
-//!   measuring (a thread), metrics (/metrics, push): what work uses, how the agent is
+//!   measuring (a thread, with programs in the kernel), metrics (/metrics, push): what work uses, how the agent is
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -42,6 +42,7 @@ mod hatch;
 pub mod health;
 mod hooks;
 mod journal;
+mod kernel_counts;
 mod launch;
 pub mod limits;
 pub mod log_store;

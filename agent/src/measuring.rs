@@ -13,6 +13,7 @@
 //! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
 use crate::context::{Context, Shared};
+use crate::kernel_counts::{KernelCounts, Key, coarser};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
@@ -21,12 +22,13 @@ use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, allocation as family
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::readers::{Look, Meter, Places, Text};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
-use lattice_telemetry::usage::{Measure, Source, Usage};
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use lattice_telemetry::window::{History, PROD_MS, Summary};
 use nix::time::{ClockId, clock_gettime};
 use quinn::SendStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -62,6 +64,7 @@ struct Inner {
     known: Mutex<Known>,
     left_out: AtomicU64,
     seconds: Histogram,
+    kernel: KernelCounts,
     /// Counts the looks.
     looked: watch::Sender<u64>,
 }
@@ -92,8 +95,8 @@ struct Tracked {
 
 impl Default for Measuring {
     fn default() -> Self {
-        let (known, left_out) = (Mutex::default(), AtomicU64::new(0));
-        Self(Arc::new(Inner { known, left_out, seconds: Histogram::new(LATENCY_SECONDS), looked: watch::Sender::new(0) }))
+        let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
+        Self(Arc::new(Inner { known, left_out, seconds: Histogram::new(LATENCY_SECONDS), kernel, looked: watch::Sender::new(0) }))
     }
 }
 
@@ -102,10 +105,24 @@ impl Measuring {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told.
-    pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told; `in_kernel`: whether programs in the
+    /// kernel count as well.
+    pub fn begin(&self, context: Shared, ended_for: Duration, in_kernel: bool, stop: CancellationToken) -> io::Result<()> {
         let measuring = self.clone();
-        std::thread::Builder::new().name("measuring".to_owned()).spawn(move || measuring.run(&context, ended_for, &stop)).map(drop)
+        let run = move || {
+            if in_kernel {
+                measuring.0.kernel.begin(context.slice.as_ref(), Some(&context.state_dir));
+            } else {
+                measuring.0.kernel.off("kernel_probes: false");
+            }
+            measuring.run(&context, ended_for, &stop);
+        };
+        std::thread::Builder::new().name("measuring".to_owned()).spawn(run).map(drop)
+    }
+
+    /// An allocation's work begins here: what is counted in the kernel is counted from its first process on.
+    pub fn track(&self, share: &DesiredShare, work: &Path) {
+        self.0.kernel.track((share.allocation, share.epoch), work);
     }
 
     fn run(&self, context: &Context, ended_for: Duration, stop: &CancellationToken) {
@@ -121,24 +138,36 @@ impl Measuring {
                 continue;
             }
             let processor_before = processor_time();
+            // Before the list of who runs: what is prepared meanwhile is on neither.
+            let mut gone = self.0.kernel.tracked();
             let mut workers = context.workers.all();
             let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
             workers.truncate(ALLOCATIONS_MAX);
             self.0.left_out.store(left_out as u64, Ordering::Relaxed);
-            let present: BTreeSet<_> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+            let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
             meters.retain(|key, _| present.contains(key));
+            gone.retain(|key| !present.contains(key));
+            for (key, last) in self.0.kernel.end(gone) {
+                self.known().last_of_kernel(key, &last);
+            }
             self.known().keep(now, ended_for, |tracked| present.contains(&(tracked.share.allocation, tracked.share.epoch)));
             let measures = !workers.is_empty();
             let mut processes_left = PROCESSES_MAX;
+            let mut looks = Vec::new();
             for worker in workers {
                 let share = &worker.share;
-                let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| Meter::new(places(context, share.allocation)));
+                let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| self.meter(context, share));
                 // None: it is not made yet, or goes just now; what was measured stands until its task ends.
                 if let Some(look) = meter.look(&mut text, &mut processes_left) {
                     // Nodes' windows lie side by side, and a clock that is set moves none of this agent's.
                     let at_ms = began.1 + u64::try_from((look.at - began.0).as_millis()).unwrap_or(u64::MAX);
-                    self.known().take(&worker.share, look, at_ms);
+                    looks.push((Arc::clone(share), look, at_ms));
                 }
+            }
+            // Written down before it is told: no counter falls when the agent is killed.
+            self.0.kernel.keep();
+            for (share, look, at_ms) in looks {
+                self.known().take(&share, look, at_ms);
             }
             if measures {
                 self.0.seconds.observe(now.elapsed());
@@ -148,6 +177,12 @@ impl Measuring {
             let used = processor_time().saturating_sub(processor_before);
             next = (now + EVERY).max(Instant::now() + used.saturating_mul(PAUSE_TIMES));
         }
+    }
+
+    fn meter(&self, context: &Context, share: &DesiredShare) -> Meter {
+        let places = places(context, share.allocation);
+        let counted = places.v2.as_deref().map(|work| self.0.kernel.reader((share.allocation, share.epoch), work));
+        Meter::new(places, counted)
     }
 
     /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
@@ -195,6 +230,12 @@ impl Known {
             *of = Tracked::new(Arc::clone(share));
         }
         of.take(look, at_ms);
+    }
+
+    /// The last numbers of what has ended, which the kernel kept when its processes were gone.
+    fn last_of_kernel(&mut self, (allocation, epoch): Key, last: &Usage) {
+        let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) else { return };
+        of.usage.take_newer(last, Source::Ebpf);
     }
 
     /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
@@ -262,6 +303,16 @@ impl Tracked {
         self.per_second(|usage| usage.get(measure))
     }
 
+    /// A bound that so many of what came between the two newest looks do not exceed.
+    fn percentile_of_rate(&self, of: Distribution, percent: u64) -> Option<(f64, Source)> {
+        let ((_, before), (_, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
+        let ((was, from), (is, source)) = (before.distribution(of)?, usage.distribution(of)?);
+        if from != source {
+            return None;
+        }
+        Some((is.since(was)?.percentile(percent)?, source))
+    }
+
     fn cpu_rate(&self) -> Option<(f64, Source)> {
         self.per_second(Usage::cpu_seconds)
     }
@@ -294,6 +345,14 @@ impl Tracked {
         show("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
         show("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
         show("oom_kills", "count", self.usage.get(Measure::OomKills), None);
+        show("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), None);
+        show("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), None);
+        show("tcp_retransmits", "1/s", self.rate(Measure::TcpRetransmits), None);
+        show("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
+        show("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
+        show("run_queue_p99", "seconds", self.percentile_of_rate(Distribution::RunQueue, 99), None);
+        show("block_read_p99", "seconds", self.percentile_of_rate(Distribution::BlockRead, 99), None);
+        show("block_write_p99", "seconds", self.percentile_of_rate(Distribution::BlockWrite, 99), None);
         let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
         Some(Told { age_ms, shown })
     }
@@ -306,6 +365,11 @@ impl Tracked {
             let (metric, more) = measure.family();
             let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
             samples.add(metric, &labels, value);
+        }
+        for (of, counts, _) in self.usage.distributions() {
+            let (metric, more) = of.family();
+            let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
+            samples.histogram(metric, &labels, coarser(counts));
         }
         for (history, metric) in [
             (&self.cpu_cores, &family::CPU_CORES),
@@ -333,11 +397,11 @@ fn tell_window(samples: &mut Samples, metric: &'static Family, id: &str, window:
 impl Collect for Measuring {
     fn collect(&self, samples: &mut Samples, whose: Whose) {
         let known = self.known();
-        let sources: BTreeSet<(Measure, Source)> =
-            known.running.values().flat_map(|of| of.usage.all().map(|(measure, _, source)| (measure, source))).collect();
+        let sources: BTreeSet<(&str, Source)> = known.running.values().flat_map(|of| of.usage.sources()).collect();
         for (measure, source) in sources {
-            samples.add(&family::SOURCE, &[measure.name(), source.name()], 1);
+            samples.add(&family::SOURCE, &[measure, source.name()], 1);
         }
+        self.0.kernel.collect(samples);
         samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
         samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
         if whose == Whose::Everybodys {

@@ -11,6 +11,7 @@ mod quorum;
 mod runtime;
 mod slurm;
 mod subject;
+mod telemetry;
 
 use crate::cluster::Cluster;
 use crate::interrupt;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use adoption::adoption;
 pub use figures::{Figure, Report, Samples, Verdict};
+pub use telemetry::PingPong;
 
 /// Runs the benchmark and prints it; whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
@@ -33,6 +35,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Nodes => nodes::run(dir, options)?,
         Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
+        Name::Telemetry => telemetry::run(options)?,
     };
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -55,6 +58,8 @@ pub enum Name {
     Quorum,
     /// What a node's runtime costs: images, programs, output, and an agent at rest
     Runtime,
+    /// What counting work in the kernel costs it, and telling the agent
+    Telemetry,
 }
 
 /// How much is measured.

@@ -50,6 +50,9 @@ enum Command {
     FabricManager(fabric::Options),
     /// The reference page of all metrics: docs/metrics.md
     Metrics,
+    /// What `bench telemetry` measures
+    #[command(hide = true)]
+    PingPong(bench::PingPong),
     /// Holds the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -361,6 +364,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::PmiStreams(options) => streams::run(&options)?,
         Command::FabricManager(options) => fabric::run(&options)?,
         Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
+        Command::PingPong(options) => options.run()?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

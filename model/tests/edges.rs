@@ -16,10 +16,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("shim", &["model", "runtime", "pmi"]),
     ("telemetry", &["model"]),
+    ("ebpf", &[]),
     ("quorum", &["model", "api", "telemetry"]),
-    ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry"]),
+    ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry", "ebpf"]),
     ("cli", &["model", "api"]),
-    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry", "agent"]),
+    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry", "ebpf", "agent"]),
 ];
 
 /// Crates that decide and do nothing: no runtime, no sockets.

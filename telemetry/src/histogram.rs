@@ -43,6 +43,22 @@ impl Histogram {
 }
 
 impl Counts {
+    /// What came since `before`, which is of the same thing; `None`: it is not.
+    pub fn since(&self, before: &Self) -> Option<Self> {
+        if self.bounds != before.bounds || self.buckets.len() != before.buckets.len() {
+            return None;
+        }
+        let buckets: Option<Vec<u64>> = self.buckets.iter().zip(&before.buckets).map(|(now, then)| now.checked_sub(*then)).collect();
+        Some(Self { bounds: self.bounds, buckets: buckets?, sum: (self.sum - before.sum).max(0.0) })
+    }
+
+    /// A bound that at least `percent` of them do not exceed; `None`: there were none, or it is beyond the last.
+    pub fn percentile(&self, percent: u64) -> Option<f64> {
+        let wanted = self.count().checked_mul(percent)?.div_ceil(100).max(1);
+        let (bound, _) = self.cumulative().find(|(_, count)| *count >= wanted)?;
+        bound.is_finite().then_some(bound)
+    }
+
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -73,5 +89,10 @@ mod tests {
         assert_eq!(counts.cumulative().collect::<Vec<_>>(), [(0.001, 2), (0.01, 4), (f64::INFINITY, 6)]);
         assert_eq!(counts.count(), 6);
         assert!((counts.sum - 5.022_003).abs() < 1e-9, "{}", counts.sum);
+        assert_eq!((counts.percentile(33), counts.percentile(34), counts.percentile(99)), (Some(0.001), Some(0.01), None));
+        histogram.observe(Duration::from_micros(7));
+        let since = histogram.counts().since(&counts).unwrap();
+        assert_eq!((since.buckets.as_slice(), since.percentile(50)), (&[1, 0, 0][..], Some(0.001)));
+        assert_eq!((counts.since(&histogram.counts()), counts.since(&counts).unwrap().percentile(50)), (None, None));
     }
 }

@@ -15,6 +15,7 @@ mod wire;
 
 pub use buffer::{Batch, Buffer, BufferError, Standing};
 pub use disk::Spare;
+pub use wire::encode;
 
 use crate::catalogue::push as family;
 use crate::sample::{Collect, Samples, Whose};

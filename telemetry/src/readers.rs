@@ -1,11 +1,11 @@
 //! Who reads the numbers of an allocation's work, and in which order they are believed.
 //!
 //! ```text
-//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ procfs ──▶ Usage, each number with its source
+//!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with its source
 //! ```
 //!
-//! A reader adds what nobody before it could say. Another source (the kernel's own counting by eBPF, say) is one more
-//! [`Reader`], before or behind these. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
+//! A reader adds what nobody before it could say. Counting by eBPF needs programs in the kernel, which the agent holds: it brings
+//! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
 
 mod devices;
 mod host;
@@ -179,13 +179,15 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For work in these places.
-    pub fn new(places: Places) -> Self {
+    /// For work in these places. `counted`: who reads what programs in the kernel count of it.
+    pub fn new(places: Places, counted: Option<Box<dyn Reader>>) -> Self {
         let mut readers: Vec<Box<dyn Reader>> = Vec::new();
         readers.extend(places.v2.as_deref().map(|work| Box::new(v2::V2::new(work)) as Box<dyn Reader>));
         if !places.v1.is_empty() {
             readers.push(Box::new(v1::V1::new(&places.v1)));
         }
+        // The cgroup's own counts began with it and have what is written back later; this one is exact where processes come and go.
+        readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
         Self { group: Group { places, processes: Vec::new(), whole: false }, readers }
     }
@@ -258,7 +260,7 @@ mod tests {
         tree.put("pids/pids.current", "12\n");
         tree.put("blkio/blkio.throttle.io_service_bytes_recursive", "8:0 Read 10\n8:0 Write 20\n8:16 Read 5\n8:16 Write 0\nTotal 35\n");
         let places = Places { v2: Some(tree.0.join("v2")), v1: vec![tree.0.join("pids"), tree.0.join("blkio")] };
-        let mut meter = Meter::new(places);
+        let mut meter = Meter::new(places, None);
         let usage = meter.read(&mut Text::default()).unwrap();
         let source = |measure| usage.get(measure);
         assert_eq!(source(Measure::CpuUser), Some((2.0, Source::CgroupV2)));
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_is_read_once_it_is() {
         let tree = Tree::new("later");
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let mut text = Text::default();
         assert_eq!(meter.read(&mut text), None);
         tree.put("work/cgroup.procs", "");
@@ -302,7 +304,7 @@ mod tests {
     fn what_is_left_of_a_pass_bounds_the_processes_that_are_read() {
         let tree = Tree::new("left");
         tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()));
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let (mut text, mut left) = (Text::default(), 1);
         assert!(meter.look(&mut text, &mut left).unwrap().usage.get(Measure::Memory).is_some());
         assert_eq!(left, 0);
@@ -316,7 +318,7 @@ mod tests {
         let pids: String = (1..=PROCESSES_MAX + 1).map(|pid| format!("{}\n", pid + 1_000_000)).collect();
         tree.put("work/cgroup.procs", &pids);
         tree.put("work/cpu.stat", "user_usec 1\nsystem_usec 1\n");
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() });
+        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let usage = meter.read(&mut Text::default()).unwrap();
         assert!(usage.get(Measure::CpuUser).is_some());
         assert_eq!((usage.get(Measure::Memory), usage.get(Measure::Processes)), (None, None));

@@ -1,6 +1,7 @@
 //! What is measured of one allocation's work on a node, and where each number comes from.
 
 use crate::catalogue::{Family, allocation as family};
+use crate::histogram::Counts;
 use std::fmt;
 
 /// One number of an allocation's work.
@@ -22,11 +23,23 @@ pub enum Measure {
     PressureIoSome,
     PressureIoFull,
     OomKills,
+    BlockRead,
+    BlockWritten,
+    SwitchesVoluntary,
+    SwitchesInvoluntary,
+    NetworkReceived,
+    NetworkSent,
+    PacketsReceived,
+    PacketsSent,
+    TcpRetransmits,
+    TcpConnects,
+    ProcessesStarted,
+    ProcessesExited,
 }
 
 impl Measure {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 28] = [
         Self::CpuUser,
         Self::CpuSystem,
         Self::Memory,
@@ -43,6 +56,18 @@ impl Measure {
         Self::PressureIoSome,
         Self::PressureIoFull,
         Self::OomKills,
+        Self::BlockRead,
+        Self::BlockWritten,
+        Self::SwitchesVoluntary,
+        Self::SwitchesInvoluntary,
+        Self::NetworkReceived,
+        Self::NetworkSent,
+        Self::PacketsReceived,
+        Self::PacketsSent,
+        Self::TcpRetransmits,
+        Self::TcpConnects,
+        Self::ProcessesStarted,
+        Self::ProcessesExited,
     ];
 
     /// The metric that it is, and that metric's labels behind the allocation.
@@ -64,6 +89,18 @@ impl Measure {
             Self::PressureIoSome => (&family::PRESSURE, &["io", "some"]),
             Self::PressureIoFull => (&family::PRESSURE, &["io", "full"]),
             Self::OomKills => (&family::OOM_KILLS, &[]),
+            Self::BlockRead => (&family::BLOCK_BYTES, &["read"]),
+            Self::BlockWritten => (&family::BLOCK_BYTES, &["write"]),
+            Self::SwitchesVoluntary => (&family::CONTEXT_SWITCHES, &["voluntary"]),
+            Self::SwitchesInvoluntary => (&family::CONTEXT_SWITCHES, &["involuntary"]),
+            Self::NetworkReceived => (&family::NETWORK_RECEIVED, &[]),
+            Self::NetworkSent => (&family::NETWORK_SENT, &[]),
+            Self::PacketsReceived => (&family::NETWORK_PACKETS, &["received"]),
+            Self::PacketsSent => (&family::NETWORK_PACKETS, &["sent"]),
+            Self::TcpRetransmits => (&family::TCP_RETRANSMITS, &[]),
+            Self::TcpConnects => (&family::TCP_CONNECTS, &[]),
+            Self::ProcessesStarted => (&family::PROCESSES_STARTED, &[]),
+            Self::ProcessesExited => (&family::PROCESSES_EXITED, &[]),
         }
     }
 
@@ -86,6 +123,55 @@ impl Measure {
             Self::PressureIoSome => "pressure_io_some",
             Self::PressureIoFull => "pressure_io_full",
             Self::OomKills => "oom_kills",
+            Self::BlockRead => "block_read_bytes",
+            Self::BlockWritten => "block_write_bytes",
+            Self::SwitchesVoluntary => "switches_voluntary",
+            Self::SwitchesInvoluntary => "switches_involuntary",
+            Self::NetworkReceived => "network_received",
+            Self::NetworkSent => "network_sent",
+            Self::PacketsReceived => "packets_received",
+            Self::PacketsSent => "packets_sent",
+            Self::TcpRetransmits => "tcp_retransmits",
+            Self::TcpConnects => "tcp_connects",
+            Self::ProcessesStarted => "processes_started",
+            Self::ProcessesExited => "processes_exited",
+        }
+    }
+}
+
+/// How long things took that the allocation's work did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distribution {
+    /// Stints on a processor, each until something else came.
+    OnCpu,
+    /// Waiting for a processor, before each stint.
+    RunQueue,
+    /// Requests to block devices, from who asked to the device's answer.
+    BlockRead,
+    BlockWrite,
+}
+
+impl Distribution {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::OnCpu, Self::RunQueue, Self::BlockRead, Self::BlockWrite];
+
+    /// The metric that it is, and that metric's labels behind the allocation.
+    pub fn family(self) -> (&'static Family, &'static [&'static str]) {
+        match self {
+            Self::OnCpu => (&family::ON_CPU, &[]),
+            Self::RunQueue => (&family::RUN_QUEUE, &[]),
+            Self::BlockRead => (&family::BLOCK_IO, &["read"]),
+            Self::BlockWrite => (&family::BLOCK_IO, &["write"]),
+        }
+    }
+
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnCpu => "on_cpu",
+            Self::RunQueue => "run_queue",
+            Self::BlockRead => "block_read",
+            Self::BlockWrite => "block_write",
         }
     }
 }
@@ -95,6 +181,8 @@ impl Measure {
 pub enum Source {
     CgroupV2,
     CgroupV1,
+    /// Our programs in the kernel, which count by cgroup.
+    Ebpf,
     /// The allocation's processes one by one, as the cgroup lists them.
     Procfs,
 }
@@ -105,6 +193,7 @@ impl Source {
         match self {
             Self::CgroupV2 => "cgroup2",
             Self::CgroupV1 => "cgroup1",
+            Self::Ebpf => "ebpf",
             Self::Procfs => "procfs",
         }
     }
@@ -118,24 +207,64 @@ impl fmt::Display for Source {
 
 /// The numbers of one look. Counters are since the work began, or, by procfs, since the agent did.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Usage([Option<(f64, Source)>; Measure::ALL.len()]);
+pub struct Usage {
+    numbers: [Option<(f64, Source)>; Measure::ALL.len()],
+    distributions: [Option<(Counts, Source)>; Distribution::ALL.len()],
+}
 
 impl Usage {
     /// What was measured.
     pub fn get(&self, measure: Measure) -> Option<(f64, Source)> {
-        self.0[measure as usize]
+        self.numbers[measure as usize]
     }
 
     /// Whether nobody has said this yet.
     pub fn lacks(&self, measure: Measure) -> bool {
-        self.0[measure as usize].is_none()
+        self.numbers[measure as usize].is_none()
     }
 
     /// Says it, unless a better source has: readers come in the order of preference.
     pub fn offer(&mut self, measure: Measure, value: Option<f64>, source: Source) {
-        let place = &mut self.0[measure as usize];
+        let place = &mut self.numbers[measure as usize];
         if let (None, Some(value)) = (&place, value) {
             *place = Some((value, source));
+        }
+    }
+
+    /// How long things took.
+    pub fn distribution(&self, of: Distribution) -> Option<(&Counts, Source)> {
+        self.distributions[of as usize].as_ref().map(|(counts, source)| (counts, *source))
+    }
+
+    /// The same as [`Usage::offer`].
+    pub fn offer_distribution(&mut self, of: Distribution, counts: Counts, source: Source) {
+        self.distributions[of as usize].get_or_insert((counts, source));
+    }
+
+    /// All distributions that there are.
+    pub fn distributions(&self) -> impl Iterator<Item = (Distribution, &Counts, Source)> {
+        Distribution::ALL
+            .into_iter()
+            .filter_map(|of| self.distributions[of as usize].as_ref().map(|(counts, source)| (of, counts, *source)))
+    }
+
+    /// The names of all that there is, with its source.
+    pub fn sources(&self) -> impl Iterator<Item = (&'static str, Source)> {
+        let numbers = self.all().map(|(measure, _, source)| (measure.name(), source));
+        numbers.chain(self.distributions().map(|(of, _, source)| (of.name(), source)))
+    }
+
+    /// Takes what `newer` has of this source, for what this one has of the same.
+    pub fn take_newer(&mut self, newer: &Self, source: Source) {
+        for (place, newer) in self.numbers.iter_mut().zip(&newer.numbers) {
+            if [*place, *newer].iter().all(|number| number.is_some_and(|(_, from)| from == source)) {
+                *place = *newer;
+            }
+        }
+        for (place, newer) in self.distributions.iter_mut().zip(&newer.distributions) {
+            if [place.as_ref(), newer.as_ref()].iter().all(|counts| counts.is_some_and(|(_, from)| *from == source)) {
+                place.clone_from(newer);
+            }
         }
     }
 
@@ -167,5 +296,21 @@ mod tests {
             let (family, labels) = measure.family();
             assert_eq!(family.labels.len(), labels.len() + 1, "{}", family.name);
         }
+        for (number, of) in Distribution::ALL.into_iter().enumerate() {
+            assert_eq!(of as usize, number);
+            let (family, labels) = of.family();
+            assert_eq!((family.labels.len(), family.kind), (labels.len() + 1, crate::catalogue::Kind::Histogram), "{}", family.name);
+        }
+        let counts = |sum| Counts { bounds: &[], buckets: vec![1], sum };
+        usage.offer_distribution(Distribution::OnCpu, counts(1.0), Source::Ebpf);
+        usage.offer_distribution(Distribution::OnCpu, counts(2.0), Source::Procfs);
+        assert_eq!(usage.distribution(Distribution::OnCpu), Some((&counts(1.0), Source::Ebpf)));
+        let mut newer = Usage::default();
+        newer.offer(Measure::Memory, Some(7.0), Source::Ebpf);
+        newer.offer_distribution(Distribution::OnCpu, counts(3.0), Source::Ebpf);
+        usage.take_newer(&newer, Source::Ebpf);
+        assert_eq!(usage.distribution(Distribution::OnCpu), Some((&counts(3.0), Source::Ebpf)));
+        assert_eq!(usage.get(Measure::Memory), Some((5.0, Source::CgroupV1)), "of another source");
+        assert_eq!(usage.sources().collect::<Vec<_>>(), [("memory", Source::CgroupV1), ("on_cpu", Source::Ebpf)]);
     }
 }

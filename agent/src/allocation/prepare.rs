@@ -203,6 +203,9 @@ fn start(
         Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?),
         None => None,
     };
+    if let Some(scope) = &scope {
+        context.measuring.track(share, scope.work().path());
+    }
     failpoint::pass(Point::ScopeMade);
     if let Some(assignment) = assignment {
         machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology(), assignment)

@@ -3,14 +3,16 @@
 use super::Health;
 use super::tried::Look;
 use crate::config::AgentConfig;
-use lattice_model::AllocationId;
+use crate::kernel_counts::KernelCounts;
+use lattice_ebpf::Probe;
+use lattice_model::{AllocationId, Epoch};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_telemetry::push;
 use lattice_telemetry::readers::{Meter, Places, Text};
 use lattice_telemetry::settings::AGENT_PORT;
-use lattice_telemetry::usage::{Measure, Source, Usage};
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,34 +21,55 @@ use std::time::Duration;
 /// How long who listens at the port may take.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Reads an empty allocation's work, and says where each number comes from.
-pub fn measured(slice: Option<&Slice>, controllers: &Controllers) -> Look {
+/// Reads an empty allocation's work, and says where each number comes from, and which programs count in the kernel.
+pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Controllers) -> [Look; 2] {
     let probe = AllocationId(uuid::Uuid::new_v4());
     let scope = slice.map(|slice| slice.create_scope(probe)).and_then(Result::ok);
     let groups: Vec<_> = controllers.v1_groups(probe).into_iter().filter(|group| group.create().is_ok()).collect();
+    let kernel = KernelCounts::default();
+    if config.kernel_probes {
+        kernel.begin(slice, None);
+    } else {
+        kernel.off("kernel_probes: false");
+    }
     let places =
         Places { v2: scope.as_ref().map(|scope| scope.work().path().to_owned()), v1: groups.iter().map(|group| group.path()).collect() };
-    let usage = Meter::new(places).read(&mut Text::default()).unwrap_or_default();
+    let counted = places.v2.as_deref().map(|work| kernel.reader((probe, Epoch(1)), work));
+    let usage = Meter::new(places, counted).read(&mut Text::default()).unwrap_or_default();
     // What is left would be swept by the next agent.
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());
-    said(&usage)
+    [said(&usage), in_kernel(kernel.probes(), config.kernel_probes)]
 }
 
 fn said(usage: &Usage) -> Look {
     let mut by_source: BTreeMap<Source, Vec<&str>> = BTreeMap::new();
-    for (measure, _, source) in usage.all() {
-        by_source.entry(source).or_default().push(measure.name());
+    for (name, source) in usage.sources() {
+        by_source.entry(source).or_default().push(name);
     }
     let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", names.join(", ")));
-    let lacks: Vec<&str> = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure)).map(Measure::name).collect();
+    let distributions = Distribution::ALL.into_iter().filter(|of| usage.distribution(*of).is_none()).map(Distribution::name);
+    let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure)).map(Measure::name);
+    let lacks: Vec<&str> = lacks.chain(distributions).collect();
     let lacking = (!lacks.is_empty()).then(|| format!("not to be had here: {}", lacks.join(", ")));
-    let network = "network of one allocation: unsupported".to_owned();
-    let text = had.chain(lacking).chain([network]).collect::<Vec<_>>().join("; ");
+    let text = had.chain(lacking).collect::<Vec<_>>().join("; ");
     if by_source.is_empty() {
         return (Health::Degraded, format!("nothing of allocations can be measured: there is no cgroup for them; {text}"));
     }
     (Health::Ok, text)
+}
+
+/// `wanted`: the configuration does not switch them off.
+fn in_kernel(probes: Result<Vec<Probe>, String>, wanted: bool) -> Look {
+    let probes = match probes {
+        Ok(probes) => probes,
+        Err(why) if !wanted => return (Health::Ok, format!("switched off ({why})")),
+        Err(why) => return (Health::Degraded, format!("none counts: {why}; cgroups and /proc say what they can")),
+    };
+    let counting: Vec<&str> = probes.iter().filter(|probe| probe.why_not.is_none()).map(|probe| probe.name).collect();
+    let lacking = probes.iter().filter_map(|probe| probe.why_not.as_ref().map(|why| format!("{} does not count: {why}", probe.name)));
+    let text = std::iter::once(format!("counting: {}", counting.join(", "))).chain(lacking).collect::<Vec<_>>().join("; ");
+    (if counting.len() == probes.len() { Health::Ok } else { Health::Degraded }, text)
 }
 
 /// Whether `/metrics` is served, or could be; `None` where it is switched off.
@@ -111,8 +134,22 @@ mod tests {
         let (health, text) = said(&usage);
         assert_eq!(health, Health::Ok);
         assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
-        assert!(text.ends_with("network of one allocation: unsupported"), "{text}");
+        assert!(text.contains(", network_sent") && text.ends_with(", block_write"), "{text}");
         assert_eq!(said(&Usage::default()).0, Health::Degraded);
+    }
+
+    #[test]
+    fn a_program_that_does_not_count_is_said_with_its_reason() {
+        let counts = Probe { name: "sched_switch", why_not: None };
+        let lacks = Probe { name: "mark_victim", why_not: Some("another kernel".to_owned()) };
+        let expected = "counting: sched_switch; mark_victim does not count: another kernel";
+        assert_eq!(in_kernel(Ok(vec![counts.clone(), lacks]), true), (Health::Degraded, expected.to_owned()));
+        assert_eq!(in_kernel(Ok(vec![counts]), true).0, Health::Ok);
+        assert_eq!(in_kernel(Err("no root".to_owned()), true).0, Health::Degraded);
+        assert_eq!(
+            in_kernel(Err("kernel_probes: false".to_owned()), false),
+            (Health::Ok, "switched off (kernel_probes: false)".to_owned())
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ struct Sum {
     age_ms: u64,
 }
 
-/// Sums; of shares of time the greatest, because shares add up to nothing. In the order in which the nodes say them.
+/// Sums; of shares of time and of durations the greatest, because these add up to nothing. In the order in which the nodes say them.
 fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     let mut order: BTreeMap<&str, usize> = BTreeMap::new();
     let mut sums: Vec<Sum> = Vec::new();
@@ -56,8 +56,8 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, age_ms: 0 });
             }
             let sum = &mut sums[at];
-            let is_share = one.unit == "ratio";
-            let join = |a: f64, b: f64| if is_share { a.max(b) } else { a + b };
+            let is_greatest = matches!(one.unit.as_str(), "ratio" | "seconds");
+            let join = |a: f64, b: f64| if is_greatest { a.max(b) } else { a + b };
             sum.now = join(sum.now, one.now);
             sum.mean = one.mean.map(|mean| join(sum.mean.unwrap_or(0.0), mean)).or(sum.mean);
             sum.max = one.max.map(|max| join(sum.max.unwrap_or(0.0), max)).or(sum.max);
@@ -117,6 +117,9 @@ fn shown(value: f64, unit: &str) -> String {
         "ratio" => format!("{:.1} %", value * 100.0),
         "1/s" => format!("{value:.0}/s"),
         "count" => format!("{value:.0}"),
+        "seconds" if value < 1e-3 => format!("{:.1} µs", value * 1e6),
+        "seconds" if value < 1.0 => format!("{:.1} ms", value * 1e3),
+        "seconds" => format!("{value:.1} s"),
         other => format!("{value} {other}"),
     }
 }
@@ -199,9 +202,16 @@ n2    pressure_cpu  50.0 %      —           —           cgroup2  0.9 s
 
     #[test]
     fn numbers_are_in_units_that_people_read() {
-        for (value, unit, text) in
-            [(1.0, "cores", "1.00 cores"), (0.123, "ratio", "12.3 %"), (12.4, "1/s", "12/s"), (3.0, "count", "3"), (2.0, "W", "2 W")]
-        {
+        for (value, unit, text) in [
+            (1.0, "cores", "1.00 cores"),
+            (0.123, "ratio", "12.3 %"),
+            (12.4, "1/s", "12/s"),
+            (3.0, "count", "3"),
+            (2.0, "W", "2 W"),
+            (0.000_001_024, "seconds", "1.0 µs"),
+            (0.0041, "seconds", "4.1 ms"),
+            (17.2, "seconds", "17.2 s"),
+        ] {
             assert_eq!(shown(value, unit), text);
         }
     }

@@ -45,6 +45,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
         TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
+        TELEMETRY.test("the_kernel_counts_two_known_loads_apart", &[Need::PrometheusClient], counted),
+        TELEMETRY.test("counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9", &[Need::PrometheusClient], counted_on),
         TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
         TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
         TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
@@ -179,7 +181,9 @@ fn pages(w: &World) {
     let config = cluster.dir.join("n1/agent.yaml");
     let agent = cluster.binaries.join("lattice-agent");
     let doctor = process::run(Command::new(agent).arg("doctor").arg("--config").arg(config), JOB).unwrap().out();
-    assert!(doctor.lines().any(|l| l.contains("measures") && l.contains("by cgroup2: ") && l.contains("unsupported")), "{doctor}");
+    assert!(doctor.lines().any(|l| l.contains("measures") && l.contains("by cgroup2: ") && l.contains("by ebpf: ")), "{doctor}");
+    let probes = doctor.lines().find(|l| l.contains("kernel probes")).unwrap_or_else(|| panic!("{doctor}"));
+    assert!(probes.contains("counting: sched_switch, ") && probes.contains("packets_sent"), "{probes}");
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
@@ -235,6 +239,165 @@ fn loads(w: &World) {
     }
     // They are shown for two more intervals of the push.
     w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
+}
+
+/// What a program says of itself when it has done so many round trips through pipes, sent itself so many datagrams, and written so
+/// many MiB past the page cache; it stays.
+struct Load {
+    id: String,
+    switches: [f64; 2],
+    datagrams: f64,
+    mebibytes: f64,
+}
+
+/// Bytes of one datagram, and of the headers before it.
+const DATAGRAM: f64 = 1000.0;
+const HEADERS: f64 = 28.0;
+
+impl Load {
+    fn begin(w: &World, name: &str, rounds: u32, datagrams: u32, mebibytes: u32) -> String {
+        let path = w.dir.join(format!("{name}.py"));
+        let file = w.dir.join(format!("{name}.direct"));
+        let program = format!(
+            "import os, socket, mmap, resource, time\n\
+             a, b = os.pipe(), os.pipe()\n\
+             child = os.fork()\n\
+             if child == 0:\n    for _ in range({rounds}):\n        os.read(a[0], 1); os.write(b[1], b'x')\n    os._exit(0)\n\
+             for _ in range({rounds}):\n    os.write(a[1], b'x'); os.read(b[0], 1)\n\
+             os.waitpid(child, 0)\n\
+             s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.connect(s.getsockname())\n\
+             for _ in range({datagrams}):\n    s.send(b'x' * 1000); s.recv(2000)\n\
+             page = mmap.mmap(-1, 1 << 20)\n\
+             fd = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)\n\
+             for _ in range({mebibytes}): os.write(fd, page)\n\
+             own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]\n\
+             print('counted', sum(u.ru_nvcsw for u in own), sum(u.ru_nivcsw for u in own), flush=True)\ntime.sleep(600)\n"
+        );
+        fs::write(&path, program).unwrap();
+        w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()])
+    }
+
+    fn wait(w: &World, id: String, datagrams: u32, mebibytes: u32) -> Self {
+        w.wait_log(&id, "counted ");
+        let log = w.ok(&["logs", &id]);
+        let said = log.lines().find_map(|line| line.split_once("counted ")).unwrap_or_else(|| panic!("{log}")).1;
+        let numbers: Vec<f64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        Self { id, switches: [numbers[0], numbers[1]], datagrams: f64::from(datagrams), mebibytes: f64::from(mebibytes) }
+    }
+}
+
+/// Within a hundredth, and a few things that happen besides.
+fn about(what: &str, told: f64, known: f64, besides: f64) {
+    assert!((told - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {told} is told");
+}
+
+fn counted(w: &World) {
+    let loads = [("much", 20_000, 20_000, 32), ("little", 3000, 2000, 4)];
+    let begun = loads.map(|(name, rounds, datagrams, mebibytes)| Load::begin(w, name, rounds, datagrams, mebibytes));
+    for (id, (_, rounds, datagrams, mebibytes)) in begun.into_iter().zip(loads) {
+        let load = Load::wait(w, id, datagrams, mebibytes);
+        let (id, node) = (load.id.as_str(), node_of(w, &load.id));
+        let at = |page: &Page, name: &str, more: &[(&str, &str)]| page.value(name, &[&[("allocation", id)], more].concat());
+        // Not there until it was looked at.
+        let switches = |page: &Page, kind| {
+            page.find("lattice_allocation_context_switches_total", &[("allocation", id), ("kind", kind)]).unwrap_or(0.0)
+        };
+        // What was printed is from before the write of it; the next look has all of it.
+        let known = load.switches[0] + load.switches[1];
+        w.wait("the switches to be told", || {
+            let page = Page::agent(w, &node);
+            switches(&page, "voluntary") + switches(&page, "involuntary") >= known * 0.99
+        });
+        let page = Page::agent(w, &node);
+        assert!(load.switches[0] >= f64::from(rounds), "each round trip waits");
+        about("voluntary switches", switches(&page, "voluntary"), load.switches[0], 30.0);
+        about("all switches", switches(&page, "voluntary") + switches(&page, "involuntary"), known, 50.0);
+        let bytes = load.datagrams * (DATAGRAM + HEADERS);
+        about("bytes sent", at(&page, "lattice_allocation_network_sent_bytes_total", &[]), bytes, 0.0);
+        about("bytes received", at(&page, "lattice_allocation_network_received_bytes_total", &[]), bytes, 0.0);
+        for direction in ["sent", "received"] {
+            let packets = at(&page, "lattice_allocation_network_packets_total", &[("direction", direction)]);
+            about("packets", packets, load.datagrams, 0.0);
+        }
+        // Its page cache is not asked, so what it wrote is its own; metadata of the file may come on top.
+        let written = at(&page, "lattice_allocation_block_io_bytes_total", &[("direction", "write")]);
+        about("bytes written past the page cache", written, load.mebibytes * 1_048_576.0, 65_536.0);
+        let requests = at(&page, "lattice_allocation_block_io_seconds_count", &[("direction", "write")]);
+        let waited = at(&page, "lattice_allocation_block_io_seconds_sum", &[("direction", "write")]);
+        assert!(requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
+        // Each stint ends with a switch.
+        let stints = at(&page, "lattice_allocation_on_cpu_seconds_count", &[]);
+        let switched = switches(&page, "voluntary") + switches(&page, "involuntary");
+        about("stints", stints, switched, 5.0);
+        about("waits", at(&page, "lattice_allocation_run_queue_seconds_count", &[]), switched, 5.0);
+        let (on_cpu, cpu) = (at(&page, "lattice_allocation_on_cpu_seconds_sum", &[]), page.cpu_seconds(id));
+        assert!((on_cpu - cpu).abs() <= cpu * 0.1 + 0.1, "{cpu} s of a processor, and stints of {on_cpu} s");
+        assert_eq!(at(&page, "lattice_allocation_processes_started_total", &[]), 2.0);
+        assert_eq!(at(&page, "lattice_allocation_processes_exited_total", &[]), 1.0);
+        for measure in ["switches_voluntary", "network_sent", "block_write", "run_queue"] {
+            assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", measure), ("source", "ebpf")]), 1.0);
+        }
+        assert_eq!(page.value("lattice_agent_kernel_probe", &[("probe", "sched_switch")]), 1.0);
+        let top = w.lattice.json(&["top", id]).unwrap();
+        assert_eq!(measured(&top["nodes"][0], "switches_voluntary")["source"], "ebpf", "{top}");
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+}
+
+/// Programs in the kernel that a process holds.
+fn programs_of(pid: i32) -> Vec<u32> {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
+    let id = |info: String| info.lines().find_map(|line| line.strip_prefix("prog_id:")).and_then(|id| id.trim().parse().ok());
+    infos.filter_map(id).collect()
+}
+
+/// Whether the kernel has a program of this number.
+fn has_program(id: u32) -> bool {
+    const BPF_PROG_GET_FD_BY_ID: i32 = 13;
+    #[repr(C)]
+    struct Attributes {
+        id: u32,
+        next: u32,
+        flags: u32,
+    }
+    let attributes = Attributes { id, next: 0, flags: 0 };
+    // SAFETY: the attributes are of the size that is said and live through the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>()) };
+    if fd >= 0 {
+        // SAFETY: it was just opened and is nobody else's.
+        unsafe { libc::close(i32::try_from(fd).unwrap()) };
+    }
+    fd >= 0
+}
+
+fn counted_on(w: &World) {
+    let loop_of_pipes = "import os\na, b = os.pipe(), os.pipe()\nif os.fork() == 0:\n    while True: os.read(a[0], 1); os.write(b[1], b'x')\n\
+                         while True: os.write(a[1], b'x'); os.read(b[0], 1)\n";
+    let path = w.dir.join("pipes.py");
+    fs::write(&path, loop_of_pipes).unwrap();
+    let id = w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()]);
+    w.running(&id);
+    let node = node_of(w, &id);
+    let switches =
+        |page: &Page| page.find("lattice_allocation_context_switches_total", &[("allocation", &id), ("kind", "voluntary")]).unwrap_or(0.0);
+    w.wait("switches", || switches(&Page::agent(w, &node)) > 1000.0);
+    let pid = w.cluster().node(&node).unwrap().daemon.process.as_ref().unwrap().pid;
+    let held = programs_of(pid);
+    assert!(held.len() >= 8 && held.iter().all(|id| has_program(*id)), "{held:?}");
+    let before = switches(&Page::agent(w, &node));
+    faults::kill_node(&w.dir, &node).unwrap();
+    w.wait("the kernel to let go what the agent had", || !held.iter().any(|id| has_program(*id)));
+    faults::start_node(&w.dir, &node).unwrap();
+    let mut first = 0.0;
+    w.wait("its series to be back", || {
+        first = switches(&Page::agent(w, &node));
+        first > 0.0
+    });
+    assert!(first >= before, "{before} before, and {first} after");
+    w.wait("it to be counted on", || switches(&Page::agent(w, &node)) > first);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
 }
 
 fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {

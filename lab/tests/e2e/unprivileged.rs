@@ -132,10 +132,18 @@ fn doctor() {
     assert!(root.iter().all(|(_, _, text)| !text.is_empty()));
     let table = process::run(Command::new(&lattice).arg("doctor"), LIMIT).unwrap().out();
     assert_eq!(table.lines().count(), root.len(), "{table}");
+    // Root without the capability to load programs: each of them is missed, and cgroups say what they can.
+    let mut limited = Command::new("setpriv");
+    limited.args(["--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-all"]).arg(&lattice).args(["doctor", "-o", "json"]);
+    let limited = subjects(&process::run(&mut limited, LIMIT).unwrap().out());
+    let row = |subject: &str| limited.iter().find(|(s, ..)| s == subject).unwrap_or_else(|| panic!("no {subject}: {limited:?}"));
+    assert!(row("kernel probes").1 == "degraded" && row("kernel probes").2.contains("CAP_BPF"), "{limited:?}");
+    assert!(row("measures").2.contains("by cgroup2: cpu_user") && row("measures").2.contains("network_sent"), "{limited:?}");
     let done = process::run(as_nobody(&lattice, &home).args(["doctor", "-o", "json"]), LIMIT).unwrap();
     let nobody = subjects(&done.out());
     assert_eq!(done.code(), 1, "work cannot be started as other users");
     let health = |subject: &str| nobody.iter().find(|(s, _, _)| s == subject).map(|(_, h, _)| h.as_str());
     assert_eq!((health("privilege"), health("mount namespaces")), (Some("missing"), Some("missing")), "{nobody:?}");
+    assert_eq!(health("kernel probes"), Some("degraded"), "{nobody:?}");
     assert_eq!((health("cgroup scopes"), health("loop devices"), health("BPF")), (Some("degraded"), Some("degraded"), Some("degraded")));
 }

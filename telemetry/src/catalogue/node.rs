@@ -21,6 +21,8 @@ families! {
         "Bytes read from each whole disk; at most 64 disks.";
     DISK_WRITTEN = Counter "lattice_node_disk_written_bytes_total", Bytes, ["device"], Agent, "/proc/diskstats",
         "Bytes written to each whole disk; at most 64 disks.";
+    BLOCK_UNATTRIBUTED = Counter "lattice_node_block_unattributed_bytes_total", Bytes, ["direction"], Agent, "eBPF",
+        "Bytes of block requests that belong to no allocation, since the agent began: read, write; writing back what lay in memory is among them.";
     NETWORK_RECEIVED = Counter "lattice_node_network_received_bytes_total", Bytes, ["interface"], Agent, "/proc/net/dev",
         "Bytes received by each network interface but loopback; at most 32 interfaces.";
     NETWORK_SENT = Counter "lattice_node_network_sent_bytes_total", Bytes, ["interface"], Agent, "/proc/net/dev",

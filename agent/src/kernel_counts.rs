@@ -1,0 +1,425 @@
+//! What our programs in the kernel count of each allocation.
+//!
+//! ```text
+//!   scope made ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (with what was counted in former lives of the agent)
+//!                                                  └──▶ kernel-counts, a file in the state folder, before anybody is told
+//! ```
+//!
+//! The programs and their sums are this process's, and end with it however it ends: nothing is left in the kernel. What they had
+//! counted stands in a file that is written before a look is told, so that no counter of an allocation falls when the agent is
+//! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
+
+use lattice_ebpf::layout::{
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, HISTOGRAM_WORDS, ON_CPU, OOM_KILLS,
+    PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES, SENT_PACKETS,
+    SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
+};
+use lattice_ebpf::{Counts, Probe, Probes};
+use lattice_model::{AllocationId, Epoch};
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::Slice;
+use lattice_telemetry::catalogue::{allocation as family, node as of_node};
+use lattice_telemetry::histogram;
+use lattice_telemetry::readers::{Group, Reader, Text};
+use lattice_telemetry::sample::Samples;
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+/// The file with what was counted.
+const FILE: &str = "kernel-counts";
+/// Its first bytes; the last says which layout of the words it has.
+const MAGIC: [u8; 8] = *b"lattkc\0\x01";
+const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
+/// Records that are read: more than a node runs at once.
+const RECORDS_MAX: usize = 4096;
+
+/// The upper ends of the ranges that the kernel counts in, and of those that are told: every second one, so that four
+/// histograms of each allocation are not a hundred series.
+static FINE_SECONDS: [f64; RANGES - 1] = bounds(1);
+static TOLD_SECONDS: [f64; RANGES / 2] = bounds(2);
+
+const fn bounds<const N: usize>(step: usize) -> [f64; N] {
+    let mut bounds = [0.0; N];
+    let mut n = 0;
+    while n < N {
+        bounds[n] = (1u64 << (RANGE_SHIFT as usize + n * step)) as f64 / 1e9;
+        n += 1;
+    }
+    bounds
+}
+
+/// Which counter needs which program, and which number it is.
+const COUNTERS: [(&str, usize, Measure); 17] = [
+    ("sched_switch", SWITCHES_VOLUNTARY, Measure::SwitchesVoluntary),
+    ("sched_switch", SWITCHES_INVOLUNTARY, Measure::SwitchesInvoluntary),
+    ("page_faults", FAULTS_MINOR, Measure::FaultsMinor),
+    ("page_faults", FAULTS_MAJOR, Measure::FaultsMajor),
+    ("block_rq_complete", BLOCK_READ_BYTES, Measure::BlockRead),
+    ("block_rq_complete", BLOCK_WRITTEN_BYTES, Measure::BlockWritten),
+    // Where no cgroup says what is charged to the work, this is the most of it.
+    ("block_rq_complete", BLOCK_READ_BYTES, Measure::IoRead),
+    ("block_rq_complete", BLOCK_WRITTEN_BYTES, Measure::IoWritten),
+    ("packets_received", RECEIVED_BYTES, Measure::NetworkReceived),
+    ("packets_received", RECEIVED_PACKETS, Measure::PacketsReceived),
+    ("packets_sent", SENT_BYTES, Measure::NetworkSent),
+    ("packets_sent", SENT_PACKETS, Measure::PacketsSent),
+    ("tcp_retransmit_skb", TCP_RETRANSMITS, Measure::TcpRetransmits),
+    ("inet_sock_set_state", TCP_CONNECTS, Measure::TcpConnects),
+    ("mark_victim", OOM_KILLS, Measure::OomKills),
+    ("sched_process_fork", PROCESSES_STARTED, Measure::ProcessesStarted),
+    ("sched_process_exit", PROCESSES_EXITED, Measure::ProcessesExited),
+];
+const HISTOGRAMS: [(&str, usize, Distribution); 4] = [
+    ("sched_switch", ON_CPU, Distribution::OnCpu),
+    ("run_queue", RUN_QUEUE, Distribution::RunQueue),
+    ("block_rq_complete", BLOCK_READ, Distribution::BlockRead),
+    ("block_rq_complete", BLOCK_WRITE, Distribution::BlockWrite),
+];
+
+/// One life of an allocation's work here.
+pub type Key = (AllocationId, Epoch);
+
+/// Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct KernelCounts(Arc<Mutex<State>>);
+
+#[derive(Default)]
+enum State {
+    #[default]
+    NotYet,
+    Off(String),
+    Counting(Box<Counting>),
+}
+
+struct Counting {
+    probes: Probes,
+    /// `None`: nothing is kept, for there is no restart (doctor).
+    file: Option<PathBuf>,
+    kept: BTreeMap<Key, Kept>,
+    /// What the file has.
+    written: Vec<u8>,
+    /// Each said once.
+    cannot_write: bool,
+    cannot_track: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    /// The inode of the directory of all its work.
+    cgroup: u64,
+    /// What was counted in former lives of the agent.
+    before: Counts,
+    /// That, and what this life has counted, at the last look.
+    total: Counts,
+    /// This life counts it.
+    is_tracked: bool,
+}
+
+impl KernelCounts {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by
+    /// [`KernelCounts::probes`].
+    pub fn begin(&self, slice: Option<&Slice>, state_dir: Option<&Path>) {
+        let state = match load(slice) {
+            Ok(probes) => {
+                for probe in probes.probes() {
+                    if let Some(why) = &probe.why_not {
+                        tracing::warn!(probe = probe.name, "a program in the kernel does not count: {why}");
+                    }
+                }
+                let file = state_dir.map(|dir| dir.join(FILE));
+                let kept = file.as_deref().zip(slice).map(|(file, slice)| kept_of(file, slice)).unwrap_or_default();
+                State::Counting(Box::new(Counting { probes, file, kept, written: Vec::new(), cannot_write: false, cannot_track: false }))
+            }
+            Err(why) => {
+                tracing::warn!("nothing of allocations is counted in the kernel: {why}");
+                State::Off(why)
+            }
+        };
+        *self.state() = state;
+        // Reading the kernel's types took tens of megabytes for a moment, in many pieces.
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it gives free pages back, and changes nothing that anybody has.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
+    /// Nothing is counted, for this reason.
+    pub fn off(&self, why: &str) {
+        *self.state() = State::Off(why.to_owned());
+    }
+
+    /// Counts an allocation's work from now on. `work`: the directory of all of it.
+    pub fn track(&self, key: Key, work: &Path) {
+        if let State::Counting(counting) = &mut *self.state() {
+            counting.track(key, work);
+        }
+    }
+
+    /// Who reads what is counted of it, from now on.
+    pub fn reader(&self, key: Key, work: &Path) -> Box<dyn Reader> {
+        Box::new(KernelReader { counts: self.clone(), key, work: work.to_owned() })
+    }
+
+    /// What is counted now.
+    pub fn tracked(&self) -> Vec<Key> {
+        let State::Counting(counting) = &*self.state() else { return Vec::new() };
+        counting.kept.iter().filter(|(_, kept)| kept.is_tracked).map(|(key, _)| *key).collect()
+    }
+
+    /// Ends the counting of these; gives each with its last numbers.
+    pub fn end(&self, ended: Vec<Key>) -> Vec<(Key, Usage)> {
+        let State::Counting(counting) = &mut *self.state() else { return Vec::new() };
+        let mut out = Vec::new();
+        for key in ended {
+            let mut usage = Usage::default();
+            counting.read(key, &mut usage);
+            if let Some(kept) = counting.kept.remove(&key) {
+                counting.probes.forget(kept.cgroup);
+                out.push((key, usage));
+            }
+        }
+        out
+    }
+
+    /// Writes down what was read, before anybody is told.
+    pub fn keep(&self) {
+        if let State::Counting(counting) = &mut *self.state() {
+            counting.keep();
+        }
+    }
+
+    /// Each program and whether it counts; an error says why none does.
+    pub fn probes(&self) -> Result<Vec<Probe>, String> {
+        match &*self.state() {
+            State::NotYet => Err("the programs are being loaded".to_owned()),
+            State::Off(why) => Err(why.clone()),
+            State::Counting(counting) => Ok(counting.probes.probes().to_vec()),
+        }
+    }
+
+    /// What is told without a token.
+    pub fn collect(&self, samples: &mut Samples) {
+        let State::Counting(counting) = &*self.state() else { return };
+        for probe in counting.probes.probes() {
+            samples.add(&family::PROBE, &[probe.name], if probe.why_not.is_none() { 1 } else { 0 });
+        }
+        if counting.probes.has("block_rq_complete") {
+            if let Some((read, written)) = counting.probes.of_no_allocation() {
+                samples.count(&of_node::BLOCK_UNATTRIBUTED, &["read"], read);
+                samples.count(&of_node::BLOCK_UNATTRIBUTED, &["write"], written);
+            }
+            if let Some(unfit) = counting.probes.unfit() {
+                samples.count(&family::REQUESTS_LEFT_OUT, &[], unfit);
+            }
+        }
+    }
+}
+
+fn load(slice: Option<&Slice>) -> Result<Probes, String> {
+    let slice = slice.ok_or("allocations have no cgroups here")?.path();
+    // It is made with the first scope; packets are counted at it.
+    fs::create_dir_all(&slice).map_err(|error| format!("{}: {error}", slice.display()))?;
+    Probes::load(&slice).map_err(|error| with_causes(&error).lines().next().unwrap_or_default().to_owned())
+}
+
+impl Counting {
+    fn track(&mut self, key: Key, work: &Path) {
+        let Ok(cgroup) = fs::metadata(work).map(|work| work.ino()) else { return };
+        match self.kept.get(&key) {
+            Some(kept) if kept.cgroup == cgroup && kept.is_tracked => return,
+            // Its directory was made anew: the work in it begins again.
+            Some(kept) if kept.cgroup != cgroup && kept.is_tracked => self.probes.forget(kept.cgroup),
+            _ => {}
+        }
+        if let Err(error) = self.probes.track(cgroup) {
+            if !self.cannot_track {
+                tracing::warn!(allocation = %key.0.short(), "it is not counted in the kernel: {error}");
+            }
+            self.cannot_track = true;
+            return;
+        }
+        self.cannot_track = false;
+        let before = self.kept.get(&key).map_or([0; WORDS], |kept| kept.total);
+        self.kept.insert(key, Kept { cgroup, before, total: before, is_tracked: true });
+    }
+
+    fn read(&mut self, key: Key, usage: &mut Usage) {
+        let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.is_tracked) else { return };
+        let Some(counts) = self.probes.counts(kept.cgroup) else { return };
+        kept.total = std::array::from_fn(|word| kept.before[word].saturating_add(counts[word]));
+        offer(&kept.total, |probe| self.probes.has(probe), usage);
+    }
+
+    fn keep(&mut self) {
+        let Some(file) = &self.file else { return };
+        let bytes = encoded(&self.kept);
+        if bytes == self.written {
+            return;
+        }
+        match write(file, &bytes) {
+            Ok(()) => (self.written, self.cannot_write) = (bytes, false),
+            Err(error) => {
+                if !self.cannot_write {
+                    tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
+                }
+                self.cannot_write = true;
+            }
+        }
+    }
+}
+
+struct KernelReader {
+    counts: KernelCounts,
+    key: Key,
+    work: PathBuf,
+}
+
+impl Reader for KernelReader {
+    fn source(&self) -> Source {
+        Source::Ebpf
+    }
+
+    fn read(&mut self, _group: &Group, _text: &mut Text, usage: &mut Usage) {
+        if let State::Counting(counting) = &mut *self.counts.state() {
+            // What was there before the programs were.
+            counting.track(self.key, &self.work);
+            counting.read(self.key, usage);
+        }
+    }
+}
+
+fn offer(total: &Counts, has: impl Fn(&str) -> bool, usage: &mut Usage) {
+    for (probe, word, measure) in COUNTERS {
+        usage.offer(measure, has(probe).then_some(total[word] as f64), Source::Ebpf);
+    }
+    for (probe, at, of) in HISTOGRAMS {
+        if has(probe) {
+            let words = &total[at..at + HISTOGRAM_WORDS];
+            let counts = histogram::Counts { bounds: &FINE_SECONDS, buckets: words[1..].to_vec(), sum: words[0] as f64 / 1e9 };
+            usage.offer_distribution(of, counts, Source::Ebpf);
+        }
+    }
+}
+
+/// In the ranges that are told.
+pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
+    let mut buckets = vec![0; TOLD_SECONDS.len() + 1];
+    for (n, count) in fine.buckets.iter().enumerate() {
+        buckets[n.div_ceil(2).min(TOLD_SECONDS.len())] += count;
+    }
+    histogram::Counts { bounds: &TOLD_SECONDS, buckets, sum: fine.sum }
+}
+
+fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for ((allocation, epoch), kept) in kept {
+        let from = bytes.len();
+        bytes.extend(allocation.0.as_bytes());
+        bytes.extend(epoch.0.to_le_bytes());
+        bytes.extend(kept.cgroup.to_le_bytes());
+        kept.total.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        let sum = crc32fast::hash(&bytes[from..]);
+        bytes.extend(sum.to_le_bytes());
+    }
+    bytes
+}
+
+/// Records that are whole; what is of another version or damaged is left out.
+fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
+    let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
+    let record = |record: &[u8]| {
+        let (body, sum) = record.split_last_chunk::<4>()?;
+        let (id, rest) = body.split_first_chunk::<16>()?;
+        let words: Vec<u64> = rest.chunks_exact(8).map_while(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
+        let ([epoch, cgroup], words) = words.split_first_chunk::<2>()?;
+        let total: Counts = words.try_into().ok()?;
+        let kept = Kept { cgroup: *cgroup, before: total, total, is_tracked: false };
+        (crc32fast::hash(body) == u32::from_le_bytes(*sum)).then_some(((AllocationId(Uuid::from_bytes(*id)), Epoch(*epoch)), kept))
+    };
+    records.filter_map(record).collect()
+}
+
+/// What a former life counted of the scopes that are there.
+fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take((RECORDS_MAX * RECORD_BYTES) as u64).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return BTreeMap::new(),
+        Err(error) => {
+            tracing::warn!("{}: {error}: counters of allocations begin anew", file.display());
+            return BTreeMap::new();
+        }
+    }
+    if !bytes.starts_with(&MAGIC) {
+        tracing::warn!("{} is of another version: counters of allocations begin anew", file.display());
+    }
+    let mut kept = decoded(&bytes);
+    kept.retain(|(allocation, _), kept| fs::metadata(slice.scope(*allocation).work().path()).is_ok_and(|work| work.ino() == kept.cgroup));
+    kept
+}
+
+/// Whole, or not at all.
+fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = file.with_extension("new");
+    File::create(&beside)?.write_all(bytes)?;
+    fs::rename(&beside, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(word: u64) -> Kept {
+        let total = std::array::from_fn(|n| word + n as u64);
+        Kept { cgroup: word, before: total, total, is_tracked: false }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_what_is_damaged_is_left_out() {
+        let key = |n: u128, epoch| (AllocationId(Uuid::from_u128(n)), Epoch(epoch));
+        let all: BTreeMap<Key, Kept> = [(key(1, 1), kept(7)), (key(2, 9), kept(u64::MAX - 1000))].into();
+        let bytes = encoded(&all);
+        assert_eq!(decoded(&bytes), all);
+        for at in MAGIC.len()..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(decoded(&damaged).len(), 1, "byte {at}");
+        }
+        assert_eq!((decoded(&bytes[..bytes.len() - 1]).len(), decoded(b"").len(), decoded(b"other").len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn ranges_are_powers_of_two_and_every_second_is_told() {
+        assert_eq!(
+            (FINE_SECONDS[0], FINE_SECONDS[24], TOLD_SECONDS[0], TOLD_SECONDS[12]),
+            (1.024e-6, 17.179_869_184, 1.024e-6, 17.179_869_184)
+        );
+        let mut total = [0u64; WORDS];
+        total[RUN_QUEUE] = 2_000_000_000;
+        for range in 0..RANGES {
+            total[RUN_QUEUE + 1 + range] = 1;
+        }
+        let mut usage = Usage::default();
+        offer(&total, |probe| probe == "run_queue", &mut usage);
+        assert_eq!((usage.all().count(), usage.distributions().count()), (0, 1));
+        let (fine, _) = usage.distribution(Distribution::RunQueue).unwrap();
+        let told = coarser(fine);
+        assert_eq!((fine.count(), told.count(), told.sum), (26, 26, 2.0));
+        // How many are at most a bound is the same in both.
+        for (bound, count) in told.cumulative() {
+            assert_eq!(fine.cumulative().find(|(of, _)| *of == bound), Some((bound, count)));
+        }
+    }
+}

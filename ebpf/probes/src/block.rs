@@ -1,0 +1,74 @@
+//! Requests to block devices: how many bytes, and how long from who asked to the device's answer.
+//!
+//! A request is whose context made it. Direct I/O, and reading what is not in memory, is done by who wants it; what lies in memory and
+//! is written back later is written by the kernel's own threads, and belongs to no allocation here.
+
+use crate::cgroup::{of_current, read};
+use crate::counts::layout::{
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES,
+    REQUESTS_MAX,
+};
+use crate::counts::{Counts, node};
+use aya_ebpf::Global;
+use aya_ebpf::helpers::bpf_ktime_get_ns;
+use aya_ebpf::macros::{map, raw_tracepoint};
+use aya_ebpf::maps::HashMap;
+use aya_ebpf::programs::RawTracePointContext;
+
+/// `request.cmd_flags`
+#[unsafe(no_mangle)]
+static REQUEST_FLAGS: Global<u32> = Global::new(NO_OFFSET);
+
+/// The operation in a request's flags, `REQ_OP_…`.
+const OPERATION: u32 = 0xff;
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Began {
+    cgroup: u64,
+    at_ns: u64,
+}
+
+/// Requests under way, by their addresses.
+#[map]
+static REQUESTS: HashMap<u64, Began> = HashMap::with_max_entries(REQUESTS_MAX, 0);
+
+/// `block_io_start(struct request *rq)`
+#[raw_tracepoint(tracepoint = "block_io_start")]
+pub fn block_io_start(ctx: RawTracePointContext) -> i32 {
+    let request: u64 = ctx.arg(0);
+    // SAFETY: a helper without pointers.
+    let began = Began { cgroup: of_current(), at_ns: unsafe { bpf_ktime_get_ns() } };
+    if REQUESTS.insert(&request, &began, 0).is_err() {
+        node(NODE_UNFIT, 1);
+    }
+    0
+}
+
+/// `block_rq_complete(struct request *rq, blk_status_t error, unsigned int nr_bytes)`. A device may complete a request in parts; the
+/// first says how long it took.
+#[raw_tracepoint(tracepoint = "block_rq_complete")]
+pub fn block_rq_complete(ctx: RawTracePointContext) -> i32 {
+    let (request, bytes): (u64, u64) = (ctx.arg(0), ctx.arg(2));
+    let bytes = bytes & 0xffff_ffff;
+    // SAFETY: nobody but this program takes a request's element out, and a request is completed by one.
+    let Some(began) = (unsafe { REQUESTS.get(&request) }).copied() else { return 0 };
+    let _ = REQUESTS.remove(&request);
+    let Some(flags) = read::<u32>(request, REQUEST_FLAGS.load()) else { return 0 };
+    let (histogram, word, of_nobody) = match flags & OPERATION {
+        READ => (BLOCK_READ, BLOCK_READ_BYTES, NODE_READ_BYTES),
+        WRITE => (BLOCK_WRITE, BLOCK_WRITTEN_BYTES, NODE_WRITTEN_BYTES),
+        _ => return 0,
+    };
+    match Counts::of(began.cgroup) {
+        Some(counts) => {
+            counts.add(word, bytes);
+            // SAFETY: a helper without pointers.
+            counts.took(histogram, unsafe { bpf_ktime_get_ns() }.saturating_sub(began.at_ns));
+        }
+        None => node(of_nobody, bytes),
+    }
+    0
+}

@@ -1,0 +1,77 @@
+//! Context switches: how many, how long each stint on a processor was, how long was waited for it, and the page faults in it.
+//!
+//! All of it is counted when a task leaves its processor, for only then the kernel knows its cgroup without a search. What was so when
+//! it came is kept for each processor. How long a task waits for a processor the kernel itself adds up in the task; the difference
+//! between two readings of that is the wait before this stint, and no wakeup needs a program.
+
+use crate::cgroup::{of_current, read};
+use crate::counts::Counts;
+use crate::counts::layout::{FAULTS_MAJOR, FAULTS_MINOR, NO_OFFSET, ON_CPU, RUN_QUEUE, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY};
+use aya_ebpf::Global;
+use aya_ebpf::helpers::bpf_ktime_get_ns;
+use aya_ebpf::macros::{map, raw_tracepoint};
+use aya_ebpf::maps::PerCpuArray;
+use aya_ebpf::programs::RawTracePointContext;
+
+/// `task_struct.sched_info.run_delay`: nanoseconds for which it waited for processors.
+#[unsafe(no_mangle)]
+static TASK_RUN_DELAY: Global<u32> = Global::new(NO_OFFSET);
+/// `task_struct.min_flt`, with `maj_flt` behind it.
+#[unsafe(no_mangle)]
+static TASK_FAULTS: Global<u32> = Global::new(NO_OFFSET);
+
+/// Who has a processor now, and how things were when it came.
+#[repr(C)]
+struct Stint {
+    task: u64,
+    since_ns: u64,
+    waited_ns: u64,
+    faults: [u64; 2],
+}
+
+#[map]
+static STINT: PerCpuArray<Stint> = PerCpuArray::with_max_entries(1, 0);
+
+/// `sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)`
+#[raw_tracepoint(tracepoint = "sched_switch")]
+pub fn sched_switch(ctx: RawTracePointContext) -> i32 {
+    let (preempted, leaves, comes, state): (u64, u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2), ctx.arg(3));
+    let Some(stint) = STINT.get_ptr_mut(0) else { return 0 };
+    // SAFETY: it is this processor's alone, and nothing comes in between here: interrupts are off while tasks are switched.
+    let stint = unsafe { &mut *stint };
+    // SAFETY: a helper without pointers.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if let Some(counts) = Counts::of(of_current()) {
+        // As the kernel decides it for nvcsw and nivcsw.
+        let voluntary = preempted as u8 == 0 && state as u32 != 0;
+        counts.add_alone(if voluntary { SWITCHES_VOLUNTARY } else { SWITCHES_INVOLUNTARY }, 1);
+        // It did not come before this program did.
+        if stint.task == leaves {
+            counts.took_alone(ON_CPU, now_ns.saturating_sub(stint.since_ns));
+            if let Some(waited_ns) = waited(leaves) {
+                counts.took_alone(RUN_QUEUE, waited_ns.saturating_sub(stint.waited_ns));
+            }
+            if let Some([minor, major]) = faults(leaves) {
+                counts.add_alone(FAULTS_MINOR, minor.saturating_sub(stint.faults[0]));
+                counts.add_alone(FAULTS_MAJOR, major.saturating_sub(stint.faults[1]));
+            }
+        }
+    }
+    stint.task = comes;
+    stint.since_ns = now_ns;
+    stint.waited_ns = waited(comes).unwrap_or(0);
+    stint.faults = faults(comes).unwrap_or([0, 0]);
+    0
+}
+
+#[inline(always)]
+fn waited(task: u64) -> Option<u64> {
+    let offset = TASK_RUN_DELAY.load();
+    if offset == NO_OFFSET { None } else { read(task, offset) }
+}
+
+#[inline(always)]
+fn faults(task: u64) -> Option<[u64; 2]> {
+    let offset = TASK_FAULTS.load();
+    if offset == NO_OFFSET { None } else { read(task, offset) }
+}

@@ -1,0 +1,295 @@
+//! The running kernel's description of its own types (BTF): where members of its structures lie, and what its tracepoints are given.
+//!
+//! Only what is asked for is looked at: the kernel has a hundred thousand types, and nothing of them is kept. The format is the kernel's
+//! Documentation/bpf/btf.rst.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use thiserror::Error;
+
+/// The kernel's own.
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+const MAGIC: u16 = 0xeb9f;
+const HEADER_BYTES: usize = 24;
+/// Structures without a name within each other.
+const DEPTH_MAX: usize = 8;
+
+const INT: u32 = 1;
+const POINTER: u32 = 2;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
+const FUNCTION_PROTOTYPE: u32 = 13;
+const VARIABLE: u32 = 14;
+const SECTION: u32 = 15;
+const DECLARATION_TAG: u32 = 17;
+const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
+const KIND_MAX: u32 = ENUM64;
+
+/// A description that cannot be used.
+#[derive(Debug, Error)]
+pub enum BtfError {
+    #[error("{VMLINUX} cannot be read: the kernel needs CONFIG_DEBUG_INFO_BTF")]
+    Read(#[source] io::Error),
+    #[error("{VMLINUX} is not of a form that is known: {0}")]
+    Malformed(&'static str),
+}
+
+/// All types, where each begins.
+pub struct Btf {
+    types: Vec<u8>,
+    names: Vec<u8>,
+    /// By number less one: number 0 is `void`.
+    begins: Vec<u32>,
+}
+
+/// What a tracepoint is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// The address of a structure of this name.
+    Pointer(String),
+    Other,
+}
+
+struct Type {
+    name: u32,
+    kind: u32,
+    /// How many members or parameters.
+    count: usize,
+    /// Members say in their offsets how many bits they have.
+    has_bits: bool,
+    /// Its size, or the type that it refers to.
+    size_or_type: u32,
+    /// Where what is behind its first 12 bytes begins.
+    at: usize,
+}
+
+impl Btf {
+    /// The running kernel's.
+    pub fn of_kernel() -> Result<Self, BtfError> {
+        Self::parse(&fs::read(Path::new(VMLINUX)).map_err(BtfError::Read)?)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
+        let header = bytes.get(..HEADER_BYTES).ok_or(BtfError::Malformed("it has no header"))?;
+        if u16::from_ne_bytes([header[0], header[1]]) != MAGIC {
+            return Err(BtfError::Malformed("it has another number at its beginning"));
+        }
+        let word = |at| word_at(bytes, at).map(|word| word as usize).unwrap_or_default();
+        let section = |offset: usize, length: usize| {
+            let begins = word(4).checked_add(offset)?;
+            bytes.get(begins..begins.checked_add(length)?)
+        };
+        let types = section(word(8), word(12)).ok_or(BtfError::Malformed("its types are not all there"))?.to_vec();
+        let names = section(word(16), word(20)).ok_or(BtfError::Malformed("its names are not all there"))?.to_vec();
+        let mut btf = Self { types, names, begins: Vec::new() };
+        let mut at = 0;
+        while at < btf.types.len() {
+            let begins = u32::try_from(at).map_err(|_| BtfError::Malformed("it is too long"))?;
+            let of = btf.read(at).ok_or(BtfError::Malformed("a type is not all there"))?;
+            let behind = match of.kind {
+                INT | VARIABLE | DECLARATION_TAG => 4,
+                ARRAY => 12,
+                STRUCT | UNION | SECTION | ENUM64 => of.count * 12,
+                ENUM | FUNCTION_PROTOTYPE => of.count * 8,
+                kind if kind <= KIND_MAX => 0,
+                _ => return Err(BtfError::Malformed("it has a kind of type that is not known")),
+            };
+            btf.begins.push(begins);
+            at = of.at + behind;
+        }
+        Ok(btf)
+    }
+
+    fn read(&self, at: usize) -> Option<Type> {
+        let (name, info, size_or_type) = (word_at(&self.types, at)?, word_at(&self.types, at + 4)?, word_at(&self.types, at + 8)?);
+        let (kind, count, has_bits) = (info >> 24 & 0x1f, (info & 0xffff) as usize, info >> 31 == 1);
+        Some(Type { name, kind, count, has_bits, size_or_type, at: at + 12 })
+    }
+
+    fn of(&self, number: u32) -> Option<Type> {
+        self.read(*self.begins.get(usize::try_from(number.checked_sub(1)?).ok()?)? as usize)
+    }
+
+    fn name(&self, at: u32) -> &[u8] {
+        let from = self.names.get(at as usize..).unwrap_or_default();
+        &from[..from.iter().position(|byte| *byte == 0).unwrap_or(0)]
+    }
+
+    fn find(&self, kind: u32, name: &str) -> Option<Type> {
+        let all = self.begins.iter().filter_map(|at| self.read(*at as usize));
+        all.into_iter().find(|of| of.kind == kind && self.name(of.name) == name.as_bytes())
+    }
+
+    /// The type behind names and qualifiers.
+    fn plain(&self, mut number: u32) -> Option<Type> {
+        // There is no cycle in what a kernel says; in what else this may be, there is an end.
+        for _ in 0..32 {
+            let of = self.of(number)?;
+            match of.kind {
+                TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => number = of.size_or_type,
+                _ => return Some(of),
+            }
+        }
+        None
+    }
+
+    /// Where a member lies in a structure, in bytes: `path` is the structure's name, and then the members', each within the one before.
+    pub fn offset(&self, path: &[&str]) -> Option<u32> {
+        let (structure, members) = path.split_first()?;
+        let mut of = self.find(STRUCT, structure)?;
+        let mut bits: u32 = 0;
+        for member in members {
+            let (at, number) = self.member(&of, member, DEPTH_MAX)?;
+            bits = bits.checked_add(at)?;
+            of = self.plain(number).unwrap_or(Type { name: 0, kind: 0, count: 0, has_bits: false, size_or_type: 0, at: 0 });
+        }
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
+    /// Where in bits, and of which type; also within members that have no name.
+    fn member(&self, of: &Type, name: &str, depth: usize) -> Option<(u32, u32)> {
+        if !matches!(of.kind, STRUCT | UNION) {
+            return None;
+        }
+        for n in 0..of.count {
+            let at = of.at + n * 12;
+            let (its_name, number, offset) = (word_at(&self.types, at)?, word_at(&self.types, at + 4)?, word_at(&self.types, at + 8)?);
+            let bits = if of.has_bits { offset & 0x00ff_ffff } else { offset };
+            let its_name = self.name(its_name);
+            if its_name == name.as_bytes() {
+                return Some((bits, number));
+            }
+            if its_name.is_empty()
+                && depth > 0
+                && let Some(inner) = self.plain(number)
+                && let Some((more, number)) = self.member(&inner, name, depth - 1)
+            {
+                return Some((bits.checked_add(more)?, number));
+            }
+        }
+        None
+    }
+
+    /// What a tracepoint of this name is given, as programs see it.
+    pub fn arguments(&self, tracepoint: &str) -> Option<Vec<Argument>> {
+        let pointer = self.plain(self.find(TYPEDEF, &format!("btf_trace_{tracepoint}"))?.size_or_type)?;
+        let prototype = self.plain(pointer.size_or_type)?;
+        if pointer.kind != POINTER || prototype.kind != FUNCTION_PROTOTYPE {
+            return None;
+        }
+        // The first is the tracepoint's own.
+        (1..prototype.count).map(|n| self.argument(word_at(&self.types, prototype.at + n * 8 + 4)?)).collect()
+    }
+
+    fn argument(&self, number: u32) -> Option<Argument> {
+        let of = self.plain(number)?;
+        if of.kind != POINTER {
+            return Some(Argument::Other);
+        }
+        let name =
+            self.plain(of.size_or_type).filter(|to| to.kind == STRUCT).map(|to| String::from_utf8_lossy(self.name(to.name)).into_owned());
+        Some(name.map_or(Argument::Other, Argument::Pointer))
+    }
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(word.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Builds a description by hand.
+    #[derive(Default)]
+    struct Made {
+        types: Vec<u8>,
+        names: Vec<u8>,
+    }
+
+    impl Made {
+        fn name(&mut self, name: &str) -> u32 {
+            if self.names.is_empty() {
+                self.names.push(0);
+            }
+            if name.is_empty() {
+                return 0;
+            }
+            let at = self.names.len();
+            self.names.extend([name.as_bytes(), &[0]].concat());
+            u32::try_from(at).unwrap()
+        }
+
+        fn put(&mut self, name: &str, kind: u32, count: u32, size_or_type: u32, behind: &[u32]) {
+            let name = self.name(name);
+            for word in [name, kind << 24 | count, size_or_type].iter().chain(behind) {
+                self.types.extend(word.to_ne_bytes());
+            }
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            let (types, names) = (u32::try_from(self.types.len()).unwrap(), u32::try_from(self.names.len()).unwrap());
+            let mut bytes = Vec::new();
+            bytes.extend(MAGIC.to_ne_bytes());
+            bytes.extend([1, 0]);
+            for word in [24, 0, types, types, names] {
+                bytes.extend(u32::to_ne_bytes(word));
+            }
+            [bytes, self.types.clone(), self.names.clone()].concat()
+        }
+    }
+
+    fn made() -> Vec<u8> {
+        let mut made = Made::default();
+        let [min, inner, sched] = ["min_flt", "run_delay", "sched_info"].map(|name| made.name(name));
+        made.put("int", INT, 0, 4, &[32]); // 1
+        made.put("sched_info", STRUCT, 1, 16, &[inner, 1, 64]); // 2
+        made.put("", UNION, 1, 8, &[min, 1, 32]); // 3, without a name
+        made.put("task_struct", STRUCT, 2, 64, &[sched, 2, 128, 0, 3, 256]); // 4
+        made.put("", POINTER, 0, 4, &[]); // 5
+        made.put("", FUNCTION_PROTOTYPE, 3, 0, &[0, 5, 0, 5, 0, 1]); // 6
+        made.put("", POINTER, 0, 6, &[]); // 7
+        made.put("btf_trace_a", TYPEDEF, 0, 7, &[]); // 8
+        made.bytes()
+    }
+
+    #[test]
+    fn members_are_found_within_others_and_arguments_have_their_types() {
+        let btf = Btf::parse(&made()).unwrap();
+        assert_eq!(btf.offset(&["task_struct", "sched_info", "run_delay"]), Some(16 + 8));
+        assert_eq!(btf.offset(&["task_struct", "min_flt"]), Some(32 + 4));
+        for none in [&["task_struct", "other"][..], &["other", "min_flt"], &["task_struct", "min_flt", "more"], &[]] {
+            assert_eq!(btf.offset(none), None, "{none:?}");
+        }
+        let pointer = Argument::Pointer("task_struct".to_owned());
+        assert_eq!(btf.arguments("a"), Some(vec![pointer, Argument::Other]));
+        assert_eq!(btf.arguments("b"), None);
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_and_nothing_panics() {
+        let whole = made();
+        assert!(Btf::parse(b"").is_err() && Btf::parse(&[0; 100]).is_err());
+        for end in 0..whole.len() {
+            let _ = Btf::parse(&whole[..end]);
+        }
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1 << bit;
+                if let Ok(btf) = Btf::parse(&damaged) {
+                    let _ = (btf.offset(&["task_struct", "sched_info", "run_delay"]), btf.arguments("a"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Counting in the kernel, for each allocation.
+//!
+//! ```text
+//!   probes/ (Rust for the kernel) ── rebuild ──▶ probes.bpf.o (committed, embedded here)
+//!                                                     │ load: each program alone
+//!   types of the running kernel (btf) ── offsets ─────┤
+//!                                                     ▼
+//!   track(cgroup id) ──▶ map in the kernel, a set of sums for each processor ──▶ counts(cgroup id)
+//! ```
+//!
+//! What is counted is in `shared/layout.rs`, which the programs include as well. A program that this kernel refuses, or whose types
+//! are others than the program was written for, is not loaded and says why ([`Probe::why_not`]); the others count all the same.
+//!
+//! All that is loaded belongs to file descriptors of this process: however it ends, the kernel detaches and frees it, and nothing
+//! is left behind. Who goes on counting an allocation after that has to keep what was counted.
+
+mod btf;
+mod loaded;
+mod offsets;
+
+#[path = "../shared/layout.rs"]
+pub mod layout;
+
+pub use loaded::{Counts, LoadError, Probe, Probes};

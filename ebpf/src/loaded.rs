@@ -1,0 +1,263 @@
+//! The programs in the kernel, as long as this is kept.
+
+use crate::btf::Btf;
+use crate::layout::{ALLOCATIONS_MAX, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words};
+use crate::offsets::{self, Offset, unlike};
+use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, RawTracePoint};
+use aya::util::{KernelVersion, nr_cpus};
+use aya::{Ebpf, EbpfLoader, Pod};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use thiserror::Error;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
+
+/// The root of the tree, of which the kernel numbers its directories.
+const ROOT_INODE: u64 = 1;
+/// From the slice to the directory of all work of an allocation.
+const BELOW_SLICE: u32 = 2;
+
+// SAFETY: it is an array of words; every pattern of bits is a value of it, and it has no padding.
+unsafe impl Pod for Words {}
+
+/// What was counted for one allocation, over all processors; by the words of the layout.
+pub type Counts = [u64; WORDS];
+
+/// One program, and whether it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub name: &'static str,
+    /// `None`: it counts.
+    pub why_not: Option<String>,
+}
+
+/// Nothing can be counted in this kernel.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    #[error("the cgroup tree is one of a namespace, in which the kernel's numbers of cgroups cannot be told: run the agent outside of it")]
+    Namespace,
+    #[error("the cgroups of allocations cannot be looked at")]
+    Slice(#[source] std::io::Error),
+    #[error("the programs' maps cannot be made; CAP_BPF and CAP_PERFMON are needed, or root")]
+    Maps(#[source] Box<aya::EbpfError>),
+    #[error("this build's programs are not as they should be: {0}")]
+    Object(&'static str),
+    #[error("none of the programs could be loaded: {0}")]
+    None(String),
+}
+
+/// How a program is attached.
+enum Where {
+    /// With what the tracepoint's first arguments have to be.
+    Tracepoint(&'static [&'static str]),
+    Slice(CgroupSkbAttachType),
+}
+
+struct Plan {
+    name: &'static str,
+    at: Where,
+    needs: &'static [Offset],
+}
+
+const CGROUP_OF: [Offset; 4] = [offsets::CGROUP_LEVEL, offsets::CGROUP_ANCESTORS, offsets::CGROUP_NODE, offsets::NODE_ID];
+const OF_TASK: &[Offset] =
+    &[offsets::TASK_CGROUPS, offsets::SET_CGROUP, CGROUP_OF[0], CGROUP_OF[1], CGROUP_OF[2], CGROUP_OF[3], offsets::TASK_PID];
+const OF_SOCKET: &[Offset] = &[offsets::SOCK_CGROUP, CGROUP_OF[0], CGROUP_OF[1], CGROUP_OF[2], CGROUP_OF[3]];
+
+const PLANS: &[Plan] = &[
+    Plan { name: "sched_switch", at: Where::Tracepoint(&["", "task_struct", "task_struct", ""]), needs: &[] },
+    Plan { name: "sched_process_fork", at: Where::Tracepoint(&["task_struct", "task_struct"]), needs: OF_TASK },
+    Plan { name: "sched_process_exit", at: Where::Tracepoint(&["task_struct"]), needs: &[] },
+    Plan { name: "mark_victim", at: Where::Tracepoint(&["task_struct"]), needs: OF_TASK },
+    Plan { name: "block_io_start", at: Where::Tracepoint(&["request"]), needs: &[] },
+    Plan { name: "block_rq_complete", at: Where::Tracepoint(&["request", "", ""]), needs: &[offsets::REQUEST_FLAGS] },
+    Plan { name: "packets_sent", at: Where::Slice(CgroupSkbAttachType::Egress), needs: &[] },
+    Plan { name: "packets_received", at: Where::Slice(CgroupSkbAttachType::Ingress), needs: &[] },
+    Plan { name: "tcp_retransmit_skb", at: Where::Tracepoint(&["sock"]), needs: OF_SOCKET },
+    Plan { name: "inet_sock_set_state", at: Where::Tracepoint(&["sock", "", ""]), needs: OF_SOCKET },
+];
+
+/// What a program has to have beside it to count anything.
+const TOGETHER: &[(&str, &str)] = &[("block_io_start", "block_rq_complete"), ("block_rq_complete", "block_io_start")];
+/// What a program counts where the kernel has the offset, and does without where it has not.
+const PARTS: &[(&str, &str, Offset)] =
+    &[("run_queue", "sched_switch", offsets::TASK_RUN_DELAY), ("page_faults", "sched_switch", offsets::TASK_FAULTS)];
+
+/// The programs and their maps. Dropping it detaches them all.
+pub struct Probes {
+    /// Holds the programs and their links.
+    _programs: Ebpf,
+    counts: PerCpuHashMap<MapData, u64, Words>,
+    node: PerCpuArray<MapData, u64>,
+    processors: usize,
+    probes: Vec<Probe>,
+}
+
+impl Probes {
+    /// Loads what this kernel takes. `slice`: the directory of all allocations in the v2 tree, which is there.
+    pub fn load(slice: &Path) -> Result<Self, LoadError> {
+        let level = level_of(slice)? + BELOW_SLICE;
+        let (btf, no_btf) = match Btf::of_kernel() {
+            Ok(btf) => (Some(btf), None),
+            Err(error) => (None, Some(said(&error))),
+        };
+        let offset_of = |offset: &Offset| btf.as_ref().map_or(NO_OFFSET, |btf| offset.of(btf));
+        let offsets: BTreeMap<&str, u32> = offsets::ALL.iter().map(|offset| (offset.global, offset_of(offset))).collect();
+        let mut loader = EbpfLoader::new();
+        loader.override_global("LEVEL", &level, true);
+        for (global, offset) in &offsets {
+            loader.override_global(global, offset, true);
+        }
+        let mut programs = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
+        let lacks = |offset: &Offset| (offsets[offset.global] == NO_OFFSET).then(|| format!("this kernel has no {}", offset.path()));
+        let mut probes: Vec<Probe> = Vec::new();
+        for plan in PLANS {
+            let unfit = || {
+                let btf = match (&plan.at, &btf) {
+                    (Where::Slice(_), _) => return None,
+                    (Where::Tracepoint(_), None) => return no_btf.clone(),
+                    (Where::Tracepoint(expected), Some(btf)) => unlike(btf, plan.name, expected),
+                };
+                btf.or_else(|| plan.needs.iter().find_map(lacks))
+            };
+            let why_not = unfit().or_else(|| attach(&mut programs, plan, slice).err());
+            probes.push(Probe { name: plan.name, why_not });
+        }
+        let counts_of = |name: &str, probes: &[Probe]| probes.iter().any(|probe| probe.name == name && probe.why_not.is_none());
+        for (name, other) in TOGETHER {
+            let alone = !counts_of(other, &probes);
+            if let Some(probe) = probes.iter_mut().find(|probe| probe.name == *name && probe.why_not.is_none() && alone) {
+                probe.why_not = Some(format!("{other} does not count"));
+            }
+        }
+        if !probes.iter().any(|probe| probe.why_not.is_none()) {
+            let why = probes.iter().find_map(|probe| probe.why_not.clone()).unwrap_or_default();
+            return Err(LoadError::None(why));
+        }
+        for (name, with, offset) in PARTS {
+            let why_not = lacks(offset).or_else(|| (!counts_of(with, &probes)).then(|| format!("{with} does not count")));
+            probes.push(Probe { name, why_not });
+        }
+        let counts = programs.take_map("COUNTS").ok_or(LoadError::Object("no map COUNTS"))?;
+        let node = programs.take_map("NODE").ok_or(LoadError::Object("no map NODE"))?;
+        Ok(Self {
+            counts: counts.try_into().map_err(|_| LoadError::Object("COUNTS is of another kind"))?,
+            node: node.try_into().map_err(|_| LoadError::Object("NODE is of another kind"))?,
+            _programs: programs,
+            processors: nr_cpus().map_err(|(_, error)| LoadError::Slice(error))?,
+            probes,
+        })
+    }
+
+    /// Every program and part, and whether it counts.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// Whether one counts.
+    pub fn has(&self, name: &str) -> bool {
+        self.probes.iter().any(|probe| probe.name == name && probe.why_not.is_none())
+    }
+
+    /// Counts a cgroup from now on, from 0; one that is counted already is left as it is. `cgroup`: the inode of the directory of all
+    /// work of an allocation.
+    pub fn track(&mut self, cgroup: u64) -> Result<(), String> {
+        /// Only what is not there.
+        const BPF_NOEXIST: u64 = 1;
+        let zero = PerCpuValues::try_from(vec![Words([0; WORDS]); self.processors]).map_err(|error| error.to_string())?;
+        match self.counts.insert(cgroup, zero, BPF_NOEXIST) {
+            Ok(()) => Ok(()),
+            Err(_) if self.counts(cgroup).is_some() => Ok(()),
+            Err(error) => Err(format!("{} (at most {ALLOCATIONS_MAX} are counted)", said(&error))),
+        }
+    }
+
+    /// What was counted of a cgroup; `None`: it is not counted.
+    pub fn counts(&self, cgroup: u64) -> Option<Counts> {
+        let each = self.counts.get(&cgroup, 0).ok()?;
+        let mut sum = [0u64; WORDS];
+        for Words(words) in each.iter() {
+            for (sum, word) in sum.iter_mut().zip(words) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        Some(sum)
+    }
+
+    /// Counts it no more.
+    pub fn forget(&mut self, cgroup: u64) {
+        // It may be gone.
+        let _ = self.counts.remove(&cgroup);
+    }
+
+    /// Bytes that block requests of no allocation read and wrote.
+    pub fn of_no_allocation(&self) -> Option<(u64, u64)> {
+        Some((self.node_word(NODE_READ_BYTES)?, self.node_word(NODE_WRITTEN_BYTES)?))
+    }
+
+    /// Block requests that were not counted because too many were under way.
+    pub fn unfit(&self) -> Option<u64> {
+        self.node_word(NODE_UNFIT)
+    }
+
+    fn node_word(&self, word: u32) -> Option<u64> {
+        let each: Result<PerCpuValues<u64>, MapError> = self.node.get(&word, 0);
+        Some(each.ok()?.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)))
+    }
+}
+
+fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), String> {
+    let program = programs.program_mut(plan.name).ok_or("it is not in this build")?;
+    match plan.at {
+        Where::Tracepoint(_) => {
+            let program: &mut RawTracePoint = program.try_into().map_err(|error| said(&error))?;
+            program.load().map_err(|error| said(&error))?;
+            program.attach(plan.name).map_err(|error| said(&error)).map(drop)
+        }
+        // Before, an attachment belongs to the cgroup, and would outlive an agent that is killed.
+        Where::Slice(_) if !KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(5, 7, 0)) => {
+            Err("it needs Linux 5.7 or later, to be detached with the agent".to_owned())
+        }
+        Where::Slice(direction) => {
+            let slice = File::open(slice).map_err(|error| format!("{}: {error}", slice.display()))?;
+            let program: &mut CgroupSkb = program.try_into().map_err(|error| said(&error))?;
+            program.load().map_err(|error| said(&error))?;
+            // A link leaves room for others' programs by itself.
+            program.attach(slice, direction, CgroupAttachMode::Single).map_err(|error| said(&error)).map(drop)
+        }
+    }
+}
+
+/// How deep a directory lies in the kernel's tree.
+fn level_of(slice: &Path) -> Result<u32, LoadError> {
+    let device = fs::metadata(slice).map_err(LoadError::Slice)?.dev();
+    let (mut at, mut level) = (slice, 0);
+    while let Some(above) = at.parent()
+        && fs::metadata(above).map_err(LoadError::Slice)?.dev() == device
+    {
+        (at, level) = (above, level + 1);
+    }
+    if fs::metadata(at).map_err(LoadError::Slice)?.ino() != ROOT_INODE {
+        return Err(LoadError::Namespace);
+    }
+    Ok(level)
+}
+
+/// In one line, with its causes. The verifier's whole log is not for a line.
+fn said(error: &dyn Error) -> String {
+    let mut out = error.to_string().lines().next().unwrap_or_default().to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        let more = more.lines().next().unwrap_or_default();
+        if !out.contains(more) {
+            out = format!("{out}: {more}");
+        }
+        cause = error.source();
+    }
+    out
+}

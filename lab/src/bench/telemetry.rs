@@ -1,0 +1,195 @@
+//! `bench telemetry`: what counting in the kernel costs the work that is counted, and what telling costs the agent.
+
+use super::Options;
+use super::figures::{Figure, Report, Samples, Target};
+use super::subject::{self, Subject};
+use crate::binaries::Binaries;
+use crate::interrupt;
+use crate::machine::{self, Machine};
+use anyhow::{Context, Result, ensure};
+use lattice_ebpf::Probes;
+use lattice_model::AllocationId;
+use lattice_runtime::cgroup::{Scope, Slice};
+use lattice_telemetry::catalogue::allocation as family;
+use lattice_telemetry::sample::Samples as Told;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// Round trips between two threads of one processor, each of two switches.
+const ROUND_TRIPS: u32 = 100_000;
+/// What a program that does nothing but switch may take more of its processor for being counted.
+const PING_PONG_RATIO: f64 = 1.15;
+/// Switches a second of a busy node, and what counting them may take of one core, in percent.
+const SWITCHES: f64 = 10_000.0;
+const SWITCHES_PERCENT: f64 = 0.4;
+/// Samples a second that one core makes into requests.
+const ENCODED: f64 = 2e6;
+/// Allocations, and series of each, of what is encoded.
+const ALLOCATIONS: u128 = 50;
+
+/// Two threads on one processor that wake each other by pipes (for `bench telemetry`).
+#[derive(Clone, Debug, clap::Args)]
+pub struct PingPong {
+    /// The cgroup that it moves itself to first
+    #[arg(long)]
+    cgroup: PathBuf,
+    #[arg(long)]
+    rounds: u32,
+}
+
+impl PingPong {
+    /// Prints the nanoseconds of processor time that it took.
+    pub fn run(&self) -> Result<()> {
+        fs::write(self.cgroup.join("cgroup.procs"), "0").with_context(|| format!("moving to {}", self.cgroup.display()))?;
+        let mut one = nix::sched::CpuSet::new();
+        one.set(0)?;
+        nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one)?;
+        let ((mut a_out, mut a_in), (mut b_out, mut b_in)) = (std::io::pipe()?, std::io::pipe()?);
+        let rounds = self.rounds;
+        let before = processor_time()?;
+        let other = std::thread::spawn(move || -> std::io::Result<()> {
+            let mut byte = [0];
+            for _ in 0..rounds {
+                a_out.read_exact(&mut byte)?;
+                b_in.write_all(&byte)?;
+            }
+            Ok(())
+        });
+        let mut byte = [1];
+        for _ in 0..rounds {
+            a_in.write_all(&byte)?;
+            b_out.read_exact(&mut byte)?;
+        }
+        other.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+        println!("{}", (processor_time()? - before).as_nanos());
+        Ok(())
+    }
+}
+
+fn processor_time() -> Result<Duration> {
+    Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
+}
+
+/// A slice with one allocation's scope, taken away again.
+struct Place {
+    slice: Slice,
+    scope: Scope,
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let slice = Slice::find(Path::new(&format!("lattice-bench-{}.slice", std::process::id())))?;
+        let scope = slice.create_scope(AllocationId(Uuid::new_v4()))?;
+        Ok(Self { slice, scope })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.scope.whole().remove();
+        let _ = fs::remove_dir(self.slice.path());
+    }
+}
+
+fn ping_pong(place: &Place, counted: bool) -> Result<Duration> {
+    let work = place.scope.work();
+    let probes = if counted {
+        let mut probes = Probes::load(&place.slice.path())?;
+        probes.track(fs::metadata(work.path())?.ino()).map_err(anyhow::Error::msg)?;
+        Some(probes)
+    } else {
+        None
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    let output = command.arg("ping-pong").arg("--cgroup").arg(work.path()).args(["--rounds", &ROUND_TRIPS.to_string()]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    if let Some(probes) = probes {
+        use lattice_ebpf::layout::SWITCHES_VOLUNTARY;
+        let counts = probes.counts(fs::metadata(work.path())?.ino()).context("it is not counted")?;
+        ensure!(counts[SWITCHES_VOLUNTARY] >= u64::from(ROUND_TRIPS), "only {} switches were counted", counts[SWITCHES_VOLUNTARY]);
+    }
+    Ok(Duration::from_nanos(String::from_utf8(output.stdout)?.trim().parse()?))
+}
+
+/// What an agent with many allocations has to say, in part.
+fn told() -> Told {
+    let mut told = Told::new(vec![("node_id", "n1".to_owned())]);
+    for n in 0..ALLOCATIONS {
+        let id = Uuid::from_u128(n << 64 | 7).to_string();
+        for family in family::ALL
+            .iter()
+            .filter(|family| family.labels == ["allocation"] && family.kind != lattice_telemetry::catalogue::Kind::Histogram)
+        {
+            told.count(family, &[&id], n as u64 * 7919);
+        }
+        for stat in ["mean", "p50", "p95", "p99", "max"] {
+            for family in [&family::CPU_CORES, &family::MEMORY_USED, &family::IO_READ_RATE, &family::IO_WRITE_RATE] {
+                told.add(family, &[&id, stat], n as f64 / 7.0);
+            }
+        }
+    }
+    told
+}
+
+/// Samples a second of one core.
+fn encoding(rounds: usize) -> Result<Samples> {
+    let told = told();
+    let once = || {
+        let (began, mut count) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_millis(200) {
+            count += lattice_telemetry::push::encode(&told, &[("job", "lattice-agents"), ("instance", "n1")], 1_700_000_000_000).1;
+        }
+        count as f64 / began.elapsed().as_secs_f64()
+    };
+    once();
+    Samples::of((0..rounds).map(|_| once()).collect(), 0).context("a round at least")
+}
+
+/// Measures in rounds, counted and not.
+pub fn run(options: &Options) -> Result<Report> {
+    options.validate()?;
+    let machine = Machine::look();
+    ensure!(machine.root, "bench telemetry loads programs into the kernel: run it as root");
+    let binaries = Binaries::beside_lab()?;
+    interrupt::watch();
+    let before = machine::cpu_pressure();
+    let place = Place::new()?;
+    let mut subjects = vec![Subject::new("counted", || ping_pong(&place, true)), Subject::new("not counted", || ping_pong(&place, false))];
+    subject::rounds(&mut subjects, options.rounds)?;
+    let notes = subject::failures(&subjects);
+    let need = |name: &str| subject::samples(&subjects, name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
+    let (counted, plain) = (need("counted")?, need("not counted")?);
+    let more_ms = (counted.median - plain.median).max(0.0);
+    let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
+    let at_most = |value, why: &str| Some(Target::AtMost { value, why: why.to_owned() });
+    let figures = vec![
+        Figure::new(
+            "200,000 switches between two threads, processor time, counted in the kernel",
+            "ms",
+            counted,
+            vec![("not counted", Some(plain))],
+            Some(Target::RatioTo { peer: "not counted".to_owned(), at_most: PING_PONG_RATIO }),
+        ),
+        Figure::new(
+            "what counting 10,000 switches a second takes of a core",
+            "%",
+            Samples::of(vec![percent], 0).context("a value")?,
+            vec![],
+            at_most(SWITCHES_PERCENT, "nobody finds it"),
+        ),
+        Figure::new(
+            "samples that one core encodes for the store",
+            "/s",
+            encoding(options.rounds)?,
+            vec![],
+            Some(Target::AtLeast { value: ENCODED, why: "a store takes as many".to_owned() }),
+        ),
+    ];
+    let cpu_pressure = [before, machine::cpu_pressure()];
+    Ok(Report { bench: "telemetry", profile: binaries.profile(), cpu_pressure, machine, figures, notes })
+}
