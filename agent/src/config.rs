@@ -12,6 +12,8 @@ use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
+use lattice_telemetry::alert::AlertSettings;
+use lattice_telemetry::query::{self, QueryAddressError};
 use lattice_telemetry::settings::{TelemetrySettings, TelemetrySettingsError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -166,6 +168,11 @@ pub struct AgentConfig {
     pub conformance: ConformanceSettings,
     /// What is told of this agent, its node and its allocations, and where, see [`TelemetrySettings`].
     pub telemetry: TelemetrySettings,
+    /// Where the store for metrics answers PromQL, for `lattice compare`: what stands before `/api/v1/query_range`. Empty: at
+    /// `telemetry.tsdb_endpoint`, where that is VictoriaMetrics's (without a path). Its token and authority are those of `telemetry`.
+    pub metrics_query_url: String,
+    /// What of allocations' work here is told as an alert, see [`AlertSettings`].
+    pub alerts: AlertSettings,
 }
 
 /// How fast a block device may be used.
@@ -264,6 +271,8 @@ impl Default for AgentConfig {
             health: HealthSettings::default(),
             conformance: ConformanceSettings::default(),
             telemetry: TelemetrySettings::default(),
+            metrics_query_url: String::new(),
+            alerts: AlertSettings::default(),
         }
     }
 }
@@ -297,6 +306,8 @@ pub enum AgentConfigError {
     Conformance(#[from] ConformanceSettingsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetrySettingsError),
+    #[error("metrics_query_url: {0}")]
+    QueryUrl(#[from] QueryAddressError),
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -356,6 +367,9 @@ impl AgentConfig {
         self.health.validate()?;
         self.conformance.validate()?;
         self.telemetry.validate()?;
+        if !self.metrics_query_url.is_empty() {
+            query::check(&self.metrics_query_url)?;
+        }
         Ok(())
     }
 

@@ -107,7 +107,7 @@ fn per_node(nodes: &[v1::NodeUsage]) -> String {
     table.text(&[])
 }
 
-fn shown(value: f64, unit: &str) -> String {
+pub(super) fn shown(value: f64, unit: &str) -> String {
     // Bytes of memory and of a second of input and output are whole in what people read.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
@@ -116,12 +116,13 @@ fn shown(value: f64, unit: &str) -> String {
         "cores" => format!("{value:.2} cores"),
         "ratio" => format!("{:.1} %", value * 100.0),
         "1/s" => format!("{value:.0}/s"),
+        "seconds" => format!("{:.3} ms", value * 1e3),
         "count" => format!("{value:.0}"),
         other => format!("{value} {other}"),
     }
 }
 
-fn age(ms: u64) -> String {
+pub(super) fn age(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1e3)
 }
 
