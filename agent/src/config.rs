@@ -12,6 +12,8 @@ use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
+use lattice_telemetry::alert::AlertSettings;
+use lattice_telemetry::query::{self, QueryAddressError};
 use lattice_telemetry::settings::{TelemetrySettings, TelemetrySettingsError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -169,6 +171,11 @@ pub struct AgentConfig {
     /// Count in the kernel, by eBPF, what the work of each allocation does: switches, waiting for processors, block requests, packets.
     /// `false`: nothing is loaded, and what only these programs can say is absent.
     pub kernel_probes: bool,
+    /// Where the store for metrics answers PromQL, for `lattice compare`: what stands before `/api/v1/query_range`. Empty: at
+    /// `telemetry.tsdb_endpoint`, where that is VictoriaMetrics's (without a path). Its token and authority are those of `telemetry`.
+    pub metrics_query_url: String,
+    /// What of allocations' work here is told as an alert, see [`AlertSettings`].
+    pub alerts: AlertSettings,
 }
 
 /// How fast a block device may be used.
@@ -268,6 +275,8 @@ impl Default for AgentConfig {
             conformance: ConformanceSettings::default(),
             telemetry: TelemetrySettings::default(),
             kernel_probes: true,
+            metrics_query_url: String::new(),
+            alerts: AlertSettings::default(),
         }
     }
 }
@@ -301,6 +310,8 @@ pub enum AgentConfigError {
     Conformance(#[from] ConformanceSettingsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetrySettingsError),
+    #[error("metrics_query_url: {0}")]
+    QueryUrl(#[from] QueryAddressError),
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -360,6 +371,9 @@ impl AgentConfig {
         self.health.validate()?;
         self.conformance.validate()?;
         self.telemetry.validate()?;
+        if !self.metrics_query_url.is_empty() {
+            query::check(&self.metrics_query_url)?;
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
+use crate::diagnosis::Diagnosing;
 use crate::driver::NodeView;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
@@ -78,6 +79,8 @@ pub struct Context {
     pub conformance: Conformity,
     /// What the work of allocations here uses.
     pub measuring: Measuring,
+    /// Who finds out what is the matter with it.
+    pub diagnosing: Diagnosing,
     /// The way to other agents.
     pub mesh: Mesh,
     /// Peers whose sessions this agent carries.

@@ -9,7 +9,7 @@
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
 //!   health, gpus (looks at the machine): what keeps work off, what is offered
-//!   measuring (a thread, with programs in the kernel), metrics (/metrics, push): what work uses, how the agent is
+//!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
 
 mod adoption;
+mod alerting;
 mod allocation;
 mod bounds;
 mod checkpoint;
@@ -27,6 +28,7 @@ mod context;
 mod data_plane;
 pub mod dev;
 mod devices;
+mod diagnosis;
 mod disk;
 pub mod doctor;
 mod driver;
@@ -38,6 +40,7 @@ mod features;
 mod gossip_keys;
 mod gpus;
 mod growth;
+mod hangs;
 mod hatch;
 pub mod health;
 mod hooks;
@@ -53,6 +56,7 @@ mod membership;
 pub mod mesh;
 mod meshd;
 mod metrics;
+mod monitoring;
 mod places;
 mod placing;
 mod pmix;
@@ -81,6 +85,7 @@ use crate::conformance::Conforming;
 use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
+use crate::diagnosis::Diagnosing;
 use crate::driver::{NodeView, Outputs};
 use crate::fabric::Fabric;
 use crate::facts::Facts;
@@ -256,7 +261,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         gpus: gpus.standings(),
         facts: Facts::new(own),
         conformance,
-        measuring: Measuring::default(),
+        diagnosing: Diagnosing::default(),
+        measuring: Measuring::new(config.alerts.clone()),
         mesh: mesh.clone(),
         carried: Carried::new(config.relay_max, session_view.clone()),
         acknowledged,
@@ -362,6 +368,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         submitted: service::Submitted::default(),
         heads: service::Heads::default(),
         watches: Places::default(),
+        past: Arc::new(service::past(&config)),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };

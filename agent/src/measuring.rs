@@ -3,7 +3,8 @@
 //! ```text
 //!   thread: for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ──┐
 //!                                                                         ├──▶ /metrics and push (Collect)
-//!                                                                         └──▶ `lattice top`, here and for other agents (Open::Usage)
+//!                                                                         ├──▶ `lattice top`, here and for other agents (Open::Usage)
+//!                                                                         └──▶ alerts (crate::alerting) ──▶ `lattice watch`
 //! ```
 //!
 //! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
@@ -12,13 +13,19 @@
 //!
 //! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
+pub mod alerts;
+
+use crate::alerting::saved::{Key, SavedAlerts};
+use crate::alerting::{self, Alerts, IDLE_EVERY, NetworkErrors};
 use crate::context::{Context, Shared};
-use crate::kernel_counts::{KernelCounts, Key, coarser};
+use crate::kernel_counts::{KernelCounts, coarser};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
-use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, allocation as family};
+use lattice_telemetry::alert::AlertSettings;
+use lattice_telemetry::alert::idle::Verdict;
+use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, alert as of_alerts, allocation as family};
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::readers::{Look, Meter, Places, Text};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
@@ -61,6 +68,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Measuring(Arc<Inner>);
 
 struct Inner {
+    alerts: AlertSettings,
     known: Mutex<Known>,
     left_out: AtomicU64,
     seconds: Histogram,
@@ -75,6 +83,24 @@ struct Known {
     running: BTreeMap<AllocationId, Tracked>,
     /// None that runs again.
     ended: BTreeMap<AllocationId, (Instant, Tracked)>,
+    /// When the newest pass was, on the clock of the windows.
+    now_ms: u64,
+    /// What was found of launches since the last pass.
+    verdicts: Vec<(Key, u32, Verdict)>,
+    /// How often each alert was raised in this life of the agent.
+    raised: BTreeMap<String, u64>,
+    /// Errors among the packets of this node's interfaces.
+    network_errors: Option<f64>,
+}
+
+/// One number of an allocation's work here.
+struct Number<'a> {
+    name: &'static str,
+    unit: &'static str,
+    now: f64,
+    source: &'static str,
+    /// Where it is kept over time.
+    history: Option<&'a History>,
 }
 
 /// One allocation's numbers.
@@ -91,16 +117,16 @@ struct Tracked {
     memory: History,
     io_read: History,
     io_written: History,
-}
-
-impl Default for Measuring {
-    fn default() -> Self {
-        let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
-        Self(Arc::new(Inner { known, left_out, seconds: Histogram::new(LATENCY_SECONDS), kernel, looked: watch::Sender::new(0) }))
-    }
+    alerts: Alerts,
 }
 
 impl Measuring {
+    /// With the site's rules.
+    pub fn new(alerts: AlertSettings) -> Self {
+        let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
+        Self(Arc::new(Inner { alerts, known, left_out, seconds: Histogram::new(LATENCY_SECONDS), kernel, looked: watch::Sender::new(0) }))
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,6 +156,9 @@ impl Measuring {
         let mut text = Text::default();
         let began = (Instant::now(), crate::service::now().0);
         let mut next = Instant::now();
+        let mut next_idle = next;
+        let mut network = NetworkErrors::default();
+        let (mut file, mut saved) = SavedAlerts::open(&context.state_dir);
         while !stop.is_cancelled() {
             let now = Instant::now();
             if now < next {
@@ -151,7 +180,14 @@ impl Measuring {
                 self.known().last_of_kernel(key, &last);
             }
             self.known().keep(now, ended_for, |tracked| present.contains(&(tracked.share.allocation, tracked.share.epoch)));
+            saved.retain(|key, _| present.contains(key));
             let measures = !workers.is_empty();
+            let looks_at_launches = measures && now >= next_idle;
+            if looks_at_launches {
+                next_idle = now + IDLE_EVERY;
+                network.look(&mut text);
+                self.known().network_errors = network.ratio();
+            }
             let mut processes_left = PROCESSES_MAX;
             let mut looks = Vec::new();
             for worker in workers {
@@ -167,8 +203,15 @@ impl Measuring {
             // Written down before it is told: no counter falls when the agent is killed.
             self.0.kernel.keep();
             for (share, look, at_ms) in looks {
-                self.known().take(&share, look, at_ms);
+                let work = looks_at_launches.then(|| places(context, share.allocation).v2).flatten();
+                let parts = work.and_then(|work| alerting::parts(&work, &mut text));
+                let restored = saved.remove(&(share.allocation, share.epoch));
+                let mut known = self.known();
+                known.take(&share, look, at_ms);
+                known.alert(&self.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
             }
+            let keep = self.known().decided(&self.0.alerts).chain(saved.values().cloned()).collect();
+            file.keep(keep);
             if measures {
                 self.0.seconds.observe(now.elapsed());
             }
@@ -194,8 +237,7 @@ impl Measuring {
             if context.workers.of_epoch(allocation, epoch).is_none() {
                 return Err(format!("allocation {short} is not running on this node"));
             }
-            let told = self.known().running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration));
-            if let Some(told) = told {
+            if let Some(told) = self.newest((allocation, epoch), duration) {
                 return Ok(told);
             }
             let next = tokio::time::timeout_at(until, looked.changed()).await;
@@ -261,7 +303,8 @@ impl Tracked {
     fn new(share: Arc<DesiredShare>) -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
-        Self { share, usage: Usage::default(), last: None, before: None, at_ms: 0, cpu_cores, memory, io_read, io_written }
+        let alerts = Alerts::default();
+        Self { share, usage: Usage::default(), last: None, before: None, at_ms: 0, cpu_cores, memory, io_read, io_written, alerts }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
@@ -289,6 +332,7 @@ impl Tracked {
         for history in [&mut self.cpu_cores, &mut self.memory, &mut self.io_read, &mut self.io_written] {
             history.close();
         }
+        self.alerts.end();
     }
 
     fn per_second(&self, of: impl Fn(&Usage) -> Option<(f64, Source)>) -> Option<(f64, Source)> {
@@ -317,44 +361,54 @@ impl Tracked {
         self.per_second(Usage::cpu_seconds)
     }
 
-    /// As `lattice top` shows it; `None` before there are rates.
-    fn told(&self, duration: Duration) -> Option<Told> {
-        let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
-        let cpu = self.cpu_rate();
-        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
-        let mut shown = Vec::new();
-        let mut show = |name: &str, unit: &str, value: Option<(f64, Source)>, history: Option<&History>| {
-            if let Some((now, source)) = value {
-                let over = history.and_then(|history| history.since(since_ms));
-                let (mean, max) = (over.map(|(mean, _)| mean), over.map(|(_, max)| max));
-                let source = source.name().to_owned();
-                shown.push(Shown { name: name.to_owned(), unit: unit.to_owned(), source, now, mean, max });
-            }
+    /// What there is to say now, by the names of `lattice top` and of alert rules; nothing before there are rates. `network_errors`: the
+    /// node's.
+    fn numbers(&self, network_errors: Option<f64>) -> Vec<Number<'_>> {
+        let mut numbers = Vec::new();
+        if self.last.is_none() || self.before.is_none() {
+            return numbers;
+        }
+        let mut say = |name, unit, value: Option<(f64, Source)>, history| {
+            numbers.extend(value.map(|(now, source)| Number { name, unit, now, source: source.name(), history }));
         };
-        show("cpu_cores", "cores", cpu, Some(&self.cpu_cores));
-        show("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&self.memory));
-        show("memory_peak", "bytes", self.usage.get(Measure::MemoryPeak), None);
-        show("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&self.io_read));
-        show("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&self.io_written));
-        show("processes", "count", self.usage.get(Measure::Processes), None);
-        show("threads", "count", self.usage.get(Measure::Threads), None);
-        show("page_faults_minor", "1/s", self.rate(Measure::FaultsMinor), None);
-        show("page_faults_major", "1/s", self.rate(Measure::FaultsMajor), None);
+        say("cpu_cores", "cores", self.cpu_rate(), Some(&self.cpu_cores));
+        say("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&self.memory));
+        say("memory_peak", "bytes", self.usage.get(Measure::MemoryPeak), None);
+        say("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&self.io_read));
+        say("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&self.io_written));
+        say("processes", "count", self.usage.get(Measure::Processes), None);
+        say("threads", "count", self.usage.get(Measure::Threads), None);
+        say("page_faults_minor", "1/s", self.rate(Measure::FaultsMinor), None);
+        say("page_faults_major", "1/s", self.rate(Measure::FaultsMajor), None);
         // Seconds of waiting a second.
-        show("pressure_cpu", "ratio", self.rate(Measure::PressureCpuSome), None);
-        show("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
-        show("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
-        show("oom_kills", "count", self.usage.get(Measure::OomKills), None);
-        show("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), None);
-        show("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), None);
-        show("tcp_retransmits", "1/s", self.rate(Measure::TcpRetransmits), None);
-        show("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
-        show("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
-        show("run_queue_p99", "seconds", self.percentile_of_rate(Distribution::RunQueue, 99), None);
-        show("block_read_p99", "seconds", self.percentile_of_rate(Distribution::BlockRead, 99), None);
-        show("block_write_p99", "seconds", self.percentile_of_rate(Distribution::BlockWrite, 99), None);
+        say("pressure_cpu", "ratio", self.rate(Measure::PressureCpuSome), None);
+        say("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
+        say("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
+        say("oom_kills", "count", self.usage.get(Measure::OomKills), None);
+        say("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), None);
+        say("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), None);
+        say("tcp_retransmits", "1/s", self.rate(Measure::TcpRetransmits), None);
+        say("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
+        say("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
+        say("run_queue_p99", "seconds", self.percentile_of_rate(Distribution::RunQueue, 99), None);
+        say("block_read_p99", "seconds", self.percentile_of_rate(Distribution::BlockRead, 99), None);
+        say("block_write_p99", "seconds", self.percentile_of_rate(Distribution::BlockWrite, 99), None);
+        let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
+        numbers.extend(network_errors.map(of_node));
+        numbers
+    }
+
+    /// As `lattice top` shows it; `None` before there are rates.
+    fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
+        let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
+        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
+        let shown = self.numbers(network_errors).into_iter().map(|Number { name, unit, now, source, history }| {
+            let over = history.and_then(|history| history.since(since_ms));
+            let (mean, max) = (over.map(|(mean, _)| mean), over.map(|(_, max)| max));
+            Shown { name: name.to_owned(), unit: unit.to_owned(), source: source.to_owned(), now, mean, max }
+        });
         let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Some(Told { age_ms, shown })
+        Some(Told { age_ms, shown: shown.collect() })
     }
 
     fn tell(&self, samples: &mut Samples) {
@@ -384,6 +438,7 @@ impl Tracked {
         if let Some(window) = self.memory.last().or(self.cpu_cores.last()) {
             samples.count(&family::SAMPLES, &[&id], window.count);
         }
+        self.alerts.tell(&id, samples);
     }
 }
 
@@ -402,6 +457,13 @@ impl Collect for Measuring {
             samples.add(&family::SOURCE, &[measure, source.name()], 1);
         }
         self.0.kernel.collect(samples);
+        for rule in &self.0.alerts.rules {
+            let measured = known.running.values().any(|of| of.alerts.measures(rule));
+            samples.add(&of_alerts::MEASURED, &[&rule.name], u32::from(measured));
+        }
+        for (alert, count) in &known.raised {
+            samples.count(&of_alerts::RAISED, &[alert], *count);
+        }
         samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
         samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
         if whose == Whose::Everybodys {
@@ -451,7 +513,7 @@ async fn local(context: &Context, peer: &Caller, open: &UsageOpen) -> Result<Tol
 }
 
 /// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.
-fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), String> {
+pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), String> {
     let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
     if peer.role != Role::Api && !shares_it {
         return Err("refused: the asking agent may not vouch for users".to_owned());
@@ -463,75 +525,4 @@ fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Resources};
-    use std::path::Path;
-
-    fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
-        Arc::new(DesiredShare {
-            allocation: AllocationId(Uuid::from_u128(n)),
-            epoch: Epoch(epoch),
-            spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
-            owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
-            state: AllocationState::Running,
-            requeue_count: 0,
-            vni: None,
-            run_lease_ms: None,
-            restore: None,
-            preempt: None,
-            suspends: false,
-            nodes: vec![],
-            resources: Resources::default(),
-        })
-    }
-
-    /// A look in which the work had used so many seconds of a processor.
-    fn look(at: Instant, took_ms: u64, cpu: f64) -> Look {
-        let mut usage = Usage::default();
-        usage.offer(Measure::CpuUser, Some(cpu), Source::CgroupV2);
-        usage.offer(Measure::CpuSystem, Some(0.0), Source::CgroupV2);
-        Look { usage, at, took: Duration::from_millis(took_ms) }
-    }
-
-    #[test]
-    fn a_look_that_took_long_says_nothing_of_rates_and_all_of_counters() {
-        let (mut known, share, began) = (Known::default(), share(1, 1), Instant::now());
-        let after = |ms| began + Duration::from_millis(ms);
-        known.take(&share, look(began, 0, 0.0), 0);
-        known.take(&share, look(after(1000), 90, 1.0), 1000);
-        let rate = |known: &Known| known.running[&share.allocation].cpu_rate().map(|(rate, _)| rate);
-        assert_eq!(rate(&known), Some(1.0));
-        known.take(&share, look(after(2000), 900, 2.9), 2000);
-        assert_eq!(rate(&known), Some(1.0), "not 1.9");
-        assert_eq!(known.running[&share.allocation].usage.cpu_seconds(), Some((2.9, Source::CgroupV2)));
-        known.take(&share, look(after(3000), 0, 2.0), 3000);
-        assert_eq!(rate(&known), Some(0.5), "over the two seconds since the look before that one");
-    }
-
-    #[test]
-    fn what_ended_is_told_for_a_while_with_its_last_window() {
-        let (mut known, began, while_ended) = (Known::default(), Instant::now(), Duration::from_secs(60));
-        let after = |seconds| began + Duration::from_secs(seconds);
-        let (first, again) = (share(1, 1), share(1, 2));
-        known.take(&first, look(began, 0, 0.0), 0);
-        known.take(&first, look(after(1), 0, 1.0), 1000);
-        assert!(known.all().all(|tracked| tracked.cpu_cores.last().is_none()));
-        known.keep(after(2), while_ended, |_| false);
-        let told: Vec<_> = known.all().filter_map(|tracked| tracked.cpu_cores.last()).map(|window| (window.count, window.mean)).collect();
-        assert_eq!((known.running.len(), told), (0, vec![(1, 1.0)]));
-        // Its next life has the series.
-        known.take(&again, look(after(3), 0, 0.0), 3000);
-        assert_eq!((known.all().count(), known.ended.len()), (1, 0));
-        known.keep(after(4), while_ended, |_| false);
-        known.keep(after(64), while_ended, |_| false);
-        assert_eq!(known.ended.len(), 1);
-        known.keep(after(65), while_ended, |_| false);
-        assert_eq!(known.all().count(), 0);
-        for n in 0..=ALLOCATIONS_MAX as u64 {
-            known.take(&share(u128::from(n), 1), look(after(70 + n), 0, 0.0), 0);
-            known.keep(after(70), while_ended, |_| false);
-        }
-        assert_eq!(known.ended.len(), ALLOCATIONS_MAX);
-    }
-}
+mod tests;

@@ -8,9 +8,11 @@ pub mod binding;
 pub mod branch;
 pub mod call;
 pub mod checkpoint;
+pub mod diagnosis;
 pub mod fact;
 pub mod frame;
 pub mod input;
+pub mod monitor;
 pub mod shape;
 pub mod terminal;
 #[cfg(test)]

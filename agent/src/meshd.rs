@@ -7,12 +7,13 @@
 //! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
 //! * a session with the quorum: any agent ([`crate::relay`]);
 //! * what this node says about itself: every agent; a user may ask any of them;
-//! * what an allocation's work uses of this node: the same agents, for its owner;
+//! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
 use crate::allocation::AllocationHandle;
 use crate::checkpoint;
 use crate::context::Shared;
+use crate::diagnosis;
 use crate::entry;
 use crate::environment;
 use crate::facts;
@@ -26,6 +27,7 @@ use crate::mesh::frame::{
 };
 use crate::mesh::input::{WirePiece, WireTaken};
 use crate::mesh::shape::WireAsk;
+use crate::monitoring;
 use crate::relay;
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
@@ -95,6 +97,8 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
         Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
+        Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,

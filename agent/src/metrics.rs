@@ -2,6 +2,7 @@
 
 use crate::config::AgentConfig;
 use crate::context::Shared;
+use crate::hangs;
 use crate::journal::JournalCounts;
 use crate::membership::{Counted, Membership};
 use crate::mesh;
@@ -169,6 +170,7 @@ pub async fn begin(
     if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, config.kernel_probes, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
+    tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
     // Whoever was first is as good: there is one provider in this program.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = &config.telemetry;

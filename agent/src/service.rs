@@ -8,13 +8,16 @@ mod attaching;
 mod auditing;
 mod caller;
 mod checkpoints;
+mod comparing;
 mod connections;
+mod diagnosing;
 mod facts;
 mod feeding;
 mod gossiping;
 mod isolation;
 mod launching;
 mod leases;
+mod monitoring;
 mod networks;
 mod nodes;
 mod output;
@@ -27,6 +30,7 @@ mod watches;
 mod watching;
 
 pub use allocations::Submitted;
+pub use comparing::past;
 pub use watching::Heads;
 
 use crate::cluster::Cluster;
@@ -46,6 +50,7 @@ use lattice_api::v1::watch_service_server::WatchServiceServer;
 use lattice_model::Timestamp;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
+use lattice_telemetry::query::Query;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -79,6 +84,8 @@ pub struct Api {
     pub heads: Heads,
     /// Who watches how much here.
     pub watches: Places,
+    /// The store that answers what was measured, or why it cannot be asked.
+    pub past: Arc<Result<Option<Query>, String>>,
     /// Who reads how many logs here.
     pub log_streams: Places,
     /// How many each user may.

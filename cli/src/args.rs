@@ -3,10 +3,12 @@
 mod checkpoint;
 mod node;
 mod preempt;
+mod watching;
 
 pub use checkpoint::*;
 pub use node::*;
 pub use preempt::*;
+pub use watching::*;
 
 use crate::flags::SubmitFlags;
 use crate::later::Later;
@@ -73,6 +75,13 @@ pub enum Command {
     Logs(Later<Logs>),
     /// Show what a running allocation uses of its nodes now
     Top(Later<Top>),
+    /// Follow what a running allocation uses, and its alerts, to its end
+    Watch(Later<Watch>),
+    /// What is the matter with a running allocation: its processes, what they wait for, network and storage
+    #[command(visible_alias = "diagnostics")]
+    Diag(Later<Diag>),
+    /// One metric of two or more allocations, each counted from its own start
+    Compare(Later<Compare>),
     /// Open a terminal in a running allocation
     Attach(Later<Attach>),
     /// Ask for nodes and open a terminal on the first of them; when its shell ends, they are given back

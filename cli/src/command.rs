@@ -4,7 +4,9 @@ mod attach;
 mod audit;
 mod cancel;
 mod checkpoint;
+mod compare;
 pub mod confirm_dead;
+mod diag;
 mod explain;
 mod gossip;
 mod gossip_keys;
@@ -26,6 +28,7 @@ mod submit;
 mod tenant;
 mod top;
 mod vcluster;
+mod watch;
 
 use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, QuorumCommand};
 use crate::failure::Failure;
@@ -45,6 +48,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(well),
+        Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
+        Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
+        Command::Diag(Later(args)) => diag::run(session, args).await.map(well),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
         Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,

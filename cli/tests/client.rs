@@ -237,6 +237,20 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    type StreamMetricsStream = Streamed<v1::MetricsEvent>;
+
+    async fn stream_metrics(&self, _: Request<v1::StreamMetricsRequest>) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn diagnose(&self, _: Request<v1::DiagnoseRequest>) -> Result<Response<v1::DiagnoseResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn compare(&self, _: Request<v1::CompareRequest>) -> Result<Response<v1::CompareResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn abort_launch(&self, _: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
         Err(Status::internal("not asked here"))
     }

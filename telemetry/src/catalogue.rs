@@ -7,6 +7,7 @@
 //! `_total` for counters. `process_…` are the names that every Prometheus client library has.
 
 pub mod agent;
+pub mod alert;
 pub mod allocation;
 pub mod gossip;
 pub mod node;
@@ -96,7 +97,7 @@ pub const LATENCY_SECONDS: &[f64] =
 
 /// All of them, by part.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    let parts = [process::ALL, node::ALL, allocation::ALL, agent::ALL, gossip::ALL, push::ALL, quorum::ALL];
+    let parts = [process::ALL, node::ALL, allocation::ALL, alert::ALL, agent::ALL, gossip::ALL, push::ALL, quorum::ALL];
     parts.into_iter().flatten().copied()
 }
 

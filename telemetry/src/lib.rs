@@ -12,12 +12,14 @@
 //!
 //! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails costs its numbers alone.
 
+pub mod alert;
 pub mod catalogue;
 pub mod exposition;
 pub mod histogram;
 pub mod process;
 pub mod procfs;
 pub mod push;
+pub mod query;
 pub mod readers;
 pub mod reference;
 pub mod sample;

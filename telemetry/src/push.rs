@@ -73,14 +73,20 @@ pub enum StoreError {
 
 /// Where to write, of an endpoint as it is configured: VictoriaMetrics's own path where none is said.
 pub(crate) fn write_url(endpoint: &str) -> Result<Url, EndpointError> {
+    let mut url = address(endpoint)?;
+    if url.path() == "/" {
+        url.set_path("/api/v1/write");
+    }
+    Ok(url)
+}
+
+/// An address of a store as it is configured: without a secret in it.
+pub(crate) fn address(endpoint: &str) -> Result<Url, EndpointError> {
     let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    let mut url = url.ok_or(EndpointError::Address)?;
+    let url = url.ok_or(EndpointError::Address)?;
     // Configurations are read by more people than files of tokens, and addresses find their way into logs.
     if !url.username().is_empty() || url.password().is_some() || url.query_pairs().any(|(name, _)| may_be_secret(&name)) {
         return Err(EndpointError::Secret);
-    }
-    if url.path() == "/" {
-        url.set_path("/api/v1/write");
     }
     Ok(url)
 }
@@ -92,25 +98,31 @@ fn may_be_secret(parameter: &str) -> bool {
 }
 
 /// An address without its parameters.
-fn told(url: &Url) -> String {
+pub(crate) fn told(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
     url.to_string()
 }
 
+/// A client of stores, which trusts the authorities in `ca`; empty: the system's.
+pub(crate) fn client(ca: &Path) -> Result<Client, StoreError> {
+    let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
+    if !ca.as_os_str().is_empty() {
+        let failed = |why: String| StoreError::File { setting: "telemetry.tsdb_ca", path: ca.to_owned(), why };
+        let pem = fs::read(ca).map_err(|e| failed(e.to_string()))?;
+        client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|e| failed(e.to_string()))?);
+    }
+    client.build().map_err(StoreError::Client)
+}
+
 impl Store {
     /// `token_file` and `ca`: empty for none. The process must have a TLS provider.
     pub fn new(endpoint: &str, token_file: &Path, ca: &Path) -> Result<Self, StoreError> {
         let url = write_url(endpoint)?;
-        let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
-        if !ca.as_os_str().is_empty() {
-            let failed = |why: String| StoreError::File { setting: "telemetry.tsdb_ca", path: ca.to_owned(), why };
-            let pem = fs::read(ca).map_err(|e| failed(e.to_string()))?;
-            client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|e| failed(e.to_string()))?);
-        }
+        let client = client(ca)?;
         let authorization = if token_file.as_os_str().is_empty() { None } else { Some(bearer(token_file)?) };
-        Ok(Self { client: client.build().map_err(StoreError::Client)?, told: told(&url), url, authorization })
+        Ok(Self { client, told: told(&url), url, authorization })
     }
 
     /// Where it is, for people: scheme, host, port and path.
@@ -132,7 +144,7 @@ impl Store {
     }
 }
 
-fn bearer(path: &Path) -> Result<HeaderValue, StoreError> {
+pub(crate) fn bearer(path: &Path) -> Result<HeaderValue, StoreError> {
     let failed = |why: String| StoreError::File { setting: "telemetry.tsdb_token_file", path: path.to_owned(), why };
     let mode = fs::metadata(path).map_err(|e| failed(e.to_string()))?.permissions().mode();
     if mode & 0o077 != 0 {

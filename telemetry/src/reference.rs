@@ -19,10 +19,11 @@ who shows the token (`metrics_token_file`); they carry the allocation's id alone
 /// `docs/metrics.md`.
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
-    let parts: [(&str, &[&Family]); 7] = [
+    let parts: [(&str, &[&Family]); 8] = [
         ("The process", catalogue::process::ALL),
         ("The machine", catalogue::node::ALL),
         ("Allocations", catalogue::allocation::ALL),
+        ("Alerts", catalogue::alert::ALL),
         ("The agent", catalogue::agent::ALL),
         ("Gossip", catalogue::gossip::ALL),
         ("Push", catalogue::push::ALL),

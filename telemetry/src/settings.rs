@@ -1,6 +1,7 @@
 //! What a site may say about telemetry: the same block in the agent's and in the member's configuration.
 
 use crate::push::{self, Store};
+use crate::query::Query;
 use crate::serve::{Token, TokenError};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -88,6 +89,18 @@ impl TelemetrySettings {
     /// The scrapers' token, where there is one.
     pub fn token(&self) -> Result<Option<Token>, TokenError> {
         if self.metrics_token_file.as_os_str().is_empty() { Ok(None) } else { Token::read(&self.metrics_token_file).map(Some) }
+    }
+
+    /// Where the store answers PromQL. `address`: what a site says of it; empty: the store's own, where that is VictoriaMetrics's (no path
+    /// of its own). `None`: it is not known.
+    pub fn query(&self, address: &str) -> Result<Option<Query>, push::StoreError> {
+        let own = || push::address(&self.tsdb_endpoint).is_ok_and(|url| url.path() == "/");
+        let address = match address {
+            "" if self.tsdb_endpoint.is_empty() || !own() => return Ok(None),
+            "" => &self.tsdb_endpoint,
+            said => said,
+        };
+        Query::new(address, &self.tsdb_token_file, &self.tsdb_ca).map(Some)
     }
 
     /// The store, where one is configured.

@@ -199,6 +199,12 @@ pub enum Open {
     /// From an `api` agent or one of the allocation's nodes, for a user: what the allocation's work uses of this node. Then one
     /// [`super::usage::UsageAnswer`]. An agent of the version before ends the stream, which is told as such.
     Usage(super::usage::UsageOpen),
+    /// From an `api` agent or one of the allocation's nodes, for a user: what is told of the allocation's work on this node while it runs.
+    /// Then [`super::monitor::MonitorItem`]. An agent of the version before ends the stream, which is told as such.
+    Monitor(Box<super::monitor::MonitorOpen>),
+    /// From the same, for a user: what is the matter with the allocation's work on this node. Then one
+    /// [`super::diagnosis::DiagnosisAnswer`]. The same of an agent of the version before.
+    Diagnosis(Box<super::diagnosis::DiagnosisOpen>),
 }
 
 /// Whether a session is carried.

@@ -4,7 +4,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, launching, output, preempting, usage};
+use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, usage};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -177,6 +177,21 @@ impl AllocationService for Api {
 
     async fn top(&self, request: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
         usage::top(self, request).await.map(Response::new)
+    }
+
+    type StreamMetricsStream = Streamed<v1::MetricsEvent>;
+
+    async fn stream_metrics(&self, request: Request<v1::StreamMetricsRequest>) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        let stream = monitoring::stream(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn diagnose(&self, request: Request<v1::DiagnoseRequest>) -> Result<Response<v1::DiagnoseResponse>, Status> {
+        diagnosing::diagnose(self, request).await.map(Response::new)
+    }
+
+    async fn compare(&self, request: Request<v1::CompareRequest>) -> Result<Response<v1::CompareResponse>, Status> {
+        comparing::compare(self, request).await.map(Response::new)
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {

@@ -5,7 +5,7 @@ use crate::measuring::{self, DURATION_MAX};
 use crate::mesh::usage::{Shown, Told, UsageOpen};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
-use lattice_model::AllocationState;
+use lattice_model::{Allocation, AllocationState, Principal};
 use std::time::Duration;
 use tonic::{Request, Status};
 
@@ -25,28 +25,22 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    let short = allocation.id.short();
-    match allocation.state {
-        AllocationState::Running => {}
-        AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {
-            let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
-            return Err(Status::failed_precondition(text));
-        }
-        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
-            let text =
-                format!("allocation {short} is {}: its agents measure it no more; what was pushed is in the store", allocation.state);
-            return Err(Status::failed_precondition(text));
-        }
-    }
+    runs(&allocation)?;
+    let nodes = of_all_nodes(api, &caller.principal, &allocation, duration).await;
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes })
+}
+
+/// What each of its nodes tells, in their order, for a user who may know.
+pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = UsageOpen {
             allocation: *allocation.id.0.as_bytes(),
             epoch: allocation.epoch.0,
-            duration_ms,
-            uid: caller.principal.uid,
-            user: caller.principal.name.clone(),
+            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            uid: user.uid,
+            user: user.name.clone(),
         };
         async move {
             let address = api.mesh_address(allocation.id, &node);
@@ -59,10 +53,26 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
             }
         }
     });
-    let nodes = stream::iter(asked).buffered(AT_ONCE).collect().await;
-    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes })
+    stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
-fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
+/// Refuses what is asked of agents about work that does not run.
+pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
+    let short = allocation.id.short();
+    match allocation.state {
+        AllocationState::Running => Ok(()),
+        AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {
+            let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
+            Err(Status::failed_precondition(text))
+        }
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let text =
+                format!("allocation {short} is {}: its agents measure it no more; what was pushed is in the store", allocation.state);
+            Err(Status::failed_precondition(text))
+        }
+    }
+}
+
+pub(super) fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
     v1::Measured { name, unit, source, now, mean, max }
 }

@@ -107,7 +107,7 @@ fn per_node(nodes: &[v1::NodeUsage]) -> String {
     table.text(&[])
 }
 
-fn shown(value: f64, unit: &str) -> String {
+pub(super) fn shown(value: f64, unit: &str) -> String {
     // Bytes of memory and of a second of input and output are whole in what people read.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
@@ -124,7 +124,7 @@ fn shown(value: f64, unit: &str) -> String {
     }
 }
 
-fn age(ms: u64) -> String {
+pub(super) fn age(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1e3)
 }
 

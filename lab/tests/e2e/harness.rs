@@ -51,6 +51,8 @@ pub enum Need {
     PrometheusClient,
     /// A store for metrics (Debian's package victoria-metrics).
     VictoriaMetrics,
+    /// `promtool` (Debian's package `prometheus`).
+    Promtool,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -156,6 +158,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::VictoriaMetrics if lattice_lab::machine::find("victoria-metrics").is_none() => {
             Some("there is no store for metrics here (package victoria-metrics)".to_owned())
         }
+        Need::Promtool if lattice_lab::machine::find("promtool").is_none() => {
+            Some("there is no promtool here (package prometheus)".to_owned())
+        }
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
@@ -169,6 +174,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::Moto
         | Need::PrometheusClient
         | Need::VictoriaMetrics
+        | Need::Promtool
         | Need::SystemdAnalyze => None,
     })
 }

@@ -13,6 +13,7 @@ mod crash;
 mod cuts;
 mod data;
 mod demo;
+mod deploy;
 mod disks;
 mod fabric;
 mod fencing;
@@ -38,6 +39,7 @@ mod lifetime;
 mod logs;
 mod member_disk;
 mod members;
+mod monitoring;
 mod mpi;
 mod mpi4py;
 mod network;
@@ -130,6 +132,8 @@ fn main() -> ExitCode {
         topology::trials(),
         gpus::trials(),
         telemetry::trials(),
+        monitoring::trials(),
+        deploy::trials(),
         logs::trials(),
         whole::trials(),
         demo::trials(),

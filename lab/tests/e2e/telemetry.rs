@@ -17,6 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Debian's, which has the parser of Prometheus's own client.
@@ -50,6 +51,11 @@ pub fn trials() -> Vec<Trial> {
         TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
         TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
         TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
+        TELEMETRY.test(
+            "runs_are_compared_from_their_own_starts_and_by_the_agents_where_the_store_is_away",
+            &[Need::VictoriaMetrics],
+            compared,
+        ),
     ]
 }
 
@@ -63,7 +69,7 @@ fn store_address() -> &'static str {
 }
 
 /// Status line, headers and body of one request without a body.
-fn get(address: &str, path: &str, more: &str) -> (String, String) {
+pub fn get(address: &str, path: &str, more: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     stream.set_read_timeout(Some(JOB)).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{more}Connection: close\r\n\r\n").unwrap();
@@ -484,7 +490,7 @@ impl Store {
     fn start(data: &Path) -> Self {
         let child = Command::new("victoria-metrics")
             .args([format!("-storageDataPath={}", data.display()), format!("-httpListenAddr={}", store_address())])
-            .args(["-retentionPeriod=1", "-loggerLevel=ERROR"])
+            .args(["-retentionPeriod=1", "-loggerLevel=ERROR", "-search.latencyOffset=1s"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -577,5 +583,56 @@ fn stored(w: &World) {
     store.stop();
     w.ok(&["cancel", &id]);
     w.ended(&id);
+    fs::remove_dir_all(&data).unwrap();
+}
+
+/// How long the first whole window of 30 s may take to be in the store, on a busy machine.
+const WINDOW: Duration = Duration::from_secs(150);
+
+fn compared(w: &World) {
+    let data = file("victoria-metrics-compared");
+    let _ = fs::remove_dir_all(&data);
+    let busy = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
+    w.running(&busy);
+    let idle = w.submit(&["--cores", "1", "--", "sleep", "600"]);
+    w.running(&idle);
+    let compare = || w.lattice.json(&["compare", &busy, &idle, "--metric=cpu_cores"]).unwrap();
+    w.wait("both to be measured", || compare()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "agents"));
+    let by_agents = compare();
+    for one in by_agents["allocations"].as_array().unwrap() {
+        assert!(text(one, "note").contains("the store does not answer") && one["points"] == serde_json::json!([]), "{by_agents:#}");
+        assert!(one["age_ms"].as_u64().unwrap() < 30_000, "{by_agents:#}");
+    }
+    let store = Store::start(&data);
+    let came = until(WINDOW, || compare()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
+    let told = compare();
+    assert!(came, "{told:#}");
+    let (a, b) = (&told["allocations"][0], &told["allocations"][1]);
+    assert!(a["mean"].as_f64().unwrap() > 0.3 && b["mean"].as_f64().unwrap() < 0.2, "{told:#}");
+    assert_eq!((text(a, "allocation"), told["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{told:#}");
+    for point in a["points"].as_array().unwrap().iter().chain(b["points"].as_array().unwrap()) {
+        assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {told:#}");
+    }
+    assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{told:#}");
+    let table = w.ok(&["compare", &busy, &idle]);
+    assert!(table.contains("FROM START") && table.contains("store"), "{table}");
+    // Both must be one's own.
+    let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "true"]);
+    let own = own.out().trim().to_owned();
+    w.ended(&own);
+    let refused = w.run_as(NOBODY, &["compare", &own, &busy]);
+    assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
+    let unknown = w.run(&["compare", &busy, &idle, "--metric=cpu_core"]);
+    assert!(unknown.code() == 2 && unknown.err().contains("did you mean \"cpu_cores\""), "{}", unknown.err());
+    for id in [&busy, &idle] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    // What has ended is the store's alone.
+    assert_eq!(w.lattice.json(&["compare", &busy, &idle]).unwrap()["allocations"][0]["source"], "store");
+    store.stop();
+    let nothing = w.run(&["compare", &busy, &idle]);
+    assert_eq!(nothing.code(), 5, "{}", nothing.err());
+    assert!(nothing.err().contains("its agents measure it no more"), "{}", nothing.err());
     fs::remove_dir_all(&data).unwrap();
 }

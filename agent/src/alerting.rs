@@ -1,0 +1,418 @@
+//! Alerts of the work on this node, as the thread that measures finds them.
+//!
+//! ```text
+//!   each look's numbers ──▶ Standing of each rule ─┐
+//!   processor time of each launch ──▶ Idle ─┐      ├──▶ alerts.json, /metrics, `lattice watch`
+//!   other nodes' words ──▶ hangs ──▶ Verdict ┴─────┘
+//! ```
+//!
+//! What is raised is on the disk, so that an agent that was killed does not begin by taking everything back: an alert is cleared by what is
+//! measured, never by a restart. So is since when a launch does nothing: the count of its processor time says whether it did
+//! anything while no agent looked.
+
+pub mod saved;
+
+use lattice_telemetry::alert::idle::{Idle, Verdict, Word};
+use lattice_telemetry::alert::rules::{HANG, Rule, Severity};
+use lattice_telemetry::alert::{AlertSettings, Standing};
+use lattice_telemetry::catalogue::alert as family;
+use lattice_telemetry::readers::Text;
+use lattice_telemetry::sample::Samples;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often launches are looked at for whether they do something.
+pub const IDLE_EVERY: Duration = Duration::from_secs(5);
+/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
+pub const LAUNCHES_MAX: usize = 64;
+/// Changes of one allocation's alerts that are kept for those who follow them; who is further behind is told how all of them stand.
+const CHANGES_MAX: usize = 64;
+
+/// An alert that came or went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub alert: String,
+    /// The launch that it is about, where it is about one.
+    pub launch: Option<u32>,
+    pub severity: Severity,
+    pub raised: bool,
+    /// When it was raised, on the clock of the windows.
+    pub since_ms: u64,
+    /// For people.
+    pub text: String,
+}
+
+/// One allocation's alerts on this node.
+#[derive(Debug, Default)]
+pub struct Alerts {
+    standings: BTreeMap<String, Standing>,
+    /// Rules whose measure there was at the last look.
+    measured: BTreeSet<String>,
+    idle: BTreeMap<u32, Idle>,
+    /// Which launches were looked at in this life of the agent.
+    looked: Looked,
+    /// What besides processor time was looked at to see whether launches move.
+    looked_at: Vec<&'static str>,
+    /// Launches that hang, with since when that is told.
+    hung: BTreeMap<u32, u64>,
+    /// Alerts that were ever raised.
+    ever: BTreeMap<String, Severity>,
+    changes: VecDeque<Change>,
+    /// How many changes there have been.
+    count: u64,
+}
+
+/// See [`Alerts::looked`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Looked {
+    /// None yet: what is known is of a former life.
+    #[default]
+    No,
+    /// Not all: there are too many.
+    AtSome,
+    AtAll,
+}
+
+/// The launches of an allocation that have ranks here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub all: Vec<Part>,
+    /// There are more than are looked at.
+    pub cut: bool,
+}
+
+/// One launch's ranks here at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub launch: u32,
+    pub used_us: u64,
+    pub processes: u64,
+}
+
+impl Alerts {
+    /// Looks at what was measured. `true`: what is raised changed.
+    pub fn look(&mut self, settings: &AlertSettings, now_ms: u64, value_of: impl Fn(&str) -> Option<f64>) -> bool {
+        let before = self.count;
+        for rule in &settings.rules {
+            let value = value_of(&rule.measure);
+            match value {
+                Some(_) => self.measured.insert(rule.name.clone()),
+                None => self.measured.remove(&rule.name),
+            };
+            let was = self.standings.get(&rule.name).copied().unwrap_or_default();
+            let is = was.look(rule, now_ms, value);
+            if is == Standing::Quiet {
+                self.standings.remove(&rule.name);
+            } else {
+                self.standings.insert(rule.name.clone(), is);
+            }
+            match (was.raised_since(), is.raised_since()) {
+                (None, Some(since_ms)) => self.change(told(rule, true, since_ms, value)),
+                (Some(since_ms), None) => self.change(told(rule, false, since_ms, value)),
+                (None, None) | (Some(_), Some(_)) => {}
+            }
+        }
+        self.count != before
+    }
+
+    /// Looks at its launches. `moved`: what of them all moved besides, of what is counted here, by name; `None`: it is not counted.
+    pub fn look_at_launches(&mut self, now_ms: u64, parts: &Parts, moved: &[(&'static str, Option<bool>)]) {
+        self.looked_at = std::iter::once("cpu").chain(moved.iter().filter(|(_, moved)| moved.is_some()).map(|(name, _)| *name)).collect();
+        let also = moved.iter().any(|(_, moved)| *moved == Some(true));
+        self.looked = if parts.cut { Looked::AtSome } else { Looked::AtAll };
+        self.idle.retain(|launch, _| parts.all.iter().any(|part| part.launch == *launch));
+        for part in &parts.all {
+            let idle = self.idle.entry(part.launch).or_insert_with(|| Idle::new(now_ms, part.used_us));
+            idle.look(now_ms, part.used_us, part.processes, also);
+        }
+    }
+
+    /// What this node says of its ranks of a launch. Of the script, where it does not run here: what it says of all that was launched, for
+    /// which the script waits.
+    pub fn word(&self, launch: u32, now_ms: u64) -> Word {
+        let newest = || self.idle.values().max_by_key(|idle| idle.since_ms).filter(|_| launch == 0);
+        match (self.looked, self.idle.get(&launch).or_else(newest)) {
+            (Looked::No, _) | (Looked::AtSome, None) => Word::Silent,
+            (Looked::AtSome | Looked::AtAll, Some(idle)) => idle.word(now_ms),
+            (Looked::AtAll, None) => Word::None,
+        }
+    }
+
+    /// The launches that may hang or are told to: those that do nothing here for so long, and those that hang already.
+    pub fn suspects(&self, now_ms: u64, limit_ms: u64) -> BTreeSet<u32> {
+        // A script waits for its launches: it is of interest where it has none.
+        let alone = self.idle.len() == 1;
+        let suspect = |(launch, idle): (&u32, &Idle)| {
+            let long = now_ms.saturating_sub(idle.since_ms) >= limit_ms;
+            (long && (*launch > 0 || alone)).then_some(*launch)
+        };
+        self.idle.iter().filter_map(suspect).chain(self.hung.keys().copied()).collect()
+    }
+
+    /// Its work is over: nothing of it is raised any more.
+    pub fn end(&mut self) {
+        self.standings.clear();
+        self.hung.clear();
+        self.idle.clear();
+    }
+
+    /// What was found of a launch on all its nodes. `true`: what is raised changed.
+    pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
+        let looked_at = self.looked_at.join(", ");
+        let severity = Severity::Warning;
+        let what = if launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
+        let change = match (verdict, self.hung.get(&launch).copied()) {
+            (Verdict::Hangs, None) => {
+                self.hung.insert(launch, now_ms);
+                let text = format!("{what}: no rank on any node did anything for {} s (looked at: {looked_at})", limit_ms / 1000);
+                Change { alert: HANG.to_owned(), launch: Some(launch), severity, raised: true, since_ms: now_ms, text }
+            }
+            (Verdict::Moves, Some(since_ms)) => {
+                self.hung.remove(&launch);
+                let text = if self.idle.contains_key(&launch) { format!("{what} moves again") } else { format!("{what} is over here") };
+                Change { alert: HANG.to_owned(), launch: Some(launch), severity, raised: false, since_ms, text }
+            }
+            (Verdict::Hangs, Some(_)) | (Verdict::Moves, None) | (Verdict::Unsaid, _) => return false,
+        };
+        self.change(change);
+        true
+    }
+
+    fn change(&mut self, change: Change) {
+        self.ever.insert(change.alert.clone(), change.severity);
+        while self.changes.len() >= CHANGES_MAX {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(change);
+        self.count += 1;
+    }
+
+    /// How many changes there have been: where who begins to follow begins.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// What changed behind the first `known` changes; `None`: not all of that is kept.
+    pub fn since(&self, known: u64) -> Option<Vec<Change>> {
+        let missing = usize::try_from(self.count.checked_sub(known)?).unwrap_or(usize::MAX);
+        let first = self.changes.len().checked_sub(missing)?;
+        Some(self.changes.iter().skip(first).cloned().collect())
+    }
+
+    /// All that is raised now.
+    pub fn raised(&self, settings: &AlertSettings) -> Vec<Change> {
+        let by_rule = settings.rules.iter().filter_map(|rule| {
+            let since_ms = self.standings.get(&rule.name)?.raised_since()?;
+            Some(told(rule, true, since_ms, None))
+        });
+        let looked_at = self.looked_at.join(", ");
+        let hung = self.hung.iter().map(|(launch, since_ms)| {
+            let what = if *launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
+            let text = format!("{what}: no rank on any node does anything (looked at: {looked_at})");
+            Change { alert: HANG.to_owned(), launch: Some(*launch), severity: Severity::Warning, raised: true, since_ms: *since_ms, text }
+        });
+        by_rule.chain(hung).collect()
+    }
+
+    fn is_raised(&self, alert: &str) -> bool {
+        let by_rule = self.standings.get(alert).is_some_and(|standing| standing.raised_since().is_some());
+        by_rule || (alert == HANG && !self.hung.is_empty())
+    }
+
+    /// Whether there was what this rule is about.
+    pub fn measures(&self, rule: &Rule) -> bool {
+        self.measured.contains(&rule.name)
+    }
+
+    /// Its series.
+    pub fn tell(&self, id: &str, samples: &mut Samples) {
+        for (alert, severity) in &self.ever {
+            samples.add(&family::ACTIVE, &[id, alert, severity.name()], u32::from(self.is_raised(alert)));
+        }
+        for (launch, idle) in &self.idle {
+            let seconds = idle.at_ms.saturating_sub(idle.since_ms) as f64 / 1e3;
+            samples.add(&family::LAUNCH_IDLE, &[id, &launch.to_string()], seconds);
+        }
+    }
+}
+
+fn told(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> Change {
+    let side = match rule.side {
+        lattice_telemetry::alert::rules::Side::Above => "above",
+        lattice_telemetry::alert::rules::Side::Below => "below",
+    };
+    let now = value.map(|value| format!(" (now {value:.4})")).unwrap_or_default();
+    let seconds = rule.for_ms / 1000;
+    let unit = rule.unit();
+    let text = match raised {
+        true => format!("{} is {side} {} {unit} for {seconds} s{now}", rule.measure, rule.raised_at),
+        false => format!("{} is back within {} {unit} for {seconds} s{now}", rule.measure, rule.cleared_at),
+    };
+    Change { alert: rule.name.clone(), launch: None, severity: rule.severity, raised, since_ms, text }
+}
+
+/// Reads how much each launch's ranks have used, of the directory of all work in the v2 tree. `None`: that cannot be read now.
+pub fn parts(work: &Path, text: &mut Text) -> Option<Parts> {
+    let entries = fs::read_dir(work).ok()?;
+    let mut launches: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.strip_prefix("launch-")?.parse().ok()).collect();
+    launches.sort_unstable();
+    let cut = launches.len() > LAUNCHES_MAX;
+    launches.truncate(LAUNCHES_MAX);
+    let mut all = Vec::with_capacity(launches.len());
+    for launch in launches {
+        match part(&work.join(format!("launch-{launch}")), launch, text) {
+            Some(part) => all.extend((part.processes > 0).then_some(part)),
+            // One that has just ended is no launch any more; one that is there and cannot be read is not taken for none.
+            None if !work.join(format!("launch-{launch}")).exists() => {}
+            None => return None,
+        }
+    }
+    Some(Parts { all, cut })
+}
+
+fn part(group: &Path, launch: u32, text: &mut Text) -> Option<Part> {
+    let processes = text.of(&group.join("cgroup.procs")).ok()?.lines().count() as u64;
+    let stat = text.of(&group.join("cpu.stat")).ok()?;
+    let used_us = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())?;
+    Some(Part { launch, used_us, processes })
+}
+
+/// Errors of the node's network interfaces, as a share of its packets, over half a minute.
+#[derive(Debug, Default)]
+pub struct NetworkErrors(VecDeque<(u64, u64)>);
+
+/// Looks of [`IDLE_EVERY`] that half a minute has, and one more.
+const NETWORK_LOOKS: usize = 7;
+/// Of fewer packets no share is told: one error among a few is not a bad network.
+const PACKETS_MIN: u64 = 1000;
+
+impl NetworkErrors {
+    /// Reads `/proc/net/dev`.
+    pub fn look(&mut self, text: &mut Text) {
+        match text.of(Path::new("/proc/net/dev")).ok().map(packets_and_errors) {
+            Some(counts) => {
+                while self.0.len() >= NETWORK_LOOKS {
+                    self.0.pop_front();
+                }
+                self.0.push_back(counts);
+            }
+            None => self.0.clear(),
+        }
+    }
+
+    /// The share; `None`: it cannot be told.
+    pub fn ratio(&self) -> Option<f64> {
+        let (first, last) = (self.0.front()?, self.0.back().filter(|_| self.0.len() == NETWORK_LOOKS)?);
+        // An interface that went takes its counts along.
+        let (packets, errors) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
+        match (packets, errors) {
+            (_, 0) => Some(0.0),
+            (packets, _) if packets < PACKETS_MIN => None,
+            (packets, errors) => Some(errors as f64 / packets as f64),
+        }
+    }
+}
+
+/// Of all interfaces but loopback: packets and errors, both ways.
+fn packets_and_errors(dev: &str) -> (u64, u64) {
+    let mut sums = (0u64, 0u64);
+    for line in dev.lines() {
+        let Some((name, counts)) = line.split_once(':') else { continue };
+        if name.trim() == "lo" {
+            continue;
+        }
+        let counts: Vec<u64> = counts.split_ascii_whitespace().map_while(|count| count.parse().ok()).collect();
+        // Received: bytes, packets, errs, …; sent, from the ninth on, the same.
+        let [_, received, wrong_in, ..] = counts.as_slice() else { continue };
+        let [_, sent, wrong_out, ..] = counts.get(8..).unwrap_or_default() else { continue };
+        sums = (sums.0.saturating_add(*received).saturating_add(*sent), sums.1.saturating_add(*wrong_in).saturating_add(*wrong_out));
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> AlertSettings {
+        let rule = Rule { for_ms: 1000, ..Rule::above("busy", "cpu_cores", 1.0, 0.5) };
+        AlertSettings { hang_ms: Some(10_000), rules: vec![rule] }
+    }
+
+    #[test]
+    fn who_follows_is_told_each_change_once_and_who_is_far_behind_that_some_are_missing() {
+        let (mut alerts, settings) = (Alerts::default(), settings());
+        let mut at = 0;
+        let mut look = |alerts: &mut Alerts, cores: f64| {
+            at += 1000;
+            alerts.look(&settings, at, |measure| (measure == "cpu_cores").then_some(cores))
+        };
+        assert!(!look(&mut alerts, 2.0));
+        assert!(look(&mut alerts, 2.0));
+        let raised = alerts.since(0).unwrap();
+        assert_eq!(raised.iter().map(|c| (c.alert.as_str(), c.raised)).collect::<Vec<_>>(), [("busy", true)]);
+        assert_eq!(alerts.raised(&settings).len(), 1);
+        assert_eq!(alerts.since(alerts.count()), Some(vec![]));
+        assert!(!look(&mut alerts, 0.1) && look(&mut alerts, 0.1));
+        assert_eq!(alerts.since(1).unwrap().iter().map(|c| c.raised).collect::<Vec<_>>(), [false]);
+        assert!(alerts.raised(&settings).is_empty());
+        for _ in 0..CHANGES_MAX {
+            for cores in [2.0, 2.0, 0.1, 0.1] {
+                look(&mut alerts, cores);
+            }
+        }
+        assert_eq!((alerts.since(0), alerts.changes.len()), (None, CHANGES_MAX));
+        assert_eq!(alerts.since(alerts.count() - 3).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_script_is_suspect_where_it_has_no_launch_and_what_hangs_stays_so_until_something_is_known() {
+        let mut alerts = Alerts::default();
+        let part = |launch, used_us| Part { launch, used_us, processes: 1 };
+        let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };
+        assert_eq!(alerts.word(1, 0), Word::Silent, "nobody has looked");
+        let nothing = [("io", None)];
+        alerts.look_at_launches(0, &of(&[part(0, 0), part(1, 0)]), &nothing);
+        alerts.look_at_launches(10_000, &of(&[part(0, 0), part(1, 0)]), &nothing);
+        assert_eq!(alerts.suspects(10_000, 10_000), [1].into());
+        assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unsaid, 11_000, 10_000));
+        let text = &alerts.since(0).unwrap()[0].text;
+        assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu)"), "{text}");
+        // It went on, and is still asked about.
+        alerts.look_at_launches(20_000, &of(&[part(0, 0), part(1, 900_000)]), &nothing);
+        assert_eq!(alerts.suspects(20_000, 10_000), [1].into());
+        assert!(alerts.decide(1, Verdict::Moves, 20_000, 10_000));
+        alerts.look_at_launches(30_000, &of(&[part(0, 0)]), &nothing);
+        assert_eq!(alerts.suspects(30_000, 10_000), [0].into());
+        // On another node, the script's launches are what it waits for.
+        let mut other = Alerts::default();
+        other.look_at_launches(0, &of(&[part(2, 0), part(3, 0)]), &nothing);
+        other.look_at_launches(30_000, &of(&[part(2, 0), part(3, 900_000)]), &nothing);
+        assert_eq!(other.word(0, 30_000), Word::There { idle_ms: 0, moved: true });
+        assert_eq!(other.word(1, 30_000), Word::None);
+        other.look_at_launches(31_000, &Parts { all: vec![part(2, 0)], cut: true }, &nothing);
+        assert_eq!(other.word(9, 31_000), Word::Silent, "it may be among those that are not looked at");
+    }
+
+    #[test]
+    fn errors_are_a_share_of_many_packets() {
+        let dev = |packets: u64, errors: u64| {
+            format!(
+                "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs\n    \
+                 lo: 1 9 9 0 0 0 0 0 1 9 9 0 0 0 0 0\n  eth0: 5 {packets} {errors} 0 0 0 0 0 5 10 1 0 0 0 0 0\n"
+            )
+        };
+        assert_eq!(packets_and_errors(&dev(100, 2)), (110, 3));
+        let mut errors = NetworkErrors::default();
+        errors.0.extend([packets_and_errors(&dev(0, 0)); NETWORK_LOOKS - 1]);
+        assert_eq!(errors.ratio(), None, "not half a minute yet");
+        errors.0.push_back(packets_and_errors(&dev(2000, 4)));
+        assert_eq!(errors.ratio(), Some(0.002));
+        errors.0.pop_back();
+        errors.0.push_back(packets_and_errors(&dev(10, 4)));
+        assert_eq!(errors.ratio(), None);
+    }
+}

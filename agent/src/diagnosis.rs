@@ -1,0 +1,136 @@
+//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks.
+//!
+//! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
+//! a process's memory or a mount, is read by helpers that are left behind where they do (`helper`): at most a few of them.
+//!
+//! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
+//! layout could be guessed. `/proc/PID/stack` itself is root's.
+
+mod helper;
+mod network;
+mod processes;
+mod storage;
+
+use crate::context::{Context, Shared};
+use crate::measuring;
+use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use crate::mesh::frame::{self, FrameError, Open, vouched};
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_quorum::identity::Caller;
+use quinn::SendStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// How long one node may take, here and over the mesh.
+const HERE: Duration = Duration::from_secs(8);
+const ANSWER: Duration = Duration::from_secs(12);
+/// Diagnoses under way on this node at once.
+const AT_ONCE: usize = 4;
+
+/// Who is at it. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Diagnosing(Arc<Semaphore>);
+
+impl Default for Diagnosing {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+/// What is found on `node`, for a user who may know.
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<WireDiagnosis, String> {
+    if *node == context.me {
+        return here(context, &open).await;
+    }
+    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let conversation = async {
+        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(|e| e.to_string())?;
+        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(|e| match e {
+            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
+            other => other.to_string(),
+        })
+    };
+    match timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())?? {
+        DiagnosisAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
+        DiagnosisAnswer::Refused { why } => Err(plain(&why)),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let told = match may_know(context, peer, open) {
+        Ok(()) => here(context, open).await,
+        Err(why) => Err(why),
+    };
+    let answer = match told {
+        Ok(told) => DiagnosisAnswer::Told(told),
+        Err(why) => DiagnosisAnswer::Refused { why },
+    };
+    frame::write(send, &answer).await
+}
+
+fn may_know(context: &Context, peer: &Caller, open: &DiagnosisOpen) -> Result<(), String> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let worker = context.workers.of_epoch(allocation, epoch);
+    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))
+}
+
+/// What is found on this node.
+async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, String> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    if context.workers.of_epoch(allocation, epoch).is_none() {
+        return Err(format!("allocation {} is not running on this node", allocation.short()));
+    }
+    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
+    let work = slice.scope(allocation).work().path().to_owned();
+    let place = Arc::clone(&context.diagnosing.0).acquire_owned();
+    let place = timeout(HERE, place).await.ok().and_then(Result::ok).ok_or("others ask the same of this node; try again in a moment")?;
+    let open = open.clone();
+    let finding = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        find(&work, &open)
+    });
+    match timeout(HERE, finding).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("its kernel does not answer in time: what it says of processes takes too long".to_owned()),
+    }
+}
+
+fn find(work: &Path, open: &DiagnosisOpen) -> WireDiagnosis {
+    let listed = processes::list(work);
+    let mut found = WireDiagnosis::default();
+    if open.processes || open.stacks {
+        (found.processes, found.left_out) = processes::read(&listed, open.stacks);
+        found.facts.extend(processes::pressure(work));
+    }
+    if open.network {
+        found.facts.extend(network::interfaces());
+        found.facts.extend(network::fabrics());
+        found.facts.extend(network::tcp(&listed));
+    }
+    if open.storage {
+        found.facts.extend(storage::mounts(&listed));
+    }
+    found.facts.truncate(FACTS_MAX);
+    found
+}
+
+/// One finding. `source`: what says so.
+fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
+    WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
+}
+
+/// A short file of the kernel's; what is longer is cut.
+fn text_of(path: &str) -> Option<String> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(256 << 10).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,305 @@
+//! The work's processes: what state each is in, and what it waits for.
+
+use super::helper::{Asked, HELPERS};
+use super::{fact, text_of};
+use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
+use nix::libc;
+use nix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Processes of an allocation that are listed, and directories of their cgroups.
+const LISTED_MAX: usize = 16_384;
+const GROUPS_MAX: usize = 1024;
+/// Threads of one process that are looked at for one that waits uninterruptibly.
+const THREADS_MAX: usize = 128;
+/// How long reading ranks out of environments may take, all together.
+const RANKS_WITHIN: Duration = Duration::from_millis(500);
+/// Open files are told to be short from this share of the limit on.
+const FILES_SHORT: f64 = 0.9;
+
+/// A process, and the launch that its cgroup is of; `None`: a terminal's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub pid: i32,
+    pub launch: Option<u32>,
+}
+
+/// All processes of the work, launch by launch.
+pub fn list(work: &Path) -> Vec<Listed> {
+    let mut listed = Vec::new();
+    let mut groups: Vec<_> = vec![(work.to_owned(), None)];
+    let mut seen = 0;
+    while let Some((group, launch)) = groups.pop() {
+        seen += 1;
+        if seen > GROUPS_MAX || listed.len() >= LISTED_MAX {
+            break;
+        }
+        let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let pids = procs.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0);
+        listed.extend(pids.map(|pid| Listed { pid, launch }));
+        for entry in fs::read_dir(&group).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let own = entry.file_name().to_str().and_then(|name| name.strip_prefix("launch-")?.parse().ok());
+                groups.push((entry.path(), launch.or(own)));
+            }
+        }
+    }
+    listed.truncate(LISTED_MAX);
+    listed.sort_by_key(|one| (one.launch.is_none(), one.launch, one.pid));
+    listed
+}
+
+/// What each of them does, and how many more there are.
+pub fn read(listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
+    let told = &listed[..listed.len().min(PROCESSES_MAX)];
+    let ranks = ranks(told);
+    let processes = told.iter().zip(ranks).filter_map(|(one, rank)| {
+        let mut process = process(one.pid, stacks)?;
+        process.launch = one.launch;
+        match rank {
+            Ok(rank) => process.rank = rank,
+            Err(why) => process.notes.push(why.to_owned()),
+        }
+        Some(process)
+    });
+    (processes.collect(), u32::try_from(listed.len() - told.len()).unwrap_or(u32::MAX))
+}
+
+/// Their ranks, out of their environments: reading those waits for the process's memory, which may be held by who waits for a disk.
+fn ranks(listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
+    let pids: Vec<i32> = listed.iter().map(|one| one.pid).collect();
+    let (out, ranks) = std::sync::mpsc::channel();
+    let asked = HELPERS.ask(RANKS_WITHIN, move || {
+        for pid in pids {
+            let environ = text_of(&format!("/proc/{pid}/environ"));
+            let rank = environ.and_then(|text| text.split('\0').find_map(|v| v.strip_prefix("LATTICE_RANK=")?.parse().ok()));
+            if out.send(rank).is_err() {
+                return;
+            }
+        }
+    });
+    let unknown = match asked {
+        Asked::Answered(()) => "it has ended",
+        Asked::Silent => "which rank it is cannot be told: its memory cannot be read now",
+        Asked::NotAsked => "which rank it is cannot be told: earlier questions still wait for their answer",
+    };
+    let mut known = ranks.try_iter();
+    listed.iter().map(|_| known.next().ok_or(unknown)).collect()
+}
+
+fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
+    let stat = text_of(&format!("/proc/{pid}/stat"))?;
+    let (name, fields) = stat_fields(&stat)?;
+    let status = text_of(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    let (of, state) = waiting_thread(pid, fields.first()?);
+    let (waits_in, kernel, mut notes) = waits(pid, of, stacks);
+    if state == "D" {
+        notes.push(blocked_on(pid, of).unwrap_or_else(|| "waits uninterruptibly; which file for cannot be told".to_owned()));
+    }
+    let (open_files, open_files_max) = files(pid);
+    if let (Some(open), Some(most)) = (open_files, open_files_max)
+        && open as f64 >= most as f64 * FILES_SHORT
+    {
+        notes.push(format!("{open} of {most} open files: raise `ulimit -n`, or close some"));
+    }
+    Some(WireProcess {
+        pid,
+        launch: None,
+        rank: None,
+        name: plain(name),
+        state: plain(&state),
+        threads: fields.get(17).and_then(|text| text.parse().ok()).unwrap_or(1),
+        waits_in: plain(&waits_in),
+        still_ms: if state == "R" { None } else { still_ms(pid, of) },
+        // User and system.
+        cpu_seconds: (ticks(11) + ticks(12)) / lattice_telemetry::procfs::TICKS_PER_SECOND,
+        memory_bytes: kib("VmRSS:").unwrap_or(0).saturating_mul(1024),
+        open_files,
+        open_files_max,
+        stack: kernel,
+        notes: notes.iter().map(|note| plain(note)).collect(),
+    })
+}
+
+/// The name, and the fields from the state on: the name may have anything in it.
+fn stat_fields(stat: &str) -> Option<(&str, Vec<&str>)> {
+    let (open, close) = (stat.find('(')?, stat.rfind(')')?);
+    Some((stat.get(open + 1..close)?, stat.get(close + 1..)?.split_ascii_whitespace().collect()))
+}
+
+/// The thread to look at and its state: one that waits uninterruptibly, where there is one, else the first.
+fn waiting_thread(pid: i32, state: &str) -> (i32, String) {
+    if state == "D" {
+        return (pid, state.to_owned());
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(THREADS_MAX);
+    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+        let stat = text_of(&format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
+        if stat_fields(&stat).is_some_and(|(_, fields)| fields.first() == Some(&"D")) {
+            return (thread, "D".to_owned());
+        }
+    }
+    (pid, state.to_owned())
+}
+
+/// The kernel's function that it waits in, its stack, and what of them cannot be had.
+fn waits(pid: i32, thread: i32, stacks: bool) -> (String, Vec<String>, Vec<String>) {
+    let mut notes = Vec::new();
+    let wchan = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
+    let wchan = wchan.ok().filter(|name| name != "0").unwrap_or_default();
+    if !stacks {
+        return (wchan, Vec::new(), notes);
+    }
+    match fs::read_to_string(format!("/proc/{pid}/task/{thread}/stack")) {
+        Ok(stack) => (wchan, names(&stack), notes),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            notes.push("its kernel stack is root's to read, and this agent is not root".to_owned());
+            (wchan, Vec::new(), notes)
+        }
+        Err(error) => {
+            notes.push(format!("its kernel stack cannot be read: {error}"));
+            (wchan, Vec::new(), notes)
+        }
+    }
+}
+
+/// `[<0>] do_wait+0x62/0x200 [module]` → `do_wait`.
+fn names(stack: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let call = line.trim().split_once("] ").map_or(line.trim(), |(_, call)| call);
+        let name = call.split(['+', ' ']).next().unwrap_or_default();
+        // What has no name is an address.
+        let plain_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        plain_name.then(|| plain(name))
+    };
+    stack.lines().filter_map(name).take(STACK_MAX).collect()
+}
+
+/// How long ago a thread last ran, where the kernel tells.
+fn still_ms(pid: i32, thread: i32) -> Option<u64> {
+    let sched = text_of(&format!("/proc/{pid}/task/{thread}/sched"))?;
+    let line = sched.lines().find_map(|line| line.strip_prefix("se.exec_start"))?;
+    let ran_ms: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
+    let now_ms = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?).as_secs_f64() * 1e3;
+    // The two clocks count from the same moment, and may be a little apart.
+    Some((now_ms - ran_ms).max(0.0) as u64)
+}
+
+/// Open files, and how many there may be.
+fn files(pid: i32) -> (Option<u64>, Option<u64>) {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|entries| entries.count() as u64);
+    let limits = text_of(&format!("/proc/{pid}/limits")).unwrap_or_default();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_ascii_whitespace().next()?.parse().ok());
+    (open, most)
+}
+
+/// Calls whose first argument is a descriptor.
+const ON_A_FILE: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_fstat,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_getdents64,
+    libc::SYS_flock,
+    libc::SYS_close,
+];
+
+/// Which file and mount a thread waits for. Reads what the kernel has of them, and touches neither.
+fn blocked_on(pid: i32, thread: i32) -> Option<String> {
+    let syscall = text_of(&format!("/proc/{pid}/task/{thread}/syscall"))?;
+    let descriptor = descriptor(&syscall)?;
+    let file = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    let mounts = text_of(&format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let mount = mount_of(&mounts, &file).map(|mount| format!(" on {mount}")).unwrap_or_default();
+    Some(format!("waits uninterruptibly for {}{mount}", file.display()))
+}
+
+fn descriptor(syscall: &str) -> Option<u32> {
+    let mut words = syscall.split_ascii_whitespace();
+    let number: libc::c_long = words.next()?.parse().ok()?;
+    let first = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    ON_A_FILE.contains(&number).then(|| u32::try_from(first).ok()).flatten()
+}
+
+/// The innermost mount that a path is on, with its kind.
+fn mount_of(mountinfo: &str, file: &Path) -> Option<String> {
+    let mount = |line: &str| {
+        let (before, behind) = line.split_once(" - ")?;
+        let at = before.split(' ').nth(4)?.replace("\\040", " ");
+        let kind = behind.split(' ').next()?.to_owned();
+        file.starts_with(&at).then_some((at, kind))
+    };
+    // Of several at one place the last one is seen.
+    let (at, kind) = mountinfo.lines().filter_map(mount).max_by_key(|(at, _)| at.len())?;
+    Some(format!("{at} ({kind})"))
+}
+
+/// Pressure of the work, as the kernel averages it.
+pub fn pressure(work: &Path) -> Vec<WireFact> {
+    let of = |resource: &str| {
+        let text = text_of(&work.join(format!("{resource}.pressure")).to_string_lossy())?;
+        let some = text.lines().find(|line| line.starts_with("some "))?;
+        let average = |name: &str| some.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<f64>().ok());
+        let (ten, sixty) = (average("avg10=")?, average("avg60=")?);
+        let text = format!("{ten:.1} % of the last 10 s, {sixty:.1} % of the last minute some thread waited for {resource}");
+        Some(fact("work", &format!("pressure {resource}"), "cgroup2", text, ten > 50.0))
+    };
+    ["cpu", "memory", "io"].into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_names_alone() {
+        let stack =
+            "[<0>] do_wait+0x62/0x200\n[<0>] nfs_wait_bit_killable+0x1c/0x80 [nfs]\n[<0>] 0xffffffffc0de\n[<0>] do_syscall_64+0x3d\n";
+        assert_eq!(names(stack), ["do_wait", "nfs_wait_bit_killable", "do_syscall_64"]);
+        assert_eq!(names(&"[<0>] a+0x1/0x2\n".repeat(100)).len(), STACK_MAX);
+    }
+
+    #[test]
+    fn a_name_may_have_anything_in_it() {
+        let stat = "12 (a) R b (x)) D 1 12 12 0 -1 0 5 0 0 0 150 50 0 0 20 0 3 0";
+        let (name, fields) = stat_fields(stat).unwrap();
+        assert_eq!((name, fields[0], fields[11], fields[12], fields[17]), ("a) R b (x)", "D", "150", "50", "3"));
+        assert_eq!(stat_fields("12 a"), None);
+    }
+
+    #[test]
+    fn the_file_and_the_mount_that_are_waited_for_are_found_without_touching_them() {
+        let read = libc::SYS_read;
+        assert_eq!(descriptor(&format!("{read} 0x3 0x7f00 0x10 0x0 0x0 0x0 0x7f 0x55")), Some(3));
+        assert_eq!(descriptor("running"), None);
+        assert_eq!(descriptor(&format!("{} 0x3 0x0", libc::SYS_openat)), None);
+        let mounts =
+            "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /data\\040x rw - nfs4 s:/x rw\n23 22 0:6 / /data\\040x/in rw - fuse f rw\n";
+        let on = |path: &str| mount_of(mounts, Path::new(path));
+        assert_eq!(on("/data x/file").as_deref(), Some("/data x (nfs4)"));
+        assert_eq!(on("/data x/in/file").as_deref(), Some("/data x/in (fuse)"));
+        assert_eq!(on("/data xy").as_deref(), Some("/ (ext4)"));
+        assert_eq!(on("socket:[5]"), None);
+    }
+
+    #[test]
+    fn this_process_is_told_of() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let process = process(me, false).unwrap();
+        assert!(process.memory_bytes > 0 && process.threads >= 1 && process.open_files.unwrap() > 0, "{process:?}");
+        assert!(process.open_files_max.is_some());
+    }
+}

@@ -1,0 +1,149 @@
+//! What the work has mounted, and whether it answers.
+
+use super::helper::{Asked, HELPERS};
+use super::processes::Listed;
+use super::{fact, text_of};
+use crate::mesh::diagnosis::WireFact;
+use lattice_model::resources::bytes_text;
+use nix::sys::statvfs::statvfs;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Mounts that are told of, and asked, all together within this time.
+const MOUNTS_MAX: usize = 64;
+const ALL_WITHIN: Duration = Duration::from_secs(4);
+/// How long one may take.
+const WITHIN: Duration = Duration::from_secs(1);
+/// Fuller than this is told.
+const FULL: f64 = 0.95;
+/// File systems without room of their own.
+const WITHOUT_ROOM: &[&str] = &[
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "rpc_pipefs",
+    "securityfs",
+    "squashfs",
+    "sysfs",
+    "tracefs",
+];
+
+/// Mounts that have not answered, by device, and since when: they are not asked again while their helper waits.
+static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+/// One line of `mountinfo`.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    device: String,
+    at: PathBuf,
+    kind: String,
+}
+
+/// How full each mount of the work is, as one of its processes sees them.
+pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
+    let Some((pid, mountinfo)) = listed.iter().find_map(|one| Some((one.pid, text_of(&format!("/proc/{}/mountinfo", one.pid))?))) else {
+        return vec![fact("storage", "mounts", "procfs", "nothing of it runs here: its mounts are not known".to_owned(), false)];
+    };
+    let began = Instant::now();
+    let mut facts = Vec::new();
+    for mount in parse(&mountinfo).into_iter().take(MOUNTS_MAX) {
+        let about = format!("{} ({})", mount.at.display(), mount.kind);
+        let (text, wrong) = if began.elapsed() < ALL_WITHIN {
+            asked(pid, &mount)
+        } else {
+            ("not asked: the mounts before it took too long".to_owned(), true)
+        };
+        facts.push(fact("storage", &about, "statvfs", text, wrong));
+    }
+    facts
+}
+
+fn parse(mountinfo: &str) -> Vec<Mount> {
+    let mount = |line: &str| {
+        let (before, behind) = line.split_once(" - ")?;
+        let mut words = before.split(' ');
+        let (device, at) = (words.nth(2)?.to_owned(), words.nth(1)?.replace("\\040", " "));
+        let kind = behind.split(' ').next()?.to_owned();
+        Some(Mount { device, at: at.into(), kind })
+    };
+    let has_room = |mount: &Mount| !WITHOUT_ROOM.contains(&mount.kind.as_str());
+    let mut mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).filter(has_room).collect();
+    // One file system at several places is one; the last of one place is the one that is seen.
+    let mut seen = std::collections::BTreeSet::new();
+    mounts.retain(|mount| seen.insert(mount.device.clone()));
+    mounts
+}
+
+/// What a mount says of itself, and whether that is wrong.
+fn asked(pid: i32, mount: &Mount) -> (String, bool) {
+    let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(since) = silent().get(&mount.device) {
+        return (format!("does not answer, for {} s now", since.elapsed().as_secs()), true);
+    }
+    let device = mount.device.clone();
+    silent().insert(device.clone(), Instant::now());
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let path = root.join(mount.at.strip_prefix("/").unwrap_or(&mount.at));
+    let answer = HELPERS.ask(WITHIN, move || {
+        let stat = room(&path);
+        SILENT.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+        stat
+    });
+    match answer {
+        Asked::Answered(Ok((free, all, no_inodes))) => {
+            let used = if all == 0 { 0.0 } else { 1.0 - free as f64 / all as f64 };
+            let inodes = if no_inodes { "; no more files can be made" } else { "" };
+            (format!("{} of {} free{inodes}", bytes_text(free), bytes_text(all)), used > FULL || no_inodes)
+        }
+        Asked::Answered(Err(error)) => (format!("cannot be asked: {error}"), true),
+        Asked::Silent => (format!("does not answer within {} s: who uses it waits", WITHIN.as_secs()), true),
+        Asked::NotAsked => {
+            silent().remove(&mount.device);
+            ("not asked: too many mounts of this node do not answer".to_owned(), true)
+        }
+    }
+}
+
+/// Free bytes, all bytes, and whether there are no inodes left.
+fn room(path: &Path) -> Result<(u64, u64, bool), String> {
+    let stat = statvfs(path).map_err(|error| error.desc().to_owned())?;
+    let unit = stat.fragment_size();
+    Ok((stat.blocks_available() * unit, stat.blocks() * unit, stat.files() > 0 && stat.files_available() == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_room_is_asked_once() {
+        let mountinfo = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /proc rw - proc proc rw\n\
+                         23 21 0:9 / /data\\040x rw shared:1 - nfs4 s:/x rw\n24 21 8:1 /a /bind rw - ext4 /dev/sda1 rw\n";
+        let mounts: Vec<_> = parse(mountinfo).into_iter().map(|m| (m.device, m.at.display().to_string(), m.kind)).collect();
+        let mount = |device: &str, at: &str, kind: &str| (device.to_owned(), at.to_owned(), kind.to_owned());
+        assert_eq!(mounts, [mount("8:1", "/", "ext4"), mount("0:9", "/data x", "nfs4")]);
+    }
+
+    #[test]
+    fn the_mounts_of_this_process_answer() {
+        let me = Listed { pid: i32::try_from(std::process::id()).unwrap(), launch: None };
+        let facts = mounts(&[me]);
+        assert!(facts.iter().any(|fact| fact.text.contains(" free")), "{facts:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether launches hang: the first node of an allocation asks the others, where its own ranks have done nothing for long.
+//!
+//! A launch hangs where none of its ranks, on no node, did anything for `alerts.hang_seconds`; one that moves is enough that it does not.
+//! A node that cannot be asked changes nothing: nobody is told that work hangs, or goes on, by a node that is away.
+
+use crate::context::Shared;
+use crate::measuring::alerts::Suspect;
+use crate::mesh::monitor::{MonitorItem, MonitorOpen, MonitorWhat};
+use crate::monitoring;
+use futures::StreamExt;
+use futures::stream;
+use lattice_model::NodeId;
+use lattice_telemetry::alert::idle::{Verdict, Word, verdict};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Between two rounds, or as long as the last one took.
+const EVERY: Duration = Duration::from_secs(5);
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 32;
+/// How long one may take.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// Looks after the launches of allocations that are headed here, until `stop`.
+pub async fn run(context: Shared, stop: CancellationToken) {
+    let Some(limit_ms) = context.measuring.hang_ms() else { return };
+    // Who moved last is asked first: mostly one question is enough.
+    let mut movers: BTreeMap<_, NodeId> = BTreeMap::new();
+    loop {
+        let began = tokio::time::Instant::now();
+        let suspects: Vec<Suspect> = context.measuring.suspects();
+        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first().is_some_and(|(node, _)| *node == context.me));
+        let suspects: Vec<Suspect> = suspects.collect();
+        movers.retain(|key, _| suspects.iter().any(|s| (s.share.allocation, s.launch) == *key));
+        for suspect in suspects {
+            let key = (suspect.share.allocation, suspect.launch);
+            let found = tokio::select! {
+                () = stop.cancelled() => return,
+                found = found(&context, &suspect, movers.get(&key), limit_ms) => found,
+            };
+            if let (Verdict::Moves, Some(node)) = &found {
+                movers.insert(key, node.clone());
+            }
+            context.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
+        }
+        let pause = EVERY.max(began.elapsed());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// What becomes of asking all nodes, and who moves.
+async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
+    let mut words = vec![suspect.word];
+    if verdict([suspect.word], limit_ms) == Verdict::Moves && suspect.word != Word::None {
+        return (Verdict::Moves, Some(context.me.clone()));
+    }
+    let mut others: Vec<NodeId> = suspect.share.nodes.iter().map(|(node, _)| node.clone()).filter(|node| *node != context.me).collect();
+    others.sort_by_key(|node| Some(node) != mover);
+    let asked = stream::iter(others).map(|node| async move {
+        let word = ask(context, suspect, &node).await;
+        (node, word)
+    });
+    let mut asked = std::pin::pin!(asked.buffer_unordered(AT_ONCE));
+    while let Some((node, word)) = asked.next().await {
+        if word != Word::None && verdict([word], limit_ms) == Verdict::Moves {
+            return (Verdict::Moves, Some(node));
+        }
+        words.push(word);
+    }
+    (verdict(words, limit_ms), None)
+}
+
+async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> Word {
+    let share = &suspect.share;
+    let open = MonitorOpen {
+        allocation: *share.allocation.0.as_bytes(),
+        epoch: share.epoch.0,
+        uid: share.owner.uid,
+        user: share.owner.name.clone(),
+        what: MonitorWhat::Idle { launch: suspect.launch },
+    };
+    let mut items = monitoring::items(context, node, context.mesh_address(share, node), open);
+    match timeout(ANSWER, items.recv()).await {
+        Ok(Some(Ok(MonitorItem::Word { idle_ms: Some(idle_ms), moved }))) => Word::There { idle_ms, moved },
+        Ok(Some(Ok(MonitorItem::Word { idle_ms: None, .. }))) => Word::None,
+        Ok(_) | Err(_) => Word::Silent,
+    }
+}

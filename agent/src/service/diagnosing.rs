@@ -1,0 +1,77 @@
+//! `AllocationService.Diagnose`: what is the matter with an allocation's work, asked of the agents of its nodes.
+
+use super::Api;
+use super::usage::runs;
+use crate::diagnosis;
+use crate::mesh::diagnosis::{DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
+use futures::stream::{self, StreamExt};
+use lattice_api::v1;
+use std::time::Instant;
+use tonic::{Request, Status};
+
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 64;
+
+pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -> Result<v1::DiagnoseResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::DiagnoseRequest { key, processes, stacks, network, storage } = request.into_inner();
+    if !(processes || stacks || network || storage) {
+        return Err(Status::invalid_argument("nothing is asked: processes, stacks, network or storage"));
+    }
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    runs(&allocation)?;
+    let nodes: Vec<_> = allocation.nodes().cloned().collect();
+    let asked = nodes.into_iter().map(|node| {
+        let open = DiagnosisOpen {
+            allocation: *allocation.id.0.as_bytes(),
+            epoch: allocation.epoch.0,
+            uid: caller.principal.uid,
+            user: caller.principal.name.clone(),
+            processes,
+            stacks,
+            network,
+            storage,
+        };
+        async move {
+            let began = Instant::now();
+            let found = diagnosis::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await;
+            let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let told = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
+            match found {
+                Ok(WireDiagnosis { processes, left_out, facts }) => v1::NodeDiagnosis {
+                    processes: processes.into_iter().map(process).collect(),
+                    findings: facts.into_iter().map(finding).collect(),
+                    left_out,
+                    ..told
+                },
+                Err(why) => v1::NodeDiagnosis { unreached: why, ..told },
+            }
+        }
+    });
+    let nodes = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    Ok(v1::DiagnoseResponse { allocation: allocation.id.to_string(), nodes })
+}
+
+fn process(of: WireProcess) -> v1::ProcessDiagnosis {
+    v1::ProcessDiagnosis {
+        pid: of.pid,
+        launch: of.launch,
+        rank: of.rank,
+        name: of.name,
+        state: of.state,
+        threads: of.threads,
+        waits_in: of.waits_in,
+        still_ms: of.still_ms,
+        cpu_seconds: of.cpu_seconds,
+        memory_bytes: of.memory_bytes,
+        open_files: of.open_files,
+        open_files_max: of.open_files_max,
+        stack: of.stack,
+        notes: of.notes,
+    }
+}
+
+fn finding(WireFact { part, about, text, source, wrong }: WireFact) -> v1::Finding {
+    v1::Finding { part, about, text, source, wrong }
+}

@@ -1,0 +1,163 @@
+//! `lattice diag`.
+
+use crate::args::Diag;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::table::Table;
+use lattice_api::v1;
+use lattice_model::resources::bytes_text;
+use serde_json::{Value, json};
+
+pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
+    let Diag { id, stacks, network, storage } = args;
+    let some = network || storage;
+    let key = session.key(&id)?;
+    let request = v1::DiagnoseRequest { key, processes: !some, stacks, network: network || !some, storage: storage || !some };
+    let client = session.connect().await?;
+    let told = answer(client.allocations().diagnose(request)).await?;
+    match session.format() {
+        Format::Table => print(&text(&told.nodes))?,
+        Format::Json => print_json(&json_of(&told))?,
+        Format::Name => print_names(told.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
+    }
+    let silent: Vec<&v1::NodeDiagnosis> = told.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
+    for node in &silent {
+        session.note(&format!("{} tells nothing: {}", node.node, node.unreached));
+    }
+    for node in told.nodes.iter().filter(|node| node.left_out > 0) {
+        session.note(&format!("{} has {} more processes of it, which are not shown", node.node, node.left_out));
+    }
+    if !silent.is_empty() && silent.len() == told.nodes.len() {
+        return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what is the matter with it"));
+    }
+    Ok(())
+}
+
+fn text(nodes: &[v1::NodeDiagnosis]) -> String {
+    let mut parts = Vec::new();
+    let number = |n: Option<u32>| n.map(|n| n.to_string()).unwrap_or_default();
+    let mut table = Table::new(&["NODE", "LAUNCH", "RANK", "PID", "NAME", "STATE", "WAITS IN", "STILL", "CPU", "MEMORY", "FILES"]);
+    for node in nodes {
+        for p in &node.processes {
+            let files = match (p.open_files, p.open_files_max) {
+                (Some(open), Some(most)) => format!("{open}/{most}"),
+                (open, _) => open.map(|open| open.to_string()).unwrap_or_default(),
+            };
+            table.row(vec![
+                node.node.clone(),
+                number(p.launch),
+                number(p.rank),
+                p.pid.to_string(),
+                p.name.clone(),
+                p.state.clone(),
+                p.waits_in.clone(),
+                p.still_ms.map(|ms| format!("{:.1} s", ms as f64 / 1e3)).unwrap_or_default(),
+                format!("{:.1} s", p.cpu_seconds),
+                bytes_text(p.memory_bytes),
+                files,
+            ]);
+        }
+    }
+    if nodes.iter().any(|node| !node.processes.is_empty()) {
+        parts.push(table.text(&[]));
+    }
+    let mut details = String::new();
+    for node in nodes {
+        for p in &node.processes {
+            let who =
+                p.rank.map_or_else(|| format!("{} process {}", node.node, p.pid), |rank| format!("{} rank {rank} ({})", node.node, p.pid));
+            for note in &p.notes {
+                details += &format!("! {who}: {note}\n");
+            }
+            if !p.stack.is_empty() {
+                details += &format!("  {who}: {}\n", p.stack.join(" < "));
+            }
+        }
+    }
+    if !details.is_empty() {
+        parts.push(details);
+    }
+    let mut table = Table::new(&["", "NODE", "PART", "ABOUT", "FOUND", "SOURCE"]);
+    let mut found = false;
+    for node in nodes {
+        for f in &node.findings {
+            found = true;
+            let mark = if f.wrong { "!" } else { " " };
+            table.row(vec![mark.into(), node.node.clone(), f.part.clone(), f.about.clone(), f.text.clone(), f.source.clone()]);
+        }
+    }
+    if found {
+        parts.push(table.text(&[]));
+    }
+    parts.join("\n")
+}
+
+fn json_of(told: &v1::DiagnoseResponse) -> Value {
+    let process = |p: &v1::ProcessDiagnosis| {
+        json!({
+            "pid": p.pid, "launch": p.launch, "rank": p.rank, "name": p.name, "state": p.state, "threads": p.threads,
+            "waits_in": (!p.waits_in.is_empty()).then_some(&p.waits_in), "still_ms": p.still_ms, "cpu_seconds": p.cpu_seconds,
+            "memory_bytes": p.memory_bytes, "open_files": p.open_files, "open_files_max": p.open_files_max, "stack": p.stack, "notes": p.notes,
+        })
+    };
+    let finding = |f: &v1::Finding| json!({"part": f.part, "about": f.about, "text": f.text, "source": f.source, "wrong": f.wrong});
+    let node = |n: &v1::NodeDiagnosis| {
+        json!({
+            "node": n.node,
+            "unreached": (!n.unreached.is_empty()).then_some(&n.unreached),
+            "took_ms": n.took_ms,
+            "processes": n.processes.iter().map(process).collect::<Vec<_>>(),
+            "left_out": n.left_out,
+            "findings": n.findings.iter().map(finding).collect::<Vec<_>>(),
+        })
+    };
+    json!({"allocation": told.allocation, "nodes": told.nodes.iter().map(node).collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_should_look_at_is_marked() {
+        let rank = v1::ProcessDiagnosis {
+            pid: 7,
+            launch: Some(1),
+            rank: Some(0),
+            name: "a.out".into(),
+            state: "D".into(),
+            waits_in: "nfs_wait".into(),
+            still_ms: Some(61_000),
+            cpu_seconds: 1.5,
+            memory_bytes: 1 << 20,
+            open_files: Some(9),
+            open_files_max: Some(10),
+            stack: vec!["nfs_wait".into(), "vfs_read".into()],
+            notes: vec!["9 of 10 open files".into()],
+            ..Default::default()
+        };
+        let mount = v1::Finding {
+            part: "storage".into(),
+            about: "/x (nfs)".into(),
+            text: "does not answer".into(),
+            source: "statvfs".into(),
+            wrong: true,
+        };
+        let node = v1::NodeDiagnosis { node: "n1".into(), processes: vec![rank], findings: vec![mount], ..Default::default() };
+        let told = v1::DiagnoseResponse { allocation: "a".into(), nodes: vec![node] };
+        let want = "\
+NODE  LAUNCH  RANK  PID  NAME   STATE  WAITS IN  STILL   CPU    MEMORY  FILES
+n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
+
+! n1 rank 0 (7): 9 of 10 open files
+  n1 rank 0 (7): nfs_wait < vfs_read
+
+   NODE  PART     ABOUT     FOUND            SOURCE
+!  n1    storage  /x (nfs)  does not answer  statvfs
+";
+        assert_eq!(text(&told.nodes), want);
+        let json = json_of(&told);
+        assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["wrong"]), (&0.into(), &true.into()));
+    }
+}

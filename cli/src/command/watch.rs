@@ -1,0 +1,152 @@
+//! `lattice watch`.
+
+use super::top::{age, shown};
+use crate::args::Watch;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, print_json_lines, print_names};
+use crate::patience::Patience;
+use crate::session::Session;
+use crate::table::Rows;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_api::v1::metrics_event::What;
+use lattice_model::time::Timestamp;
+use serde_json::{Value, json};
+
+const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
+
+pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
+    let key = session.key(&args.id)?;
+    let interval_ms = u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX);
+    let request = v1::StreamMetricsRequest { key, interval_ms, alerts_only: args.alerts_only, metrics: args.metrics };
+    let mut watching = Watching { session, request, rows: Rows::new(HEADING), patience: Patience::default() };
+    let mut client = session.connect().await?;
+    loop {
+        match watching.once(&client).await {
+            Ok(state) => {
+                session.note(&format!("it is {state}"));
+                return Ok(());
+            }
+            Err(failure) if watching.patience.bears(&failure) => client = watching.patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// What stays the same over connections.
+struct Watching<'a> {
+    session: &'a Session,
+    request: v1::StreamMetricsRequest,
+    rows: Rows,
+    patience: Patience,
+}
+
+impl Watching<'_> {
+    /// Watches on one connection, to the allocation's end; gives its last state.
+    async fn once(&mut self, client: &Client) -> Result<String, Failure> {
+        let mut stream = client.allocations().stream_metrics(self.request.clone()).await?.into_inner();
+        while let Some(event) = stream.message().await? {
+            self.patience.progress();
+            self.show(&event)?;
+            if let Some(What::Ended(state)) = event.what {
+                return Ok(state);
+            }
+        }
+        Err(Failure::new(Exit::Unavailable, "the agent stopped telling").hint("`lattice node status` tells whether it runs"))
+    }
+
+    fn show(&mut self, event: &v1::MetricsEvent) -> Result<(), Failure> {
+        match self.session.format() {
+            Format::Table => {
+                let rows = rows(event);
+                if rows.is_empty() { Ok(()) } else { print(&self.rows.text(&rows)) }
+            }
+            Format::Json => match json_of(event) {
+                Some(line) => print_json_lines(&[line]),
+                None => Ok(()),
+            },
+            // Whom something is the matter with.
+            Format::Name => match &event.what {
+                Some(What::Alert(alert)) => print_names([alert.alert.as_str()]),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
+    // The time of day, as the day is known to who watches.
+    let time = Timestamp(event.at_ms).to_string();
+    let row = |what: &str, value: String, source: &str, age: String| {
+        vec![time.clone(), event.node.clone(), what.to_owned(), value, source.to_owned(), age]
+    };
+    match &event.what {
+        Some(What::Numbers(usage)) => {
+            let one = |one: &v1::Measured| row(&one.name, shown(one.now, &one.unit), &one.source, age(usage.age_ms));
+            usage.measured.iter().map(one).collect()
+        }
+        Some(What::Alert(alert)) => {
+            let word = if alert.raised { "ALERT" } else { "cleared" };
+            let value = format!("{} ({}): {}", alert.alert, alert.severity, alert.text);
+            vec![row(word, value, "agent", age(alert.for_ms))]
+        }
+        Some(What::Away(why)) => vec![row("away", why.clone(), "", String::new())],
+        Some(What::Notice(text)) => vec![row("note", text.clone(), "", String::new())],
+        Some(What::Ended(state)) => vec![row("end", state.clone(), "", String::new())],
+        None => Vec::new(),
+    }
+}
+
+fn json_of(event: &v1::MetricsEvent) -> Option<Value> {
+    let mut line = match event.what.as_ref()? {
+        What::Numbers(usage) => {
+            let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max});
+            json!({"event": "numbers", "age_ms": usage.age_ms, "measured": usage.measured.iter().map(one).collect::<Vec<_>>()})
+        }
+        What::Alert(alert) => json!({
+            "event": "alert", "alert": alert.alert, "severity": alert.severity, "raised": alert.raised, "for_ms": alert.for_ms,
+            "text": alert.text, "launch": alert.launch,
+        }),
+        What::Away(why) => json!({"event": "away", "why": why}),
+        What::Notice(text) => json!({"event": "note", "text": text}),
+        What::Ended(state) => json!({"event": "end", "state": state}),
+    };
+    line["at_ms"] = event.at_ms.into();
+    line["node"] = if event.node.is_empty() { Value::Null } else { event.node.as_str().into() };
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(what: What) -> v1::MetricsEvent {
+        v1::MetricsEvent { at_ms: 0, node: "n1".into(), what: Some(what) }
+    }
+
+    #[test]
+    fn a_line_says_who_what_how_much_by_what_and_how_old() {
+        let one = v1::Measured { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, ..Default::default() };
+        let usage = v1::NodeUsage { node: "n1".into(), unreached: String::new(), age_ms: 700, measured: vec![one.clone(), one] };
+        let numbers = event(What::Numbers(usage));
+        let told = rows(&numbers);
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[0][1..], ["n1", "cpu_cores", "1.50 cores", "cgroup2", "0.7 s"]);
+        let alert = v1::MetricAlert {
+            alert: "hang".into(),
+            severity: "warning".into(),
+            raised: true,
+            for_ms: 2000,
+            text: "launch 1".into(),
+            launch: Some(1),
+        };
+        let alert = event(What::Alert(alert));
+        assert_eq!(rows(&alert)[0][1..], ["n1", "ALERT", "hang (warning): launch 1", "agent", "2.0 s"]);
+        let line = json_of(&alert).unwrap();
+        assert_eq!((&line["event"], &line["node"], &line["raised"]), (&"alert".into(), &"n1".into(), &true.into()));
+        assert_eq!(json_of(&numbers).unwrap()["measured"][1]["now"], 1.5);
+        let end = v1::MetricsEvent { node: String::new(), ..event(What::Ended("Completed".into())) };
+        assert_eq!(json_of(&end).unwrap()["node"], Value::Null);
+        assert!(rows(&v1::MetricsEvent::default()).is_empty() && json_of(&v1::MetricsEvent::default()).is_none());
+    }
+}

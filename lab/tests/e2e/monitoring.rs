@@ -1,0 +1,314 @@
+//! What users are told of their work while it runs: alerts, hangs, `lattice watch`, `lattice diag`.
+
+use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World};
+use crate::telemetry;
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::{self, until};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+const TOKEN: &str = "fedcba9876543210fedcba9876543210";
+/// How long a hang may take to be told: 10 s of nothing, rounds of a few seconds, and a busy machine.
+const HANG: Duration = Duration::from_secs(120);
+
+static MONITORING: Group = Group {
+    theme: "monitoring",
+    name: "monitoring",
+    nodes: 2,
+    quorum: 1,
+    tweak: |options| {
+        let token = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("monitoring-token");
+        fs::write(&token, TOKEN).unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        options.telemetry_lines = format!("  metrics_token_file: {:?}\n", token.to_string_lossy());
+        options.agent_lines = "alerts:\n  hang_seconds: 10\n  rules:\n    \
+                               - {name: busy, measure: cpu_cores, above: 0.05, cleared_at: 0.02, for_seconds: 1, severity: critical}\n"
+            .to_owned();
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        MONITORING.test("alerts_come_and_go_in_the_stream_and_in_the_metrics", &[], alerts),
+        MONITORING.test("a_launch_hangs_where_all_its_ranks_do_and_goes_on_doing_so_over_a_killed_agent", &[], hangs),
+        MONITORING.test("a_watch_outlives_an_agent_and_is_its_owners_alone", &[], watched),
+        MONITORING.test("diag_says_what_ranks_wait_for", &[Need::Hosts], diagnosed),
+        MONITORING.test("bad_alert_rules_are_refused_with_their_line", &[], bad_rules),
+    ]
+}
+
+/// `lattice watch -o json` in the background.
+struct Watching {
+    child: Child,
+    out: PathBuf,
+}
+
+impl Watching {
+    fn begin(w: &World, name: &str, args: &[&str]) -> Self {
+        let out = w.dir.join(format!("watch-{name}.jsonl"));
+        let all: Vec<&str> = ["watch", "-o", "json"].into_iter().chain(args.iter().copied()).collect();
+        let mut command = w.lattice.command(&all);
+        let child = command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(Stdio::inherit()).spawn().unwrap();
+        Self { child, out }
+    }
+
+    /// All whole lines so far.
+    fn events(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.out).unwrap();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
+    fn wait(&self, what: &str, seen: impl Fn(&Value) -> bool) {
+        self.wait_within(JOB, what, seen);
+    }
+
+    fn wait_within(&self, limit: Duration, what: &str, seen: impl Fn(&Value) -> bool) {
+        let came = until(limit, || self.events().iter().any(&seen));
+        assert!(came, "{what} was never told: {:#?}", self.events());
+    }
+
+    fn ended(mut self) -> (ExitStatus, Vec<Value>) {
+        let over = until(JOB, || self.child.try_wait().unwrap().is_some());
+        assert!(over, "the watch does not end");
+        let events = self.events();
+        (self.child.wait().unwrap(), events)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_alert(event: &Value, alert: &str, raised: bool) -> bool {
+    event["event"] == "alert" && event["alert"] == alert && event["raised"] == raised
+}
+
+/// The one series of an agent's page with these pieces in it.
+fn series(w: &World, node: &str, pieces: &[&str]) -> Option<f64> {
+    let (_, page) = telemetry::get(&w.cluster().node(node).unwrap().metrics, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n"));
+    let line = page.lines().find(|line| !line.starts_with('#') && pieces.iter().all(|piece| line.contains(piece)))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+fn nodes_of(w: &World, id: &str) -> Vec<String> {
+    let now = w.status(id);
+    now["nodes"].as_array().unwrap_or_else(|| panic!("{now}")).iter().map(|node| node.as_str().unwrap().to_owned()).collect()
+}
+
+fn alerts(w: &World) {
+    let calm = w.dir.join("calm");
+    let program = format!("while [ ! -e {} ]; do :; done; sleep 600", calm.display());
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", &program]);
+    w.running(&id);
+    let all = Watching::begin(w, "all", &[&id, "--interval=1s", "--metrics=cpu_cores,memory_used"]);
+    let only = Watching::begin(w, "only", &[&id, "--alerts-only"]);
+    for node in ["n1", "n2"] {
+        all.wait("numbers of each node", |event| event["event"] == "numbers" && event["node"] == node);
+        only.wait("busy", |event| is_alert(event, "busy", true) && event["node"] == node);
+        w.wait("the metric", || series(w, node, &["lattice_alert_active{", &id, "alert=\"busy\"", "severity=\"critical\""]) == Some(1.0));
+        assert!(series(w, node, &["lattice_alerts_raised_total{", "alert=\"busy\""]).unwrap() >= 1.0);
+        // One that needs what this node has not says so.
+        assert_eq!(series(w, node, &["lattice_alert_rule_measured{", "alert=\"gpu_idle\""]), Some(0.0));
+        assert_eq!(series(w, node, &["lattice_alert_rule_measured{", "alert=\"busy\""]), Some(1.0));
+    }
+    // Who comes later is told what is raised.
+    let later = Watching::begin(w, "later", &[&id, "--alerts-only"]);
+    later.wait("what is raised", |event| is_alert(event, "busy", true) && text(event, "text").contains("cpu_cores is above 0.05"));
+    assert!(!only.events().iter().any(|event| is_alert(event, "busy", false)), "{:?}", only.events());
+    File::create(&calm).unwrap();
+    for node in ["n1", "n2"] {
+        only.wait("that it is calm", |event| is_alert(event, "busy", false) && event["node"] == node);
+        w.wait("the metric", || series(w, node, &["lattice_alert_active{", &id, "alert=\"busy\""]) == Some(0.0));
+    }
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    for (watch, numbers) in [(all, true), (only, false)] {
+        let (status, events) = watch.ended();
+        assert_eq!(status.code(), Some(0));
+        let last = events.last().unwrap();
+        assert_eq!((&last["event"], &last["state"], &last["node"]), (&"end".into(), &"Cancelled".into(), &Value::Null));
+        let told: Vec<&Value> = events.iter().filter(|event| event["event"] == "numbers").collect();
+        assert_eq!(!told.is_empty(), numbers);
+        for event in told {
+            for one in event["measured"].as_array().unwrap() {
+                assert!(
+                    ["cpu_cores", "memory_used"].contains(&text(one, "name").as_str()) && one["source"] == "cgroup2"
+                        || one["source"] == "procfs"
+                );
+            }
+            assert!(event["age_ms"].as_u64().unwrap() < 30_000, "{event}");
+        }
+    }
+}
+
+fn hangs(w: &World) {
+    let go = w.dir.join("go-on");
+    let hung = format!("while [ ! -e {} ]; do sleep 0.5; done; while :; do :; done", go.display());
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", &hung]);
+    // One of its ranks works: that is no hang.
+    let one_works = "if [ $LATTICE_RANK = 1 ]; then while :; do :; done; else sleep 600; fi";
+    let works = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", one_works]);
+    for id in [&id, &works] {
+        w.running(id);
+    }
+    let (head, other) = (nodes_of(w, &id)[0].clone(), nodes_of(w, &id)[1].clone());
+    let watch = Watching::begin(w, "hang", &[&id, "--alerts-only"]);
+    watch.wait_within(HANG, "the hang", |event| is_alert(event, "hang", true) && event["node"] == head.as_str());
+    let told = watch.events().into_iter().find(|event| is_alert(event, "hang", true)).unwrap();
+    assert!(told["launch"] == 1 && text(&told, "text").contains("looked at: cpu"), "{told}");
+    let active = |id: &str| series(w, &head, &["lattice_alert_active{", id, "alert=\"hang\""]);
+    let head_of_works = nodes_of(w, &works)[0].clone();
+    w.wait("its metric", || active(&id) == Some(1.0));
+    w.wait("how long the other one's first rank does nothing", || {
+        series(w, &head_of_works, &["lattice_allocation_launch_idle_seconds{", &works, "launch=\"1\""]) >= Some(15.0)
+    });
+    assert_eq!(series(w, &head_of_works, &["lattice_alert_active{", &works, "alert=\"hang\""]), None);
+    // Neither a head nor another one that was killed takes it back.
+    for node in [&head, &other] {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+        w.wait("it to be told as before", || active(&id) == Some(1.0));
+    }
+    let again = Watching::begin(w, "hang-again", &[&id, "--alerts-only"]);
+    again.wait("what is raised", |event| is_alert(event, "hang", true));
+    let since = again.events().into_iter().find(|event| is_alert(event, "hang", true)).unwrap();
+    assert!(since["for_ms"].as_u64().unwrap() > 0, "{since}");
+    // Rounds go by, and nothing is taken back.
+    let rounds = || series(w, &other, &["lattice_allocation_launch_idle_seconds{", &id, "launch=\"1\""]);
+    w.wait("the other node to look", || rounds().is_some());
+    let before = rounds();
+    w.wait("two more looks", || rounds() >= before.map(|seconds| seconds + 10.0));
+    assert_eq!(active(&id), Some(1.0));
+    assert!(!again.events().iter().any(|event| is_alert(event, "hang", false)), "{:?}", again.events());
+    File::create(&go).unwrap();
+    again.wait_within(HANG, "that it moves", |event| is_alert(event, "hang", false) && text(event, "text").contains("moves again"));
+    w.wait("its metric", || active(&id) == Some(0.0));
+    for id in [&id, &works] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+}
+
+fn watched(w: &World) {
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "sleep", "600"]);
+    w.running(&id);
+    let watch = Watching::begin(w, "away", &[&id, "--interval=1s"]);
+    for node in ["n1", "n2"] {
+        watch.wait("numbers", |event| event["event"] == "numbers" && event["node"] == node);
+    }
+    faults::kill_node(&w.dir, "n2").unwrap();
+    watch.wait("that n2 is away", |event| event["event"] == "away" && event["node"] == "n2" && !text(event, "why").is_empty());
+    let gone = watch.events().len();
+    faults::start_node(&w.dir, "n2").unwrap();
+    let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "numbers" && event["node"] == "n2"));
+    assert!(back, "{:#?}", &watch.events()[gone..]);
+    assert!(watch.events()[gone..].iter().any(|event| event["event"] == "note" && event["node"] == "n2"));
+    // The agent that is asked itself.
+    let asked = watch.events().len();
+    faults::kill_node(&w.dir, "n1").unwrap();
+    faults::start_node(&w.dir, "n1").unwrap();
+    let back = until(JOB, || {
+        let news = watch.events();
+        ["n1", "n2"].iter().all(|node| news[asked..].iter().any(|event| event["event"] == "numbers" && event["node"] == *node))
+    });
+    assert!(back, "{:#?}", &watch.events()[asked..]);
+    // Somebody else's is refused.
+    let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
+    assert_eq!(own.code(), 0, "{}", own.err());
+    let own = own.out().trim().to_owned();
+    w.running(&own);
+    for (who, what) in [(NOBODY, &id), (DAEMON, &own)] {
+        for verb in ["watch", "diag"] {
+            let refused = w.run_as(who, &[verb, what]);
+            assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{verb}: {}", refused.err());
+            assert!(refused.err().contains("belongs to"), "{}", refused.err());
+        }
+    }
+    assert_eq!(w.run_as(NOBODY, &["diag", &own]).code(), 0);
+    let unknown = w.run(&["watch", &id, "--metrics=cpu_core"]);
+    assert_eq!(unknown.code(), 2, "{}", unknown.err());
+    assert!(unknown.err().contains("did you mean \"cpu_cores\""), "{}", unknown.err());
+    assert_eq!(w.run(&["watch", &id, "--interval=1ms"]).code(), 2);
+    for id in [&id, &own] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    assert_eq!(watch.ended().0.code(), Some(0));
+    for verb in ["watch", "diag"] {
+        let over = w.run(&[verb, &id]);
+        assert_eq!(over.code(), 4, "{}", over.err());
+        assert!(over.err().contains("is Cancelled"), "{}", over.err());
+    }
+}
+
+fn diagnosed(w: &World) {
+    // A parent in vfork waits as work does for a disk: uninterruptibly, but for a kill.
+    let source = w.dir.join("waits.c");
+    fs::write(&source, "#include <unistd.h>\nint main() { if (!vfork()) { sleep(600); _exit(0); } return 0; }\n").unwrap();
+    let waits = w.dir.join("waits");
+    assert_eq!(process::run(Command::new("cc").arg("-w").arg("-o").arg(&waits).arg(&source), JOB).unwrap().code(), 0);
+    let program = format!(
+        "if [ $LATTICE_RANK = 0 ]; then exec {}; fi; ulimit -n 11; for n in 3 4 5 6 7 8 9; do eval \"exec $n</dev/null\"; done; echo open; \
+         while :; do sleep 1; done",
+        waits.display()
+    );
+    let id = w.submit(&["-N", "2", "--cores", "1", "--", "bash", "-c", &program]);
+    w.running(&id);
+    w.wait_log(&id, "open");
+    let told = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
+    let nodes = told["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2, "{told:#}");
+    let processes = || nodes.iter().flat_map(|node| node["processes"].as_array().unwrap());
+    let rank = |rank: u64| processes().filter(move |process| process["rank"] == rank && process["launch"] == 1);
+    let waiting = rank(0).find(|process| process["state"] == "D").unwrap_or_else(|| panic!("none in D: {told:#}"));
+    assert!(!text(waiting, "waits_in").is_empty(), "{waiting}");
+    assert!(!waiting["stack"].as_array().unwrap().is_empty(), "{waiting}");
+    assert!(waiting["stack"].as_array().unwrap().iter().all(|call| !call.as_str().unwrap().contains(['+', '/', '['])), "{waiting}");
+    assert!(waiting["notes"].to_string().contains("waits uninterruptibly"), "{waiting}");
+    assert!(waiting["still_ms"].is_u64(), "{waiting}");
+    let full = rank(1).find(|process| process["name"] == "bash").unwrap_or_else(|| panic!("{told:#}"));
+    assert!(full["notes"].to_string().contains("of 11 open files: raise"), "{full}");
+    let about = |part: &str| {
+        let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
+        findings().filter(|finding| finding["part"] == part).map(|finding| text(finding, "about")).collect::<Vec<_>>()
+    };
+    assert!(about("network").iter().any(|about| about.starts_with("TCP")), "{told:#}");
+    assert!(about("storage").iter().any(|about| about.starts_with("/ ")), "{told:#}");
+    assert!(about("work").iter().any(|about| about == "pressure cpu"), "{told:#}");
+    let table = w.ok(&["diag", &id]);
+    assert!(table.starts_with("NODE") && table.lines().any(|line| line.starts_with("! ")), "{table}");
+    let storage = w.ok(&["diag", &id, "--storage"]);
+    assert!(storage.contains("statvfs") && !storage.contains("TCP") && !storage.contains("RANK"), "{storage}");
+    let network = w.ok(&["diag", &id, "--network"]);
+    assert!(network.contains("TCP") && !network.contains("statvfs"), "{network}");
+    // A node that is away is said, and the other one tells.
+    faults::kill_node(&w.dir, "n2").unwrap();
+    let part = w.run(&["diag", &id, "-o", "json"]);
+    assert_eq!(part.code(), 0, "{}", part.err());
+    assert!(part.err().contains("n2 tells nothing"), "{}", part.err());
+    faults::start_node(&w.dir, "n2").unwrap();
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+fn bad_rules(w: &World) {
+    let cluster = w.cluster();
+    let config = fs::read_to_string(cluster.dir.join("n1/agent.yaml")).unwrap();
+    let bad = w.dir.join("bad-agent.yaml");
+    fs::write(&bad, config.replace("measure: cpu_cores", "measure: cpu_core")).unwrap();
+    let refused = process::run(Command::new(cluster.binaries.join("lattice-agent")).arg("--config").arg(&bad), JOB).unwrap();
+    assert_ne!(refused.code(), 0);
+    let line = config.lines().position(|line| line.contains("measure: cpu_cores")).unwrap() + 1;
+    let told = refused.err();
+    assert!(told.contains("did you mean \"cpu_cores\"") && told.contains(&format!("line {line}")), "{told}");
+}

@@ -1,0 +1,142 @@
+//! Asking the store that everything is pushed to, in PromQL.
+
+use crate::push::{self, StoreError};
+use reqwest::{Client, Url, header};
+use serde::Deserialize;
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Bytes of an answer that are read, and points of one series.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+const POINTS_MAX: usize = 1000;
+/// How long a store may take.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A store that answers PromQL.
+#[derive(Clone, Debug)]
+pub struct Query {
+    client: Client,
+    base: Url,
+    authorization: Option<header::HeaderValue>,
+}
+
+/// A question that was not answered.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    #[error("the store does not answer: {0}")]
+    Away(String),
+    #[error("the store refuses the question ({status}): {why}")]
+    Refused { status: u16, why: String },
+    #[error("the store's answer is not of Prometheus's form")]
+    Malformed,
+}
+
+/// A moment in seconds since 1970, and what it was then.
+pub type Point = (f64, f64);
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Option<Data>,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    result: Vec<Series>,
+}
+
+#[derive(Deserialize)]
+struct Series {
+    values: Option<Vec<(f64, String)>>,
+    value: Option<(f64, String)>,
+}
+
+/// Whether an address can be a store's, without a secret in it.
+pub fn check(address: &str) -> Result<(), QueryAddressError> {
+    push::address(address).map(drop).map_err(|_| QueryAddressError)
+}
+
+/// See [`check`]. What it was is not repeated: it may have a secret in it.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("it is no http:// or https:// address such as http://victoriametrics:8428, or has a user, a password or a token in it")]
+pub struct QueryAddressError;
+
+impl Query {
+    /// `address`: what stands before `/api/v1/query_range`. The process must have a TLS provider.
+    pub fn new(address: &str, token_file: &Path, ca: &Path) -> Result<Self, StoreError> {
+        let base = push::address(address)?;
+        let authorization = if token_file.as_os_str().is_empty() { None } else { Some(push::bearer(token_file)?) };
+        Ok(Self { client: push::client(ca)?, base, authorization })
+    }
+
+    /// Where it is, for people.
+    pub fn url(&self) -> String {
+        push::told(&self.base)
+    }
+
+    /// The one series of an expression, at `start`, and each `step` later, until `end`; all in seconds.
+    pub async fn range(&self, expression: &str, start: f64, end: f64, step: f64) -> Result<Vec<Point>, QueryError> {
+        let more = [("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string())];
+        let answer = self.ask("query_range", expression, &more).await?;
+        let series = answer.into_iter().next().and_then(|series| series.values).unwrap_or_default();
+        series.into_iter().take(POINTS_MAX).map(point).collect()
+    }
+
+    /// What an expression is at one moment; `None`: nothing.
+    pub async fn at(&self, expression: &str, time: f64) -> Result<Option<f64>, QueryError> {
+        let answer = self.ask("query", expression, &[("time", time.to_string())]).await?;
+        let value = answer.into_iter().next().and_then(|series| series.value);
+        value.map(point).transpose().map(|point| point.map(|(_, value)| value))
+    }
+
+    async fn ask(&self, what: &str, expression: &str, more: &[(&str, String)]) -> Result<Vec<Series>, QueryError> {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}/api/v1/{what}", self.base.path().trim_end_matches('/')));
+        url.query_pairs_mut().append_pair("query", expression).extend_pairs(more);
+        let mut request = self.client.get(url).timeout(ANSWER);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization.clone());
+        }
+        let away = |error: reqwest::Error| QueryError::Away(error.without_url().to_string());
+        let mut response = request.send().await.map_err(away)?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(away)? {
+            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(QueryError::Malformed);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let answer: Result<Answer, _> = serde_json::from_slice(&body);
+        if !status.is_success() {
+            let why = answer.ok().and_then(|answer| answer.error).unwrap_or_default();
+            let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+            return Err(QueryError::Refused { status: status.as_u16(), why });
+        }
+        answer.ok().and_then(|answer| answer.data).map(|data| data.result).ok_or(QueryError::Malformed)
+    }
+}
+
+fn point((at, value): (f64, String)) -> Result<Point, QueryError> {
+    let value: f64 = value.parse().map_err(|_| QueryError::Malformed)?;
+    if at.is_finite() { Ok((at, value)) } else { Err(QueryError::Malformed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_prometheus_writes_them() {
+        let range = r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1.5,"2"],[31.5,"NaN"]]}]}}"#;
+        let answer: Answer = serde_json::from_str(range).unwrap();
+        let values = answer.data.unwrap().result.remove(0).values.unwrap();
+        let points: Vec<Point> = values.into_iter().map(|value| point(value).unwrap()).collect();
+        assert!(points[0] == (1.5, 2.0) && points[1].1.is_nan());
+        let instant = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"7"]}]}}"#;
+        let answer: Answer = serde_json::from_str(instant).unwrap();
+        assert_eq!(answer.data.unwrap().result.remove(0).value, Some((1.0, "7".to_owned())));
+        assert!(point((1.0, "x".to_owned())).is_err());
+    }
+}

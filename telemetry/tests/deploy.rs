@@ -1,0 +1,119 @@
+//! What `deploy/` asks a store for is there: every metric and every label is one of the catalogue.
+
+use lattice_telemetry::catalogue::{self, Family, Kind};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Labels that no family declares: of the process, of the store, of histograms, and what Grafana puts in.
+const OF_ALL: [&str; 5] = ["node_id", "member_id", "job", "instance", "le"];
+
+fn deploy(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
+}
+
+/// All texts under this key.
+fn texts<'a>(value: &'a Value, key: &str, out: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            for (name, inner) in map {
+                match inner {
+                    Value::String(text) if name == key => out.push(text),
+                    other => texts(other, key, out),
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|inner| texts(inner, key, out)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn family(name: &str) -> Option<&'static Family> {
+    let stem = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    let named = |name: &str| catalogue::all().find(|family| family.name == name);
+    named(name).or_else(|| stem.and_then(named).filter(|family| family.kind == Kind::Histogram))
+}
+
+/// Each metric of an expression, with the labels that are asked of it.
+fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let mut rest = expression;
+    while let Some(at) = rest.find(is_word) {
+        let end = rest[at..].find(|c| !is_word(c)).map_or(rest.len(), |length| at + length);
+        let (word, behind) = (&rest[at..end], &rest[end..]);
+        // What stands in quotes is no name.
+        if rest[..at].ends_with('"') {
+            let close = rest[at..].find('"').map_or(rest.len(), |length| at + length + 1);
+            rest = &rest[close..];
+            continue;
+        }
+        rest = behind;
+        if !word.starts_with("lattice_") && !word.starts_with("process_") {
+            continue;
+        }
+        let matchers = behind.strip_prefix('{').and_then(|inner| inner.split_once('}')).map_or("", |(inner, _)| inner);
+        let labels = matchers.split(',').filter_map(|one| one.split(['=', '!']).next()).map(|name| name.trim().to_owned());
+        found.push((word.to_owned(), labels.filter(|name| !name.is_empty()).collect()));
+    }
+    found
+}
+
+fn check(file: &Path, expression: &str) -> usize {
+    let asked = asked(expression);
+    for (name, labels) in &asked {
+        let family = family(name).unwrap_or_else(|| panic!("{}: there is no metric {name}: {expression}", file.display()));
+        for label in labels {
+            let known = family.labels.contains(&label.as_str()) || OF_ALL.contains(&label.as_str());
+            assert!(known, "{}: {name} has no label {label}: {expression}", file.display());
+        }
+    }
+    asked.len()
+}
+
+#[test]
+fn the_metrics_of_an_expression_are_found_with_their_labels() {
+    let of = |name: &str, labels: &[&str]| (name.to_owned(), labels.iter().map(|label| (*label).to_owned()).collect::<Vec<_>>());
+    let expression = r#"sum by (le) (rate(lattice_a_bucket{x=~"$x",y!="lattice_no"}[5m])) / process_b > 1"#;
+    assert_eq!(asked(expression), [of("lattice_a_bucket", &["x", "y"]), of("process_b", &[])]);
+}
+
+#[test]
+fn every_metric_of_a_dashboard_is_in_the_catalogue() {
+    let boards = ["holistic", "per-vcluster", "per-quorum-member", "per-node", "user-allocation"];
+    for board in boards {
+        let file = deploy(&format!("grafana/{board}.json"));
+        let text = fs::read_to_string(&file).unwrap();
+        let board: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut expressions = Vec::new();
+        texts(&board, "expr", &mut expressions);
+        let mut variables = Vec::new();
+        texts(&board["templating"], "query", &mut variables);
+        assert!(expressions.len() >= 8, "{}", file.display());
+        let named: usize = expressions.iter().chain(&variables).map(|expression| check(&file, expression)).sum();
+        assert!(named >= expressions.len(), "{}", file.display());
+        // What a legend shows is a label of what it is about, or one that the expression made.
+        for panel in board["panels"].as_array().unwrap() {
+            assert!(panel["title"].is_string() && panel["targets"].as_array().is_some_and(|t| !t.is_empty()), "{panel}");
+            let at = &panel["gridPos"];
+            assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{panel}");
+        }
+    }
+    let there = fs::read_dir(deploy("grafana")).unwrap().count();
+    assert_eq!(there, boards.len(), "a dashboard that is not checked");
+}
+
+#[test]
+fn every_metric_of_a_rule_is_in_the_catalogue() {
+    let file = deploy("prometheus/rules.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let rules: BTreeMap<String, Value> = lattice_model::config::parse("rules.yaml", &text).unwrap();
+    let rules = Value::Object(rules.into_iter().collect());
+    let mut expressions = Vec::new();
+    texts(&rules, "expr", &mut expressions);
+    assert!(expressions.len() >= 10);
+    for expression in expressions {
+        assert!(check(&file, expression) > 0, "{expression}");
+    }
+}
