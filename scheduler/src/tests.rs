@@ -1,7 +1,7 @@
 use super::*;
 use lattice_model::{
-    AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, SchedulerKind, Share, SharePhase,
-    Timestamp,
+    AllocationSpec, AllocationState, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, SchedulerKind,
+    Share, SharePhase, Timestamp,
 };
 use proptest::prelude::*;
 use std::path::Path;

@@ -237,7 +237,7 @@ fn members_of_the_version_before_never_hear_of_it_and_the_audit_log_says_who() {
     let mut older = Story::at_level(1, SUSPENDS_LEVEL - 1);
     let refused = older.act(Action::Resume { allocation: id(1), by: user(7) });
     assert_eq!(refused, Err(Refusal::ClusterLevel { needed: SUSPENDS_LEVEL, now: SUSPENDS_LEVEL - 1 }));
-    assert!(SUSPENDS_LEVEL <= LEVEL_KNOWN);
+    const { assert!(SUSPENDS_LEVEL <= LEVEL_KNOWN) };
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
