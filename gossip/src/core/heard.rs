@@ -79,7 +79,9 @@ mod tests {
             let me = Identity { node: name.parse().unwrap(), addr: addr(n), incarnation: 1 };
             Core::new(me, Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", n as u64)
         });
-        let (mut timers, mut now_ms, mut out): (Vec<(u64, usize, Token)>, u64, Vec<(usize, Output)>) = (Vec::new(), 0, Vec::new());
+        let mut now_ms = 0;
+        let mut timers: Vec<(u64, usize, Token)> = Vec::new();
+        let mut out: Vec<(usize, Output)> = Vec::new();
         let handle = |cores: &mut [Core; 2], now_ms, n: usize, event: Event<'_>, out: &mut Vec<(usize, Output)>| {
             let mut outputs = Vec::new();
             cores[n].handle(now_ms, event, &mut outputs);
