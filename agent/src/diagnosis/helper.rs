@@ -21,7 +21,7 @@ pub enum Asked<T> {
     /// It did not answer in time. Whoever asked waits on, and ends when it does.
     Silent,
     /// Too many wait already.
-    NotAsked,
+    TooMany,
 }
 
 /// Counts one that asks, until it is dropped.
@@ -39,7 +39,7 @@ impl Helpers {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let asking = Asking(self);
         if before >= LEFT_BEHIND_MAX {
-            return Asked::NotAsked;
+            return Asked::TooMany;
         }
         let (out, answer) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("diagnosis".to_owned()).spawn(move || {
@@ -49,7 +49,7 @@ impl Helpers {
         });
         match thread {
             Ok(_) => answer.recv_timeout(within).map_or(Asked::Silent, Asked::Answered),
-            Err(_) => Asked::NotAsked,
+            Err(_) => Asked::TooMany,
         }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
             hold.push(go);
             assert_eq!(OWN.ask(Duration::from_millis(1), move || wait.recv().is_err()), Asked::Silent);
         }
-        assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::NotAsked);
+        assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::TooMany);
         drop(hold);
         while OWN.0.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();

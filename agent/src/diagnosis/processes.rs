@@ -83,7 +83,7 @@ fn ranks(listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
     let unknown = match asked {
         Asked::Answered(()) => "it has ended",
         Asked::Silent => "which rank it is cannot be told: its memory cannot be read now",
-        Asked::NotAsked => "which rank it is cannot be told: earlier questions still wait for their answer",
+        Asked::TooMany => "which rank it is cannot be told: earlier questions still wait for their answer",
     };
     let mut known = ranks.try_iter();
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()

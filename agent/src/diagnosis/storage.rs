@@ -113,7 +113,7 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
         }
         Asked::Answered(Err(error)) => (format!("cannot be asked: {error}"), true),
         Asked::Silent => (format!("does not answer within {} s: who uses it waits", WITHIN.as_secs()), true),
-        Asked::NotAsked => {
+        Asked::TooMany => {
             silent().remove(&mount.device);
             ("not asked: too many mounts of this node do not answer".to_owned(), true)
         }
