@@ -256,6 +256,10 @@ impl World {
                     self.live.remove(&(s.allocation, s.epoch));
                     self.pending.push(Event::Undone { allocation: s.allocation, epoch: s.epoch });
                 }
+                Action::Preempt(s) => {
+                    let request = s.preempt.map(|order| order.id).expect("it is asked for");
+                    self.pending.push(Event::Saved { allocation: s.allocation, epoch: s.epoch, request, saved: Ok(request) });
+                }
                 Action::Adopt(_) | Action::Report => {}
             }
         }
