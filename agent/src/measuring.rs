@@ -142,11 +142,13 @@ impl Measuring {
             let mut gone = self.0.kernel.tracked();
             let mut workers = context.workers.all();
             let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
+            // What is beyond those that are measured is counted all the same.
+            let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+            gone.retain(|key| !run.contains(key));
             workers.truncate(ALLOCATIONS_MAX);
             self.0.left_out.store(left_out as u64, Ordering::Relaxed);
             let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
             meters.retain(|key, _| present.contains(key));
-            gone.retain(|key| !present.contains(key));
             for (key, last) in self.0.kernel.end(gone) {
                 self.known().last_of_kernel(key, &last);
             }

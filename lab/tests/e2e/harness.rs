@@ -51,6 +51,8 @@ pub enum Need {
     PrometheusClient,
     /// A store for metrics (Debian's package victoria-metrics).
     VictoriaMetrics,
+    /// A kernel in which agents can count all that they know of: Linux 6.5 with a description of its types.
+    KernelProbes,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -156,6 +158,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::VictoriaMetrics if lattice_lab::machine::find("victoria-metrics").is_none() => {
             Some("there is no store for metrics here (package victoria-metrics)".to_owned())
         }
+        Need::KernelProbes if !counts_in_kernel() => Some(
+            "this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF), or has no tracepoint block_io_start (Linux 6.5)".to_owned(),
+        ),
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
@@ -169,8 +174,16 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::Moto
         | Need::PrometheusClient
         | Need::VictoriaMetrics
+        | Need::KernelProbes
         | Need::SystemdAnalyze => None,
     })
+}
+
+/// Whether the kernel has what the youngest of the agent's programs needs.
+pub fn counts_in_kernel() -> bool {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    let name = b"\0btf_trace_block_io_start\0";
+    *COUNTS.get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").is_ok_and(|types| types.windows(name.len()).any(|at| at == name)))
 }
 
 /// The binaries, built once a run; a build that failed fails every test that needs them, and is not tried again.
