@@ -10,9 +10,9 @@
 //! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
 
 use lattice_ebpf::layout::{
-    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, HISTOGRAM_WORDS, ON_CPU, OOM_KILLS,
-    PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES, SENT_PACKETS,
-    SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, HISTOGRAM_WORDS, ON_CPU, OOM_KILLS, PROCESSES_EXITED,
+    PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES, SENT_PACKETS, SWITCHES_INVOLUNTARY,
+    SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
 };
 use lattice_ebpf::{Counts, Probe, Probes};
 use lattice_model::{AllocationId, Epoch};
@@ -24,9 +24,9 @@ use lattice_telemetry::readers::{Group, Reader, Text};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
@@ -34,7 +34,7 @@ use uuid::Uuid;
 /// The file with what was counted.
 const FILE: &str = "kernel-counts";
 /// Its first bytes; the last says which layout of the words it has.
-const MAGIC: [u8; 8] = *b"lattkc\0\x01";
+const MAGIC: [u8; 8] = *b"lattkc\0\x02";
 const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
 /// Records that are read: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
@@ -55,16 +55,11 @@ const fn bounds<const N: usize>(step: usize) -> [f64; N] {
 }
 
 /// Which counter needs which program, and which number it is.
-const COUNTERS: [(&str, usize, Measure); 17] = [
+const COUNTERS: [(&str, usize, Measure); 13] = [
     ("sched_switch", SWITCHES_VOLUNTARY, Measure::SwitchesVoluntary),
     ("sched_switch", SWITCHES_INVOLUNTARY, Measure::SwitchesInvoluntary),
-    ("page_faults", FAULTS_MINOR, Measure::FaultsMinor),
-    ("page_faults", FAULTS_MAJOR, Measure::FaultsMajor),
     ("block_rq_complete", BLOCK_READ_BYTES, Measure::BlockRead),
     ("block_rq_complete", BLOCK_WRITTEN_BYTES, Measure::BlockWritten),
-    // Where no cgroup says what is charged to the work, this is the most of it.
-    ("block_rq_complete", BLOCK_READ_BYTES, Measure::IoRead),
-    ("block_rq_complete", BLOCK_WRITTEN_BYTES, Measure::IoWritten),
     ("packets_received", RECEIVED_BYTES, Measure::NetworkReceived),
     ("packets_received", RECEIVED_PACKETS, Measure::PacketsReceived),
     ("packets_sent", SENT_BYTES, Measure::NetworkSent),
@@ -129,6 +124,7 @@ impl KernelCounts {
     /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by
     /// [`KernelCounts::probes`].
     pub fn begin(&self, slice: Option<&Slice>, state_dir: Option<&Path>) {
+        keep_little_free();
         let state = match load(slice) {
             Ok(probes) => {
                 for probe in probes.probes() {
@@ -146,12 +142,7 @@ impl KernelCounts {
             }
         };
         *self.state() = state;
-        // Reading the kernel's types took tens of megabytes for a moment, in many pieces.
-        #[cfg(target_env = "gnu")]
-        // SAFETY: it gives free pages back, and changes nothing that anybody has.
-        unsafe {
-            libc::malloc_trim(0);
-        }
+        give_back();
     }
 
     /// Nothing is counted, for this reason.
@@ -192,10 +183,23 @@ impl KernelCounts {
         out
     }
 
-    /// Writes down what was read, before anybody is told.
+    /// Writes down what was read, before anybody is told. Who makes a scope does not wait for the disk.
     pub fn keep(&self) {
-        if let State::Counting(counting) = &mut *self.state() {
-            counting.keep();
+        let changed = match &*self.state() {
+            State::Counting(counting) => counting.changed(),
+            State::NotYet | State::Off(_) => None,
+        };
+        let Some((file, bytes)) = changed else { return };
+        let result = write(&file, &bytes);
+        let State::Counting(counting) = &mut *self.state() else { return };
+        match result {
+            Ok(()) => (counting.written, counting.cannot_write) = (bytes, false),
+            Err(error) => {
+                if !counting.cannot_write {
+                    tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
+                }
+                counting.cannot_write = true;
+            }
         }
     }
 
@@ -210,7 +214,10 @@ impl KernelCounts {
 
     /// What is told without a token.
     pub fn collect(&self, samples: &mut Samples) {
-        let State::Counting(counting) = &*self.state() else { return };
+        let state = self.state();
+        let State::Counting(counting) = &*state else {
+            return Probes::names().for_each(|name| samples.add(&family::PROBE, &[name], 0));
+        };
         for probe in counting.probes.probes() {
             samples.add(&family::PROBE, &[probe.name], if probe.why_not.is_none() { 1 } else { 0 });
         }
@@ -223,6 +230,26 @@ impl KernelCounts {
                 samples.count(&family::REQUESTS_LEFT_OUT, &[], unfit);
             }
         }
+    }
+}
+
+/// Reading the kernel's types takes tens of megabytes for a moment. By itself the allocator learns from the largest buffer that was
+/// freed how much to keep free in each thread's heap, and would keep megabytes from then on: it is told instead.
+fn keep_little_free() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets limits, and changes nothing that anybody has.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
+    }
+}
+
+/// What lies free between what is kept.
+fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it gives free pages back, and changes nothing that anybody has.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
@@ -261,21 +288,11 @@ impl Counting {
         offer(&kept.total, |probe| self.probes.has(probe), usage);
     }
 
-    fn keep(&mut self) {
-        let Some(file) = &self.file else { return };
+    /// What the file should have and has not.
+    fn changed(&self) -> Option<(PathBuf, Vec<u8>)> {
+        let file = self.file.as_ref()?;
         let bytes = encoded(&self.kept);
-        if bytes == self.written {
-            return;
-        }
-        match write(file, &bytes) {
-            Ok(()) => (self.written, self.cannot_write) = (bytes, false),
-            Err(error) => {
-                if !self.cannot_write {
-                    tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
-                }
-                self.cannot_write = true;
-            }
-        }
+        (bytes != self.written).then(|| (file.clone(), bytes))
     }
 }
 
@@ -370,16 +387,22 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
     kept
 }
 
-/// Whole, or not at all.
+/// Whole, or not at all; for root's eyes, as all that is told of allocations without a token.
 fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = file.with_extension("new");
-    File::create(&beside)?.write_all(bytes)?;
+    // What a killed agent left may have another mode.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?.write_all(bytes)?;
     fs::rename(&beside, file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_telemetry::sample::Value;
 
     fn kept(word: u64) -> Kept {
         let total = std::array::from_fn(|n| word + n as u64);
@@ -398,6 +421,32 @@ mod tests {
             assert_eq!(decoded(&damaged).len(), 1, "byte {at}");
         }
         assert_eq!((decoded(&bytes[..bytes.len() - 1]).len(), decoded(b"").len(), decoded(b"other").len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn what_is_kept_is_for_root_alone_whatever_lay_there() {
+        let dir = std::env::temp_dir().join(format!("lattice-kernel-counts-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(FILE);
+        fs::write(file.with_extension("new"), "half of one").unwrap();
+        for bytes in [&b"first"[..], b"second"] {
+            write(&file, bytes).unwrap();
+            assert_eq!((fs::read(&file).unwrap(), fs::metadata(&file).unwrap().mode() & 0o777), (bytes.to_vec(), 0o600));
+        }
+        assert!(!file.with_extension("new").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_loaded_is_told_as_not_counting() {
+        let counts = KernelCounts::default();
+        counts.off("kernel_probes: false");
+        let mut samples = Samples::default();
+        counts.collect(&mut samples);
+        let (_, told) = samples.families().find(|(of, _)| of.name == family::PROBE.name).unwrap();
+        assert_eq!(told.len(), Probes::names().count());
+        assert!(told.iter().any(|one| one.labels == ["sched_switch"]) && told.iter().any(|one| one.labels == ["run_queue"]));
+        assert!(told.iter().all(|one| one.value == Value::Number(0.0)), "{told:?}");
     }
 
     #[test]

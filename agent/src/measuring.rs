@@ -171,11 +171,13 @@ impl Measuring {
             let mut gone = self.0.kernel.tracked();
             let mut workers = context.workers.all();
             let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
+            // What is beyond those that are measured is counted all the same.
+            let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+            gone.retain(|key| !run.contains(key));
             workers.truncate(ALLOCATIONS_MAX);
             self.0.left_out.store(left_out as u64, Ordering::Relaxed);
             let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
             meters.retain(|key, _| present.contains(key));
-            gone.retain(|key| !present.contains(key));
             for (key, last) in self.0.kernel.end(gone) {
                 self.known().last_of_kernel(key, &last);
             }
@@ -391,8 +393,11 @@ impl Tracked {
         say("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
         say("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
         say("run_queue_p99", "seconds", self.percentile_of_rate(Distribution::RunQueue, 99), None);
-        say("block_read_p99", "seconds", self.percentile_of_rate(Distribution::BlockRead, 99), None);
-        say("block_write_p99", "seconds", self.percentile_of_rate(Distribution::BlockWrite, 99), None);
+        let (read, write) = (self.percentile_of_rate(Distribution::BlockRead, 99), self.percentile_of_rate(Distribution::BlockWrite, 99));
+        say("block_read_p99", "seconds", read, None);
+        say("block_write_p99", "seconds", write, None);
+        // The slower of the two.
+        say("io_latency_p99", "seconds", read.into_iter().chain(write).max_by(|a, b| a.0.total_cmp(&b.0)), None);
         let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
         numbers.extend(network_errors.map(of_node));
         numbers

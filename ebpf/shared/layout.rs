@@ -19,20 +19,18 @@ const SINGLE: usize = 4 * HISTOGRAM_WORDS;
 /// Where each counter lies.
 pub const SWITCHES_VOLUNTARY: usize = SINGLE;
 pub const SWITCHES_INVOLUNTARY: usize = SINGLE + 1;
-pub const FAULTS_MINOR: usize = SINGLE + 2;
-pub const FAULTS_MAJOR: usize = SINGLE + 3;
-pub const BLOCK_READ_BYTES: usize = SINGLE + 4;
-pub const BLOCK_WRITTEN_BYTES: usize = SINGLE + 5;
-pub const RECEIVED_BYTES: usize = SINGLE + 6;
-pub const RECEIVED_PACKETS: usize = SINGLE + 7;
-pub const SENT_BYTES: usize = SINGLE + 8;
-pub const SENT_PACKETS: usize = SINGLE + 9;
-pub const TCP_RETRANSMITS: usize = SINGLE + 10;
-pub const TCP_CONNECTS: usize = SINGLE + 11;
-pub const OOM_KILLS: usize = SINGLE + 12;
-pub const PROCESSES_STARTED: usize = SINGLE + 13;
-pub const PROCESSES_EXITED: usize = SINGLE + 14;
-pub const WORDS: usize = SINGLE + 15;
+pub const BLOCK_READ_BYTES: usize = SINGLE + 2;
+pub const BLOCK_WRITTEN_BYTES: usize = SINGLE + 3;
+pub const RECEIVED_BYTES: usize = SINGLE + 4;
+pub const RECEIVED_PACKETS: usize = SINGLE + 5;
+pub const SENT_BYTES: usize = SINGLE + 6;
+pub const SENT_PACKETS: usize = SINGLE + 7;
+pub const TCP_RETRANSMITS: usize = SINGLE + 8;
+pub const TCP_CONNECTS: usize = SINGLE + 9;
+pub const OOM_KILLS: usize = SINGLE + 10;
+pub const PROCESSES_STARTED: usize = SINGLE + 11;
+pub const PROCESSES_EXITED: usize = SINGLE + 12;
+pub const WORDS: usize = SINGLE + 13;
 
 /// The numbers of one allocation on one processor.
 #[repr(C)]

@@ -74,7 +74,11 @@ const PLANS: &[Plan] = &[
     Plan { name: "sched_process_exit", at: Where::Tracepoint(&["task_struct"]), needs: &[] },
     Plan { name: "mark_victim", at: Where::Tracepoint(&["task_struct"]), needs: OF_TASK },
     Plan { name: "block_io_start", at: Where::Tracepoint(&["request"]), needs: &[] },
-    Plan { name: "block_rq_complete", at: Where::Tracepoint(&["request", "", ""]), needs: &[offsets::REQUEST_FLAGS] },
+    Plan {
+        name: "block_rq_complete",
+        at: Where::Tracepoint(&["request", "", ""]),
+        needs: &[offsets::REQUEST_FLAGS, offsets::REQUEST_LENGTH],
+    },
     Plan { name: "packets_sent", at: Where::Slice(CgroupSkbAttachType::Egress), needs: &[] },
     Plan { name: "packets_received", at: Where::Slice(CgroupSkbAttachType::Ingress), needs: &[] },
     Plan { name: "tcp_retransmit_skb", at: Where::Tracepoint(&["sock"]), needs: OF_SOCKET },
@@ -84,8 +88,7 @@ const PLANS: &[Plan] = &[
 /// What a program has to have beside it to count anything.
 const TOGETHER: &[(&str, &str)] = &[("block_io_start", "block_rq_complete"), ("block_rq_complete", "block_io_start")];
 /// What a program counts where the kernel has the offset, and does without where it has not.
-const PARTS: &[(&str, &str, Offset)] =
-    &[("run_queue", "sched_switch", offsets::TASK_RUN_DELAY), ("page_faults", "sched_switch", offsets::TASK_FAULTS)];
+const PARTS: &[(&str, &str, Offset)] = &[("run_queue", "sched_switch", offsets::TASK_RUN_DELAY)];
 
 /// The programs and their maps. Dropping it detaches them all.
 pub struct Probes {
@@ -108,6 +111,8 @@ impl Probes {
         let offset_of = |offset: &Offset| btf.as_ref().map_or(NO_OFFSET, |btf| offset.of(btf));
         let offsets: BTreeMap<&str, u32> = offsets::ALL.iter().map(|offset| (offset.global, offset_of(offset))).collect();
         let mut loader = EbpfLoader::new();
+        // It has read all of the kernel's types, which the programs do without: tens of megabytes, in a hundred thousand pieces.
+        loader.btf(None);
         loader.override_global("LEVEL", &level, true);
         for (global, offset) in &offsets {
             loader.override_global(global, offset, true);
@@ -132,6 +137,8 @@ impl Probes {
             let alone = !counts_of(other, &probes);
             if let Some(probe) = probes.iter_mut().find(|probe| probe.name == *name && probe.why_not.is_none() && alone) {
                 probe.why_not = Some(format!("{other} does not count"));
+                // It would only cost.
+                unload(&mut programs, name);
             }
         }
         if !probes.iter().any(|probe| probe.why_not.is_none()) {
@@ -151,6 +158,11 @@ impl Probes {
             processors: nr_cpus().map_err(|(_, error)| LoadError::Slice(error))?,
             probes,
         })
+    }
+
+    /// What [`Probes::probes`] names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PLANS.iter().map(|plan| plan.name).chain(PARTS.iter().map(|(name, ..)| *name))
     }
 
     /// Every program and part, and whether it counts.
@@ -213,15 +225,15 @@ impl Probes {
 fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), String> {
     let program = programs.program_mut(plan.name).ok_or("it is not in this build")?;
     match plan.at {
+        // Before, elements of maps are made with locks that a tracepoint's context may hold already, and the kernel warns of it.
+        Where::Tracepoint(_) if !is_since(6, 1) => Err("it needs Linux 6.1 or later, whose maps can grow in any context".to_owned()),
         Where::Tracepoint(_) => {
             let program: &mut RawTracePoint = program.try_into().map_err(|error| said(&error))?;
             program.load().map_err(|error| said(&error))?;
             program.attach(plan.name).map_err(|error| said(&error)).map(drop)
         }
         // Before, an attachment belongs to the cgroup, and would outlive an agent that is killed.
-        Where::Slice(_) if !KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(5, 7, 0)) => {
-            Err("it needs Linux 5.7 or later, to be detached with the agent".to_owned())
-        }
+        Where::Slice(_) if !is_since(5, 7) => Err("it needs Linux 5.7 or later, to be detached with the agent".to_owned()),
         Where::Slice(direction) => {
             let slice = File::open(slice).map_err(|error| format!("{}: {error}", slice.display()))?;
             let program: &mut CgroupSkb = program.try_into().map_err(|error| said(&error))?;
@@ -230,6 +242,20 @@ fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), String> 
             program.attach(slice, direction, CgroupAttachMode::Single).map_err(|error| said(&error)).map(drop)
         }
     }
+}
+
+/// Detaches a tracepoint's program again.
+fn unload(programs: &mut Ebpf, name: &str) {
+    let program: Option<&mut RawTracePoint> = programs.program_mut(name).and_then(|program| program.try_into().ok());
+    if let Some(program) = program {
+        // One that does not go counts on, and nobody reads it.
+        let _ = program.unload();
+    }
+}
+
+/// Whether the kernel is of this version or a later one.
+fn is_since(major: u8, minor: u8) -> bool {
+    KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(major, minor, 0))
 }
 
 /// How deep a directory lies in the kernel's tree.

@@ -20,7 +20,6 @@ macro_rules! offsets {
 
 offsets! {
     TASK_RUN_DELAY = "TASK_RUN_DELAY", ["task_struct", "sched_info", "run_delay"];
-    TASK_FAULTS = "TASK_FAULTS", ["task_struct", "min_flt"];
     TASK_PID = "TASK_PID", ["task_struct", "pid"];
     TASK_CGROUPS = "TASK_CGROUPS", ["task_struct", "cgroups"];
     SET_CGROUP = "SET_CGROUP", ["css_set", "dfl_cgrp"];
@@ -30,10 +29,11 @@ offsets! {
     CGROUP_NODE = "CGROUP_NODE", ["cgroup", "kn"];
     NODE_ID = "NODE_ID", ["kernfs_node", "id"];
     REQUEST_FLAGS = "REQUEST_FLAGS", ["request", "cmd_flags"];
+    REQUEST_LENGTH = "REQUEST_LENGTH", ["request", "__data_len"];
 }
 
 /// What has to lie directly behind: the programs read the two at once.
-const PAIRS: &[(Offset, &[&str], u32)] = &[(TASK_FAULTS, &["task_struct", "maj_flt"], 8), (TASK_PID, &["task_struct", "tgid"], 4)];
+const PAIRS: &[(Offset, &[&str], u32)] = &[(TASK_PID, &["task_struct", "tgid"], 4)];
 
 impl Offset {
     /// `NO_OFFSET`: this kernel does not have it, or not as the programs read it.

@@ -47,6 +47,9 @@ fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &st
     text
 }
 
+/// Nodes of a cluster whose agents all count in the kernel.
+const COUNTING_NODES_MAX: usize = 8;
+
 /// An agent's file.
 pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &str) -> String {
     let dir = cluster.dir.join(&node.id);
@@ -72,6 +75,10 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     text += &options.log_lines;
     if !options.agent_lines.contains("scratch_tmpfs_dir:") {
         let _ = writeln!(text, "scratch_tmpfs_dir: {}", quoted(&cluster.run_dir.join("scratch-tmp")));
+    }
+    // Each agent's programs run at every switch of the machine.
+    if cluster.nodes.len() > COUNTING_NODES_MAX && !options.agent_lines.contains("kernel_probes:") {
+        let _ = writeln!(text, "kernel_probes: false");
     }
     text += &telemetry(&node.metrics);
     text += &options.telemetry_lines.replace("{dir}", &cluster.dir.to_string_lossy());

@@ -186,7 +186,7 @@ impl Meter {
         if !places.v1.is_empty() {
             readers.push(Box::new(v1::V1::new(&places.v1)));
         }
-        // The cgroup's own counts began with it and have what is written back later; this one is exact where processes come and go.
+        // The cgroup's own counts began with it.
         readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
         Self { group: Group { places, processes: Vec::new(), whole: false }, readers }

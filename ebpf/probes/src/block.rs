@@ -19,6 +19,10 @@ use aya_ebpf::programs::RawTracePointContext;
 #[unsafe(no_mangle)]
 static REQUEST_FLAGS: Global<u32> = Global::new(NO_OFFSET);
 
+/// `request.__data_len`: bytes that are not completed.
+#[unsafe(no_mangle)]
+static REQUEST_LENGTH: Global<u32> = Global::new(NO_OFFSET);
+
 /// The operation in a request's flags, `REQ_OP_…`.
 const OPERATION: u32 = 0xff;
 const READ: u32 = 0;
@@ -47,15 +51,19 @@ pub fn block_io_start(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `block_rq_complete(struct request *rq, blk_status_t error, unsigned int nr_bytes)`. A device may complete a request in parts; the
-/// first says how long it took.
+/// `block_rq_complete(struct request *rq, blk_status_t error, unsigned int nr_bytes)`. A device may complete a request in parts; with
+/// the last it has taken so long.
 #[raw_tracepoint(tracepoint = "block_rq_complete")]
 pub fn block_rq_complete(ctx: RawTracePointContext) -> i32 {
     let (request, bytes): (u64, u64) = (ctx.arg(0), ctx.arg(2));
     let bytes = bytes & 0xffff_ffff;
-    // SAFETY: nobody but this program takes a request's element out, and a request is completed by one.
+    // SAFETY: nobody but this program takes a request's element out, and a request is completed by one at a time.
     let Some(began) = (unsafe { REQUESTS.get(&request) }).copied() else { return 0 };
-    let _ = REQUESTS.remove(&request);
+    // What this completes is taken off only behind this tracepoint.
+    let is_last = read::<u32>(request, REQUEST_LENGTH.load()).is_none_or(|left| bytes >= left as u64);
+    if is_last {
+        let _ = REQUESTS.remove(&request);
+    }
     let Some(flags) = read::<u32>(request, REQUEST_FLAGS.load()) else { return 0 };
     let (histogram, word, of_nobody) = match flags & OPERATION {
         READ => (BLOCK_READ, BLOCK_READ_BYTES, NODE_READ_BYTES),
@@ -65,8 +73,10 @@ pub fn block_rq_complete(ctx: RawTracePointContext) -> i32 {
     match Counts::of(began.cgroup) {
         Some(counts) => {
             counts.add(word, bytes);
-            // SAFETY: a helper without pointers.
-            counts.took(histogram, unsafe { bpf_ktime_get_ns() }.saturating_sub(began.at_ns));
+            if is_last {
+                // SAFETY: a helper without pointers.
+                counts.took(histogram, unsafe { bpf_ktime_get_ns() }.saturating_sub(began.at_ns));
+            }
         }
         None => node(of_nobody, bytes),
     }

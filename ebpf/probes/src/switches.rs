@@ -1,12 +1,13 @@
-//! Context switches: how many, how long each stint on a processor was, how long was waited for it, and the page faults in it.
+//! Context switches: how many, how long each stint on a processor was, and how long was waited for it.
 //!
 //! All of it is counted when a task leaves its processor, for only then the kernel knows its cgroup without a search. What was so when
 //! it came is kept for each processor. How long a task waits for a processor the kernel itself adds up in the task; the difference
-//! between two readings of that is the wait before this stint, and no wakeup needs a program.
+//! between two readings of that is the wait before this stint, and no wakeup needs a program. What a task had waited on another processor, from
+//! which it was moved, is in the first of the two already, and is not told.
 
 use crate::cgroup::{of_current, read};
 use crate::counts::Counts;
-use crate::counts::layout::{FAULTS_MAJOR, FAULTS_MINOR, NO_OFFSET, ON_CPU, RUN_QUEUE, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY};
+use crate::counts::layout::{NO_OFFSET, ON_CPU, RUN_QUEUE, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY};
 use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::{map, raw_tracepoint};
@@ -16,9 +17,6 @@ use aya_ebpf::programs::RawTracePointContext;
 /// `task_struct.sched_info.run_delay`: nanoseconds for which it waited for processors.
 #[unsafe(no_mangle)]
 static TASK_RUN_DELAY: Global<u32> = Global::new(NO_OFFSET);
-/// `task_struct.min_flt`, with `maj_flt` behind it.
-#[unsafe(no_mangle)]
-static TASK_FAULTS: Global<u32> = Global::new(NO_OFFSET);
 
 /// Who has a processor now, and how things were when it came.
 #[repr(C)]
@@ -26,7 +24,6 @@ struct Stint {
     task: u64,
     since_ns: u64,
     waited_ns: u64,
-    faults: [u64; 2],
 }
 
 #[map]
@@ -51,27 +48,16 @@ pub fn sched_switch(ctx: RawTracePointContext) -> i32 {
             if let Some(waited_ns) = waited(leaves) {
                 counts.took_alone(RUN_QUEUE, waited_ns.saturating_sub(stint.waited_ns));
             }
-            if let Some([minor, major]) = faults(leaves) {
-                counts.add_alone(FAULTS_MINOR, minor.saturating_sub(stint.faults[0]));
-                counts.add_alone(FAULTS_MAJOR, major.saturating_sub(stint.faults[1]));
-            }
         }
     }
     stint.task = comes;
     stint.since_ns = now_ns;
     stint.waited_ns = waited(comes).unwrap_or(0);
-    stint.faults = faults(comes).unwrap_or([0, 0]);
     0
 }
 
 #[inline(always)]
 fn waited(task: u64) -> Option<u64> {
     let offset = TASK_RUN_DELAY.load();
-    if offset == NO_OFFSET { None } else { read(task, offset) }
-}
-
-#[inline(always)]
-fn faults(task: u64) -> Option<[u64; 2]> {
-    let offset = TASK_FAULTS.load();
     if offset == NO_OFFSET { None } else { read(task, offset) }
 }

@@ -53,6 +53,8 @@ pub enum Need {
     VictoriaMetrics,
     /// `promtool` (Debian's package `prometheus`).
     Promtool,
+    /// A kernel in which agents can count all that they know of: Linux 6.5 with a description of its types.
+    KernelProbes,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -161,6 +163,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Promtool if lattice_lab::machine::find("promtool").is_none() => {
             Some("there is no promtool here (package prometheus)".to_owned())
         }
+        Need::KernelProbes if !counts_in_kernel() => Some(
+            "this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF), or has no tracepoint block_io_start (Linux 6.5)".to_owned(),
+        ),
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
@@ -175,8 +180,16 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::PrometheusClient
         | Need::VictoriaMetrics
         | Need::Promtool
+        | Need::KernelProbes
         | Need::SystemdAnalyze => None,
     })
+}
+
+/// Whether the kernel has what the youngest of the agent's programs needs.
+pub fn counts_in_kernel() -> bool {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    let name = b"\0btf_trace_block_io_start\0";
+    *COUNTS.get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").is_ok_and(|types| types.windows(name.len()).any(|at| at == name)))
 }
 
 /// The binaries, built once a run; a build that failed fails every test that needs them, and is not tried again.

@@ -1,6 +1,6 @@
 //! What agents and members tell of themselves and of work: pages that a real parser reads, loads that are known, and a real store.
 
-use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, ended};
+use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, counts_in_kernel, ended};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::ports::Ports;
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Debian's, which has the parser of Prometheus's own client.
@@ -46,8 +46,12 @@ pub fn trials() -> Vec<Trial> {
     vec![
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
         TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
-        TELEMETRY.test("the_kernel_counts_two_known_loads_apart", &[Need::PrometheusClient], counted),
-        TELEMETRY.test("counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9", &[Need::PrometheusClient], counted_on),
+        TELEMETRY.test("the_kernel_counts_two_known_loads_apart", &[Need::PrometheusClient, Need::KernelProbes], counted),
+        TELEMETRY.test(
+            "counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9",
+            &[Need::PrometheusClient, Need::KernelProbes],
+            counted_on,
+        ),
         TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
         TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
         TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
@@ -187,9 +191,12 @@ fn pages(w: &World) {
     let config = cluster.dir.join("n1/agent.yaml");
     let agent = cluster.binaries.join("lattice-agent");
     let doctor = process::run(Command::new(agent).arg("doctor").arg("--config").arg(config), JOB).unwrap().out();
-    assert!(doctor.lines().any(|l| l.contains("measures") && l.contains("by cgroup2: ") && l.contains("by ebpf: ")), "{doctor}");
+    assert!(doctor.lines().any(|l| l.contains("measures") && l.contains("by cgroup2: ")), "{doctor}");
     let probes = doctor.lines().find(|l| l.contains("kernel probes")).unwrap_or_else(|| panic!("{doctor}"));
-    assert!(probes.contains("counting: sched_switch, ") && probes.contains("packets_sent"), "{probes}");
+    if counts_in_kernel() {
+        assert!(doctor.contains("by ebpf: "), "{doctor}");
+        assert!(probes.contains("counting: sched_switch, ") && probes.contains("packets_sent"), "{probes}");
+    }
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
@@ -251,6 +258,7 @@ fn loads(w: &World) {
 /// many MiB past the page cache; it stays.
 struct Load {
     id: String,
+    begun: Instant,
     switches: [f64; 2],
     datagrams: f64,
     mebibytes: f64,
@@ -261,7 +269,7 @@ const DATAGRAM: f64 = 1000.0;
 const HEADERS: f64 = 28.0;
 
 impl Load {
-    fn begin(w: &World, name: &str, rounds: u32, datagrams: u32, mebibytes: u32) -> String {
+    fn begin(w: &World, name: &str, rounds: u32, datagrams: u32, mebibytes: u32) -> (String, Instant) {
         let path = w.dir.join(format!("{name}.py"));
         let file = w.dir.join(format!("{name}.direct"));
         let program = format!(
@@ -273,22 +281,22 @@ impl Load {
              os.waitpid(child, 0)\n\
              s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.connect(s.getsockname())\n\
              for _ in range({datagrams}):\n    s.send(b'x' * 1000); s.recv(2000)\n\
-             page = mmap.mmap(-1, 1 << 20)\n\
-             fd = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)\n\
+             if {mebibytes}:\n    page = mmap.mmap(-1, 1 << 20)\n    fd = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)\n\
              for _ in range({mebibytes}): os.write(fd, page)\n\
              own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]\n\
              print('counted', sum(u.ru_nvcsw for u in own), sum(u.ru_nivcsw for u in own), flush=True)\ntime.sleep(600)\n"
         );
         fs::write(&path, program).unwrap();
-        w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()])
+        let begun = Instant::now();
+        (w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()]), begun)
     }
 
-    fn wait(w: &World, id: String, datagrams: u32, mebibytes: u32) -> Self {
+    fn wait(w: &World, (id, begun): (String, Instant), datagrams: u32, mebibytes: u32) -> Self {
         w.wait_log(&id, "counted ");
         let log = w.ok(&["logs", &id]);
         let said = log.lines().find_map(|line| line.split_once("counted ")).unwrap_or_else(|| panic!("{log}")).1;
         let numbers: Vec<f64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        Self { id, switches: [numbers[0], numbers[1]], datagrams: f64::from(datagrams), mebibytes: f64::from(mebibytes) }
+        Self { id, begun, switches: [numbers[0], numbers[1]], datagrams: f64::from(datagrams), mebibytes: f64::from(mebibytes) }
     }
 }
 
@@ -297,8 +305,21 @@ fn about(what: &str, told: f64, known: f64, besides: f64) {
     assert!((told - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {told} is told");
 }
 
+/// Whether what is written there past the page cache goes to a block device that the kernel counts by requests.
+fn lies_on_block_device(dir: &Path) -> bool {
+    let device = fs::metadata(dir).unwrap().dev();
+    Path::new(&format!("/sys/dev/block/{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))).exists()
+}
+
 fn counted(w: &World) {
+    for node in ["n1", "n2"] {
+        w.wait("the programs to be loaded", || {
+            Page::agent(w, node).find("lattice_agent_kernel_probe", &[("probe", "sched_switch")]) == Some(1.0)
+        });
+    }
+    let on_block_device = lies_on_block_device(&w.dir);
     let loads = [("much", 20_000, 20_000, 32), ("little", 3000, 2000, 4)];
+    let loads = loads.map(|(name, rounds, datagrams, mebibytes)| (name, rounds, datagrams, if on_block_device { mebibytes } else { 0 }));
     let begun = loads.map(|(name, rounds, datagrams, mebibytes)| Load::begin(w, name, rounds, datagrams, mebibytes));
     for (id, (_, rounds, datagrams, mebibytes)) in begun.into_iter().zip(loads) {
         let load = Load::wait(w, id, datagrams, mebibytes);
@@ -308,13 +329,17 @@ fn counted(w: &World) {
         let switches = |page: &Page, kind| {
             page.find("lattice_allocation_context_switches_total", &[("allocation", id), ("kind", kind)]).unwrap_or(0.0)
         };
-        // What was printed is from before the write of it; the next look has all of it.
+        // Some of its last switches and what it wrote last come with a later look.
         let known = load.switches[0] + load.switches[1];
-        w.wait("the switches to be told", || {
-            let page = Page::agent(w, &node);
-            switches(&page, "voluntary") + switches(&page, "involuntary") >= known * 0.99
+        let block_bytes = |page: &Page| {
+            page.find("lattice_allocation_block_io_bytes_total", &[("allocation", id), ("direction", "write")]).unwrap_or(0.0)
+        };
+        let mut last = None;
+        w.wait("the switches and what was written to be told", || {
+            let page = last.insert(Page::agent(w, &node));
+            switches(page, "voluntary") + switches(page, "involuntary") >= known * 0.99 && block_bytes(page) >= load.mebibytes * 1_048_576.0
         });
-        let page = Page::agent(w, &node);
+        let page = last.unwrap();
         assert!(load.switches[0] >= f64::from(rounds), "each round trip waits");
         about("voluntary switches", switches(&page, "voluntary"), load.switches[0], 30.0);
         about("all switches", switches(&page, "voluntary") + switches(&page, "involuntary"), known, 50.0);
@@ -326,18 +351,19 @@ fn counted(w: &World) {
             about("packets", packets, load.datagrams, 0.0);
         }
         // Its page cache is not asked, so what it wrote is its own; metadata of the file may come on top.
-        let written = at(&page, "lattice_allocation_block_io_bytes_total", &[("direction", "write")]);
-        about("bytes written past the page cache", written, load.mebibytes * 1_048_576.0, 65_536.0);
+        about("bytes written past the page cache", block_bytes(&page), load.mebibytes * 1_048_576.0, 65_536.0);
         let requests = at(&page, "lattice_allocation_block_io_seconds_count", &[("direction", "write")]);
         let waited = at(&page, "lattice_allocation_block_io_seconds_sum", &[("direction", "write")]);
-        assert!(requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
+        assert!(!on_block_device || requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
         // Each stint ends with a switch.
         let stints = at(&page, "lattice_allocation_on_cpu_seconds_count", &[]);
         let switched = switches(&page, "voluntary") + switches(&page, "involuntary");
         about("stints", stints, switched, 5.0);
         about("waits", at(&page, "lattice_allocation_run_queue_seconds_count", &[]), switched, 5.0);
         let (on_cpu, cpu) = (at(&page, "lattice_allocation_on_cpu_seconds_sum", &[]), page.cpu_seconds(id));
-        assert!((on_cpu - cpu).abs() <= cpu * 0.1 + 0.1, "{cpu} s of a processor, and stints of {on_cpu} s");
+        // A stint goes on while a machine above takes the processor away: of the two threads of one core, it has all the time at most.
+        let most = load.begun.elapsed().as_secs_f64() * 2.0;
+        assert!(on_cpu >= cpu * 0.9 - 0.1 && on_cpu <= most, "{cpu} s of a processor, and stints of {on_cpu} s in at most {most} s");
         assert_eq!(at(&page, "lattice_allocation_processes_started_total", &[]), 2.0);
         assert_eq!(at(&page, "lattice_allocation_processes_exited_total", &[]), 1.0);
         for measure in ["switches_voluntary", "network_sent", "block_write", "run_queue"] {

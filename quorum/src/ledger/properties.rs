@@ -949,17 +949,17 @@ fn histories_are_not_idle() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let moves = prop::collection::vec(a_move(), 120);
-    let histories: Vec<History> = (0..30).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let histories: Vec<History> = (0..45).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
     let claims: usize = histories.iter().map(|history| history.claims).sum();
-    assert!(claims > 60, "{claims} claims in 30 histories exercise little");
+    assert!(claims > 60, "{claims} claims in 45 histories exercise little");
     let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
     let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
-    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 30 histories exercise little");
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 45 histories exercise little");
     let states = |state: NodeState| {
         let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
         histories.iter().flat_map(|history| &history.states).filter(stands).count()
     };
     for state in NodeState::ALL {
-        assert!(states(state) > 3, "{state} in {} states of 30 histories exercises little", states(state));
+        assert!(states(state) > 3, "{state} in {} states of 45 histories exercises little", states(state));
     }
 }

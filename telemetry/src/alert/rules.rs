@@ -30,10 +30,18 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("pressure_memory", "ratio"),
     ("pressure_io", "ratio"),
     ("oom_kills", "count"),
+    ("network_received_bytes", "bytes/s"),
+    ("network_sent_bytes", "bytes/s"),
+    ("tcp_retransmits", "1/s"),
+    ("switches_voluntary", "1/s"),
+    ("switches_involuntary", "1/s"),
+    ("run_queue_p99", "seconds"),
+    ("block_read_p99", "seconds"),
+    ("block_write_p99", "seconds"),
+    ("io_latency_p99", "seconds"),
     ("network_error_ratio", "ratio"),
     ("gpu_utilization", "ratio"),
     ("gpu_memory_ratio", "ratio"),
-    ("io_latency_p99", "seconds"),
 ];
 
 /// How soon somebody should look.

@@ -3,7 +3,6 @@
 use super::families;
 
 const BY_GROUP: &str = "cgroup v2, else cgroup v1, else procfs";
-const COUNTED_GROUP: &str = "cgroup v2, else cgroup v1, else eBPF, else procfs";
 const EBPF: &str = "eBPF";
 const V2: &str = "cgroup v2";
 const WINDOWS: &str = "windows of 30 s over samples of 1 s";
@@ -19,12 +18,12 @@ families! {
         "Main memory that is charged to the work; by procfs the sum of what its processes have resident, where shared pages count in each.";
     MEMORY_PEAK = Gauge "lattice_allocation_memory_peak_bytes", Bytes, ["allocation"], Agent, "cgroup v2, else cgroup v1",
         "The most memory that was ever charged to the work.";
-    PAGE_FAULTS = Counter "lattice_allocation_page_faults_total", Count, ["allocation", "kind"], Agent, COUNTED_GROUP,
+    PAGE_FAULTS = Counter "lattice_allocation_page_faults_total", Count, ["allocation", "kind"], Agent, BY_GROUP,
         "Page faults: minor, major; by procfs at least so many, since processes can end unseen between two looks.";
-    IO_READ = Counter "lattice_allocation_io_read_bytes_total", Bytes, ["allocation"], Agent, COUNTED_GROUP,
+    IO_READ = Counter "lattice_allocation_io_read_bytes_total", Bytes, ["allocation"], Agent, BY_GROUP,
         "Bytes that the work had read from block devices.";
-    IO_WRITTEN = Counter "lattice_allocation_io_written_bytes_total", Bytes, ["allocation"], Agent, COUNTED_GROUP,
-        "Bytes that the work had written to block devices; what the kernel writes back later is nobody's under cgroup v1, and for eBPF.";
+    IO_WRITTEN = Counter "lattice_allocation_io_written_bytes_total", Bytes, ["allocation"], Agent, BY_GROUP,
+        "Bytes that the work had written to block devices; what the kernel writes back later is nobody's under cgroup v1.";
     PROCESSES = Gauge "lattice_allocation_processes", Count, ["allocation"], Agent, "the cgroup's list",
         "Processes of the work.";
     THREADS = Gauge "lattice_allocation_threads", Count, ["allocation"], Agent, BY_GROUP,
@@ -38,7 +37,7 @@ families! {
     ON_CPU = Histogram "lattice_allocation_on_cpu_seconds", Seconds, ["allocation"], Agent, EBPF,
         "How long threads of the work had a processor each time, told when they leave it.";
     RUN_QUEUE = Histogram "lattice_allocation_run_queue_seconds", Seconds, ["allocation"], Agent, EBPF,
-        "How long threads of the work that could run waited for a processor each time.";
+        "How long threads of the work that could run waited for a processor each time; of one that was moved to another processor meanwhile, only the wait there.";
     BLOCK_IO = Histogram "lattice_allocation_block_io_seconds", Seconds, ["allocation", "direction"], Agent, EBPF,
         "How long requests of the work to block devices took, from who asked to the device's answer: read, write; not what is written back later.";
     BLOCK_BYTES = Counter "lattice_allocation_block_io_bytes_total", Bytes, ["allocation", "direction"], Agent, EBPF,
@@ -50,7 +49,7 @@ families! {
     NETWORK_PACKETS = Counter "lattice_allocation_network_packets_total", Count, ["allocation", "direction"], Agent, EBPF,
         "Packets of sockets of the work: received, sent.";
     TCP_RETRANSMITS = Counter "lattice_allocation_tcp_retransmits_total", Count, ["allocation"], Agent, EBPF,
-        "Segments that TCP sent again for the work.";
+        "How often TCP sent something again for the work: once for each of its buffers, which may hold several segments.";
     TCP_CONNECTS = Counter "lattice_allocation_tcp_connects_total", Count, ["allocation"], Agent, EBPF,
         "Connections by TCP that the work began, whether they came about or not.";
     PROCESSES_STARTED = Counter "lattice_allocation_processes_started_total", Count, ["allocation"], Agent, EBPF,
@@ -70,7 +69,7 @@ families! {
     LEFT_OUT = Gauge "lattice_allocation_measures_left_out", Count, [], Agent, "the agent",
         "Allocations on this node beyond the 512 that are measured.";
     PROBE = Gauge "lattice_agent_kernel_probe", Truth, ["probe"], Agent, "the agent",
-        "Whether this program in the kernel, or this part of one, counts: lattice doctor says why one does not.";
+        "Whether this program in the kernel, or this part of one, counts: lattice doctor says why one does not; 0 as well where none is loaded.";
     REQUESTS_LEFT_OUT = Counter "lattice_agent_kernel_block_requests_left_out_total", Count, [], Agent, EBPF,
         "Block requests that were not counted because 8192 others were under way.";
     PASS_SECONDS = Histogram "lattice_allocation_pass_seconds", Seconds, [], Agent, "the agent",
