@@ -129,23 +129,26 @@ impl Alerts {
         }
     }
 
-    /// What this node says of its ranks of a launch. Of the script, where it does not run here: what it says of all that was launched, for
-    /// which the script waits.
-    pub fn word(&self, launch: u32, now_ms: u64) -> Word {
-        let newest = || self.idle.values().max_by_key(|idle| idle.since_ms).filter(|_| launch == 0);
-        match (self.looked, self.idle.get(&launch).or_else(newest)) {
+    /// What this node says of its ranks of a launch. Of the script: what it says of all that runs here, as the script waits for what it
+    /// launched.
+    pub fn word(&self, launch: u32) -> Word {
+        let idle = match launch {
+            0 => self.idle.values().max_by_key(|idle| idle.since_ms),
+            launch => self.idle.get(&launch),
+        };
+        match (self.looked, idle) {
             (Looked::No, _) | (Looked::AtSome, None) => Word::Silent,
-            (Looked::AtSome | Looked::AtAll, Some(idle)) => idle.word(now_ms),
+            (Looked::AtSome | Looked::AtAll, Some(idle)) => idle.word(),
             (Looked::AtAll, None) => Word::None,
         }
     }
 
     /// The launches that may hang or are told to: those that do nothing here for so long, and those that hang already.
-    pub fn suspects(&self, now_ms: u64, limit_ms: u64) -> BTreeSet<u32> {
+    pub fn suspects(&self, limit_ms: u64) -> BTreeSet<u32> {
         // A script waits for its launches: it is of interest where it has none.
         let alone = self.idle.len() == 1;
         let suspect = |(launch, idle): (&u32, &Idle)| {
-            let long = now_ms.saturating_sub(idle.since_ms) >= limit_ms;
+            let long = idle.idle_ms() >= limit_ms;
             (long && (*launch > 0 || alone)).then_some(*launch)
         };
         self.idle.iter().filter_map(suspect).chain(self.hung.keys().copied()).collect()
@@ -232,8 +235,7 @@ impl Alerts {
             samples.add(&family::ACTIVE, &[id, alert, severity.name()], u32::from(self.is_raised(alert)));
         }
         for (launch, idle) in &self.idle {
-            let seconds = idle.at_ms.saturating_sub(idle.since_ms) as f64 / 1e3;
-            samples.add(&family::LAUNCH_IDLE, &[id, &launch.to_string()], seconds);
+            samples.add(&family::LAUNCH_IDLE, &[id, &launch.to_string()], idle.idle_ms() as f64 / 1e3);
         }
     }
 }
@@ -373,28 +375,35 @@ mod tests {
         let mut alerts = Alerts::default();
         let part = |launch, used_us| Part { launch, used_us, processes: 1 };
         let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };
-        assert_eq!(alerts.word(1, 0), Word::Silent, "nobody has looked");
+        assert_eq!(alerts.word(1), Word::Silent, "nobody has looked");
         let nothing = [("io", None)];
         alerts.look_at_launches(0, &of(&[part(0, 0), part(1, 0)]), &nothing);
         alerts.look_at_launches(10_000, &of(&[part(0, 0), part(1, 0)]), &nothing);
-        assert_eq!(alerts.suspects(10_000, 10_000), [1].into());
+        assert_eq!(alerts.suspects(10_000), [1].into());
         assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unsaid, 11_000, 10_000));
         let text = &alerts.since(0).unwrap()[0].text;
         assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu)"), "{text}");
         // It went on, and is still asked about.
         alerts.look_at_launches(20_000, &of(&[part(0, 0), part(1, 900_000)]), &nothing);
-        assert_eq!(alerts.suspects(20_000, 10_000), [1].into());
+        assert_eq!(alerts.suspects(10_000), [1].into());
         assert!(alerts.decide(1, Verdict::Moves, 20_000, 10_000));
         alerts.look_at_launches(30_000, &of(&[part(0, 0)]), &nothing);
-        assert_eq!(alerts.suspects(30_000, 10_000), [0].into());
+        assert_eq!(alerts.suspects(10_000), [0].into());
+        // What it launches then computes, and it is no hang that it waits for that.
+        assert!(alerts.decide(0, Verdict::Hangs, 30_000, 10_000));
+        alerts.look_at_launches(35_000, &of(&[part(0, 0), part(2, 0)]), &nothing);
+        alerts.look_at_launches(40_000, &of(&[part(0, 0), part(2, 900_000)]), &nothing);
+        assert_eq!(alerts.suspects(10_000), [0].into());
+        assert_eq!(alerts.word(0), Word::There { idle_ms: 0, moved: true });
+        assert!(alerts.decide(0, Verdict::Moves, 40_000, 10_000));
         // On another node, the script's launches are what it waits for.
         let mut other = Alerts::default();
         other.look_at_launches(0, &of(&[part(2, 0), part(3, 0)]), &nothing);
         other.look_at_launches(30_000, &of(&[part(2, 0), part(3, 900_000)]), &nothing);
-        assert_eq!(other.word(0, 30_000), Word::There { idle_ms: 0, moved: true });
-        assert_eq!(other.word(1, 30_000), Word::None);
+        assert_eq!(other.word(0), Word::There { idle_ms: 0, moved: true });
+        assert_eq!(other.word(1), Word::None);
         other.look_at_launches(31_000, &Parts { all: vec![part(2, 0)], cut: true }, &nothing);
-        assert_eq!(other.word(9, 31_000), Word::Silent, "it may be among those that are not looked at");
+        assert_eq!(other.word(9), Word::Silent, "it may be among those that are not looked at");
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn find(work: &Path, open: &DiagnosisOpen) -> WireDiagnosis {
     let listed = processes::list(work);
     let mut found = WireDiagnosis::default();
     if open.processes || open.stacks {
-        (found.processes, found.left_out) = processes::read(&listed, open.stacks);
+        (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
         found.facts.extend(processes::pressure(work));
     }
     if open.network {

@@ -118,6 +118,8 @@ struct Tracked {
     io_read: History,
     io_written: History,
     alerts: Alerts,
+    /// Bytes read and written at the last look at launches.
+    io_at_launches: Option<[Option<(f64, Source)>; 2]>,
 }
 
 impl Measuring {
@@ -306,7 +308,8 @@ impl Tracked {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
         let alerts = Alerts::default();
-        Self { share, usage: Usage::default(), last: None, before: None, at_ms: 0, cpu_cores, memory, io_read, io_written, alerts }
+        let (usage, last, before, at_ms, io_at_launches) = (Usage::default(), None, None, 0, None);
+        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, alerts, io_at_launches }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {

@@ -26,6 +26,11 @@ impl Patience {
         self.failing_since.set(None);
     }
 
+    /// Whether anything ever came.
+    pub fn progressed(&self) -> bool {
+        self.progressed.get()
+    }
+
     /// Whether connecting again may help: the connection broke, or an agent that had answered is without its quorum now.
     pub fn bears(&self, failure: &Failure) -> bool {
         failure.is_lost_connection() || (self.progressed.get() && failure.exit() == Exit::Unavailable as u8)

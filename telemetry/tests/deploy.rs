@@ -60,6 +60,21 @@ fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
+/// The labels that a legend shows.
+fn shown(legend: &str) -> impl Iterator<Item = &str> {
+    legend.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()))
+}
+
+/// Whether an expression's series have this label: it is kept by what brings series together, or is one of a metric's.
+fn has_label(expression: &str, label: &str) -> bool {
+    let words = || expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    if words().any(|word| word == "by") {
+        return words().any(|word| word == label);
+    }
+    let of_a_metric = |(name, _): &(String, _)| family(name).is_some_and(|family| family.labels.contains(&label));
+    OF_ALL.contains(&label) || asked(expression).iter().any(of_a_metric)
+}
+
 fn check(file: &Path, expression: &str) -> usize {
     let asked = asked(expression);
     for (name, labels) in &asked {
@@ -80,6 +95,15 @@ fn the_metrics_of_an_expression_are_found_with_their_labels() {
 }
 
 #[test]
+fn a_legend_shows_a_label_that_there_is() {
+    assert_eq!(shown("in {{node_id}} {{ interface }}").collect::<Vec<_>>(), ["node_id", "interface"]);
+    assert!(
+        has_label("sum by (job, le) (rate(lattice_alert_active[1m]))", "job") && !has_label("sum by (job) (lattice_alert_active)", "alert")
+    );
+    assert!(has_label("lattice_alert_active == 1", "alert") && !has_label("lattice_alert_active == 1", "device"));
+}
+
+#[test]
 fn every_metric_of_a_dashboard_is_in_the_catalogue() {
     let boards = ["holistic", "per-vcluster", "per-quorum-member", "per-node", "user-allocation"];
     for board in boards {
@@ -96,6 +120,12 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
         // What a legend shows is a label of what it is about, or one that the expression made.
         for panel in board["panels"].as_array().unwrap() {
             assert!(panel["title"].is_string() && panel["targets"].as_array().is_some_and(|t| !t.is_empty()), "{panel}");
+            for target in panel["targets"].as_array().unwrap() {
+                let (expression, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap_or_default());
+                for label in shown(legend) {
+                    assert!(has_label(expression, label), "{}: {legend} shows no label of {expression}", file.display());
+                }
+            }
             let at = &panel["gridPos"];
             assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{panel}");
         }

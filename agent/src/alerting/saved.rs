@@ -53,15 +53,18 @@ impl Alerts {
     pub fn saved(&self, (allocation, epoch): Key, idle_ms: u64) -> Option<Saved> {
         let raised: Vec<_> = self.standings.iter().filter_map(|(name, s)| Some((name.clone(), s.raised_since()?))).collect();
         let hung: Vec<_> = self.hung.iter().map(|(launch, since)| (*launch, *since)).collect();
-        let long = |idle: &&Idle| idle.at_ms.saturating_sub(idle.since_ms) >= idle_ms;
-        let idle = self.idle.iter().filter(|(_, idle)| long(idle));
+        let idle = self.idle.iter().filter(|(_, idle)| idle.idle_ms() >= idle_ms);
         let idle: Vec<_> = idle.map(|(launch, idle)| (*launch, idle.used_us, idle.at_ms, idle.since_ms)).collect();
         let nothing = raised.is_empty() && hung.is_empty() && idle.is_empty();
         (!nothing).then(|| Saved { allocation: allocation.to_string(), epoch: epoch.0, raised, hung, idle })
     }
 
-    /// As they were when they were kept. What lies in the future, by a clock that was set back, is of now.
-    pub fn restored(saved: Saved, now_ms: u64, severity_of: impl Fn(&str) -> Option<Severity>) -> Self {
+    /// As they were when they were kept. What lies in the future, by a clock that was set back, is of now. `hangs`: whether the site still
+    /// wants to be told of hangs; what was told of them would stay raised for ever where nobody looks.
+    pub fn restored(mut saved: Saved, now_ms: u64, hangs: bool, severity_of: impl Fn(&str) -> Option<Severity>) -> Self {
+        if !hangs {
+            (saved.hung, saved.idle) = (Vec::new(), Vec::new());
+        }
         let mut alerts = Self { looked_at: vec!["cpu"], ..Self::default() };
         for (name, since_ms) in saved.raised {
             // A rule that the site has taken away tells nothing any more.
@@ -178,13 +181,15 @@ mod tests {
         let bytes = fs::read(dir.join("alerts.json")).unwrap();
         let (_, mut known) = SavedAlerts::open(&dir);
         let severity = |name: &str| (name == "busy").then_some(Severity::Warning);
-        let mut again = Alerts::restored(known.remove(&key).unwrap(), 40_000, severity);
+        let off = Alerts::restored(known[&key].clone(), 40_000, false, severity);
+        assert_eq!(off.raised(&settings).iter().map(|c| c.alert.as_str()).collect::<Vec<_>>(), ["busy"], "hangs are not told any more");
+        let mut again = Alerts::restored(known.remove(&key).unwrap(), 40_000, true, severity);
         assert_eq!(again.raised(&settings).iter().map(|c| c.since_ms).collect::<Vec<_>>(), [1000, 20_000]);
         assert_eq!(again.since(0), Some(vec![]), "nothing changed: it is told to who asks what is raised");
         // The first went on meanwhile.
         again.look_at_launches(40_000, &of(&[part(1, 9_000_000), part(2, 6)]), &[]);
-        assert_eq!(again.word(1, 40_000), Word::There { idle_ms: 0, moved: true });
-        assert_eq!(again.word(2, 40_000), Word::There { idle_ms: 40_000, moved: false });
+        assert_eq!(again.word(1), Word::There { idle_ms: 0, moved: true });
+        assert_eq!(again.word(2), Word::There { idle_ms: 40_000, moved: false });
         // What was not measured yet clears nothing.
         assert!(!again.look(&settings, 41_000, |_| None));
         assert!(again.look(&settings, 42_000, |_| Some(0.1)));

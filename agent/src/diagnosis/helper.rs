@@ -7,8 +7,9 @@ use std::time::Duration;
 /// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
 const LEFT_BEHIND_MAX: usize = 8;
 
-/// Those of this process.
-pub static HELPERS: Helpers = Helpers(AtomicUsize::new(0));
+/// Those of this process that ask for ranks, and those that ask mounts: work whose memory is held takes no place of storage's.
+pub static OF_RANKS: Helpers = Helpers(AtomicUsize::new(0));
+pub static OF_MOUNTS: Helpers = Helpers(AtomicUsize::new(0));
 
 /// How many are asking, those left behind among them.
 #[derive(Debug)]
@@ -63,6 +64,10 @@ mod tests {
     #[test]
     fn who_does_not_answer_holds_nobody_up_and_only_so_many_wait() {
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));
+        // It answers a moment before it is gone.
+        while OWN.0.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
         let mut hold = Vec::new();
         for _ in 0..LEFT_BEHIND_MAX {
             let (go, wait) = mpsc::channel::<()>();

@@ -1,13 +1,15 @@
 //! The work's processes: what state each is in, and what it waits for.
 
-use super::helper::{Asked, HELPERS};
+use super::helper::{Asked, OF_RANKS};
 use super::{fact, text_of};
 use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
 use nix::libc;
 use nix::time::{ClockId, clock_gettime};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Processes of an allocation that are listed, and directories of their cgroups.
 const LISTED_MAX: usize = 16_384;
@@ -16,6 +18,8 @@ const GROUPS_MAX: usize = 1024;
 const THREADS_MAX: usize = 128;
 /// How long reading ranks out of environments may take, all together.
 const RANKS_WITHIN: Duration = Duration::from_millis(500);
+/// Between two looks whether the question before this one is answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Open files are told to be short from this share of the limit on.
 const FILES_SHORT: f64 = 0.9;
 
@@ -51,10 +55,10 @@ pub fn list(work: &Path) -> Vec<Listed> {
     listed
 }
 
-/// What each of them does, and how many more there are.
-pub fn read(listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
+/// What each process of this work does, and how many more there are.
+pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
     let told = &listed[..listed.len().min(PROCESSES_MAX)];
-    let ranks = ranks(told);
+    let ranks = ranks(work, told);
     let processes = told.iter().zip(ranks).filter_map(|(one, rank)| {
         let mut process = process(one.pid, stacks)?;
         process.launch = one.launch;
@@ -68,10 +72,13 @@ pub fn read(listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
 }
 
 /// Their ranks, out of their environments: reading those waits for the process's memory, which may be held by who waits for a disk.
-fn ranks(listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
+fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
+    let waits = "which rank it is cannot be told: an earlier question still waits for its answer";
+    let Some(question) = Question::begin(work, RANKS_WITHIN) else { return listed.iter().map(|_| Err(waits)).collect() };
     let pids: Vec<i32> = listed.iter().map(|one| one.pid).collect();
     let (out, ranks) = std::sync::mpsc::channel();
-    let asked = HELPERS.ask(RANKS_WITHIN, move || {
+    let asked = OF_RANKS.ask(RANKS_WITHIN, move || {
+        let _question = question;
         for pid in pids {
             let environ = text_of(&format!("/proc/{pid}/environ"));
             let rank = environ.and_then(|text| text.split('\0').find_map(|v| v.strip_prefix("LATTICE_RANK=")?.parse().ok()));
@@ -83,10 +90,36 @@ fn ranks(listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
     let unknown = match asked {
         Asked::Answered(()) => "it has ended",
         Asked::Silent => "which rank it is cannot be told: its memory cannot be read now",
-        Asked::TooMany => "which rank it is cannot be told: earlier questions still wait for their answer",
+        Asked::TooMany => "which rank it is cannot be told: too many questions of this node still wait for their answer",
     };
     let mut known = ranks.try_iter();
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()
+}
+
+/// Work whose ranks are asked for now, by one helper: however often somebody asks, no second one is left behind.
+static ASKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// One of [`ASKED`], until it is dropped.
+struct Question(PathBuf);
+
+impl Question {
+    /// Waits so long for the one before it; `None`: that one is not answered.
+    fn begin(work: &Path, within: Duration) -> Option<Self> {
+        let until = Instant::now() + within;
+        while !ASKED.lock().unwrap_or_else(PoisonError::into_inner).insert(work.to_owned()) {
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Some(Self(work.to_owned()))
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
 }
 
 fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
@@ -293,6 +326,15 @@ mod tests {
         assert_eq!(on("/data x/in/file").as_deref(), Some("/data x/in (fuse)"));
         assert_eq!(on("/data xy").as_deref(), Some("/ (ext4)"));
         assert_eq!(on("socket:[5]"), None);
+    }
+
+    #[test]
+    fn one_question_waits_for_the_other_of_the_same_work() {
+        let (work, other) = (Path::new("/sys/fs/cgroup/one/work"), Path::new("/sys/fs/cgroup/other/work"));
+        let first = Question::begin(work, Duration::ZERO).unwrap();
+        assert!(Question::begin(work, Duration::from_millis(20)).is_none() && Question::begin(other, Duration::ZERO).is_some());
+        drop(first);
+        assert!(Question::begin(work, Duration::ZERO).is_some());
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What the work has mounted, and whether it answers.
 
-use super::helper::{Asked, HELPERS};
+use super::helper::{Asked, OF_MOUNTS};
 use super::processes::Listed;
 use super::{fact, text_of};
 use crate::mesh::diagnosis::WireFact;
 use lattice_model::resources::bytes_text;
 use nix::sys::statvfs::statvfs;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,8 +45,37 @@ const WITHOUT_ROOM: &[&str] = &[
     "tracefs",
 ];
 
-/// Mounts that have not answered, by device, and since when: they are not asked again while their helper waits.
-static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+/// Between two looks whether somebody else's question to the same mount is answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Mounts that are asked, by device, and since when: they are not asked again while a helper waits for them.
+static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+/// One of [`ASKED`], until it is dropped.
+struct Question(String);
+
+impl Question {
+    /// Waits for the one before it; an error says since when that one waits, which is long enough.
+    fn begin(device: &str) -> Result<Self, Instant> {
+        loop {
+            match ASKED.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Instant::now());
+                    return Ok(Self(device.to_owned()));
+                }
+                Entry::Occupied(entry) if entry.get().elapsed() >= WITHIN => return Err(*entry.get()),
+                Entry::Occupied(_) => {}
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
 
 /// One line of `mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,18 +122,15 @@ fn parse(mountinfo: &str) -> Vec<Mount> {
 
 /// What a mount says of itself, and whether that is wrong.
 fn asked(pid: i32, mount: &Mount) -> (String, bool) {
-    let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(since) = silent().get(&mount.device) {
-        return (format!("does not answer, for {} s now", since.elapsed().as_secs()), true);
-    }
-    let device = mount.device.clone();
-    silent().insert(device.clone(), Instant::now());
+    let question = match Question::begin(&mount.device) {
+        Ok(question) => question,
+        Err(since) => return (format!("does not answer, for {} s now", since.elapsed().as_secs()), true),
+    };
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let path = root.join(mount.at.strip_prefix("/").unwrap_or(&mount.at));
-    let answer = HELPERS.ask(WITHIN, move || {
-        let stat = room(&path);
-        SILENT.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
-        stat
+    let answer = OF_MOUNTS.ask(WITHIN, move || {
+        let _question = question;
+        room(&path)
     });
     match answer {
         Asked::Answered(Ok((free, all, no_inodes))) => {
@@ -113,10 +140,7 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
         }
         Asked::Answered(Err(error)) => (format!("cannot be asked: {error}"), true),
         Asked::Silent => (format!("does not answer within {} s: who uses it waits", WITHIN.as_secs()), true),
-        Asked::TooMany => {
-            silent().remove(&mount.device);
-            ("not asked: too many mounts of this node do not answer".to_owned(), true)
-        }
+        Asked::TooMany => ("not asked: too many mounts of this node do not answer".to_owned(), true),
     }
 }
 
@@ -124,7 +148,7 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
 fn room(path: &Path) -> Result<(u64, u64, bool), String> {
     let stat = statvfs(path).map_err(|error| error.desc().to_owned())?;
     let unit = stat.fragment_size();
-    Ok((stat.blocks_available() * unit, stat.blocks() * unit, stat.files() > 0 && stat.files_available() == 0))
+    Ok((stat.blocks_available().saturating_mul(unit), stat.blocks().saturating_mul(unit), stat.files() > 0 && stat.files_available() == 0))
 }
 
 #[cfg(test)]
@@ -138,6 +162,17 @@ mod tests {
         let mounts: Vec<_> = parse(mountinfo).into_iter().map(|m| (m.device, m.at.display().to_string(), m.kind)).collect();
         let mount = |device: &str, at: &str, kind: &str| (device.to_owned(), at.to_owned(), kind.to_owned());
         assert_eq!(mounts, [mount("8:1", "/", "ext4"), mount("0:9", "/data x", "nfs4")]);
+    }
+
+    #[test]
+    fn who_asks_a_mount_that_somebody_asks_waits_for_the_answer_or_is_told_that_there_is_none() {
+        let first = Question::begin("0:test").unwrap();
+        let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
+        drop(first);
+        assert!(second.join().unwrap());
+        let silent = Question::begin("0:test").unwrap();
+        assert!(Question::begin("0:test").is_err_and(|since| since.elapsed() >= WITHIN));
+        drop(silent);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Alerts among the numbers: who finds them, who asks for them.
 
-use super::{ALLOCATIONS_MAX, Known, Measuring, Tracked};
+use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
 use crate::alerting::{self, Alerts, Change};
 use crate::mesh::usage::Told;
@@ -64,7 +64,7 @@ impl Measuring {
     pub fn word(&self, (allocation, epoch): Key, launch: u32) -> Word {
         let known = self.known();
         match known.running.get(&allocation).filter(|of| of.share.epoch == epoch) {
-            Some(of) => of.alerts.word(launch, known.now_ms),
+            Some(of) => of.alerts.word(launch),
             None => Word::Silent,
         }
     }
@@ -76,8 +76,8 @@ impl Measuring {
         let known = self.known();
         let waits = |share: &DesiredShare| share.spec.session || share.spec.liveness_probe.is_some();
         let of = |of: &Tracked| {
-            let launches = of.alerts.suspects(known.now_ms, limit_ms);
-            let suspect = |launch| Suspect { share: Arc::clone(&of.share), launch, word: of.alerts.word(launch, known.now_ms) };
+            let launches = of.alerts.suspects(limit_ms);
+            let suspect = |launch| Suspect { share: Arc::clone(&of.share), launch, word: of.alerts.word(launch) };
             launches.into_iter().map(suspect).collect::<Vec<_>>()
         };
         known.running.values().filter(|of| !waits(&of.share)).flat_map(of).collect()
@@ -108,15 +108,25 @@ impl Known {
         let Some(of) = self.running.get_mut(&allocation) else { return };
         if let Some(restored) = restored {
             let severity_of = |name: &str| settings.rules.iter().find(|rule| rule.name == name).map(|rule| rule.severity);
-            of.alerts = Alerts::restored(restored, now_ms, severity_of);
+            of.alerts = Alerts::restored(restored, now_ms, settings.hang_ms.is_some(), severity_of);
         }
-        let values: Vec<(&str, f64)> = of.numbers(self.network_errors).iter().map(|number| (number.name, number.now)).collect();
+        // Rates of an earlier look are no news, where this one was too blurred for rates: they are measured, but not now.
+        let blurred = of.at_ms != now_ms;
+        let is_rate = |number: &Number<'_>| !matches!(number.unit, "bytes" | "count") && number.source != "node";
+        let value = |number: &Number<'_>| if blurred && is_rate(number) { f64::NAN } else { number.now };
+        let values: Vec<(&str, f64)> = of.numbers(self.network_errors).iter().map(|number| (number.name, value(number))).collect();
         let value_of = |measure: &str| values.iter().find(|(name, _)| *name == measure).map(|(_, now)| *now);
         let before = of.alerts.count();
         of.alerts.look(settings, now_ms, value_of);
         if let Some(parts) = parts {
-            let io = [Measure::IoRead, Measure::IoWritten].map(|measure| of.rate(measure).map(|(rate, _)| rate > 0.0));
-            let io = io.into_iter().flatten().reduce(|read, written| read || written);
+            // Since the last look at launches, not since the last look.
+            let counts = [Measure::IoRead, Measure::IoWritten].map(|measure| of.usage.get(measure));
+            let before = of.io_at_launches.replace(counts).unwrap_or_default();
+            let io = before.into_iter().zip(counts).filter_map(|(before, now)| {
+                let ((was, from), (is, source)) = (before?, now?);
+                (from == source).then_some(is != was)
+            });
+            let io = io.reduce(|read, written| read || written);
             of.alerts.look_at_launches(now_ms, parts, &[("block input and output", io)]);
         }
         self.raised_since(allocation, before);

@@ -33,6 +33,9 @@ const AGAIN_MOST: Duration = Duration::from_secs(5);
 /// Tries after which a node that is there, and tells nothing, is said to do so: where its work ends, the allocation does in a moment.
 const TRIES_UNSAID: u32 = 4;
 
+/// What is said where alerts may have been raised or cleared without being told.
+const MISSED: &str = "changes of alerts are missing here; all that are raised follow";
+
 type Out = mpsc::Sender<Result<v1::MetricsEvent, Status>>;
 
 pub(super) async fn stream(
@@ -120,6 +123,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 /// Follows one node until this is dropped, however often it goes away.
 async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
     let (mut tries, mut away, mut pause) = (0, false, AGAIN_FIRST);
+    let mut begun = false;
     loop {
         let address = api.mesh_address(allocation.id, &node);
         let mut items = monitoring::items(&api.context, &node, address, open.clone());
@@ -132,11 +136,15 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                 }
                 Ok(MonitorItem::Begun) => {
                     let was_away = std::mem::take(&mut away);
+                    let was_begun = std::mem::replace(&mut begun, true);
                     (tries, pause) = (0, AGAIN_FIRST);
-                    if !was_away {
-                        continue;
+                    // What was cleared meanwhile is not among what is raised.
+                    match (was_begun, was_away) {
+                        (true, true) => What::Notice(format!("it tells again; {MISSED}")),
+                        (true, false) => What::Notice(MISSED.to_owned()),
+                        (false, true) => What::Notice("it tells now".to_owned()),
+                        (false, false) => continue,
                     }
-                    What::Notice("it tells again".to_owned())
                 }
                 Ok(MonitorItem::Numbers(told)) => {
                     let measured = told.shown.into_iter().map(measured).collect();
@@ -150,7 +158,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                     text: alert.text,
                     launch: alert.launch,
                 }),
-                Ok(MonitorItem::Missed) => What::Notice("changes of alerts are missing here; all that are raised follow".to_owned()),
+                Ok(MonitorItem::Missed) => What::Notice(MISSED.to_owned()),
                 Ok(MonitorItem::Alive | MonitorItem::Word { .. } | MonitorItem::Refused { .. }) => continue,
             };
             if send(&out, Some(&node), what).await.is_err() {

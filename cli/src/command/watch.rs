@@ -5,14 +5,18 @@ use crate::args::Watch;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json_lines, print_names};
 use crate::patience::Patience;
-use crate::session::Session;
+use crate::session::{Session, answer, now};
 use crate::table::Rows;
+use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
+use lattice_model::AllocationState;
 use lattice_model::time::Timestamp;
 use serde_json::{Value, json};
 
+/// What is said where a connection was made anew.
+const MISSED: &str = "connected again; changes of alerts may be missing here; all that are raised follow";
 const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
 pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
@@ -27,7 +31,22 @@ pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
                 session.note(&format!("it is {state}"));
                 return Ok(());
             }
-            Err(failure) if watching.patience.bears(&failure) => client = watching.patience.connect_again(session, failure).await?,
+            Err(failure) if watching.patience.bears(&failure) => {
+                client = watching.patience.connect_again(session, failure).await?;
+                let what = Some(What::Notice(MISSED.to_owned()));
+                watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what })?;
+            }
+            // It ended while nobody was listening: that is the end that was waited for.
+            Err(failure) if watching.patience.progressed() && failure.exit() == Exit::Refused as u8 => {
+                let key = watching.request.key.clone();
+                let found = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
+                if !state_from_name(&found.state).is_ok_and(AllocationState::is_terminal) {
+                    return Err(failure);
+                }
+                session.note(&format!("it is {}", found.state));
+                let what = Some(What::Ended(found.state));
+                return watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what });
+            }
             Err(failure) => return Err(failure),
         }
     }

@@ -153,7 +153,7 @@ fn alerts(w: &World) {
 
 fn hangs(w: &World) {
     let go = w.dir.join("go-on");
-    let hung = format!("while [ ! -e {} ]; do sleep 0.5; done; while :; do :; done", go.display());
+    let hung = format!("while [ ! -e {} ]; do sleep 2; done; while :; do :; done", go.display());
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", &hung]);
     // One of its ranks works: that is no hang.
     let one_works = "if [ $LATTICE_RANK = 1 ]; then while :; do :; done; else sleep 600; fi";
@@ -189,6 +189,7 @@ fn hangs(w: &World) {
     let before = rounds();
     w.wait("two more looks", || rounds() >= before.map(|seconds| seconds + 10.0));
     assert_eq!(active(&id), Some(1.0));
+    assert_eq!(series(w, &head_of_works, &["lattice_alert_active{", &works, "alert=\"hang\""]), None);
     assert!(!again.events().iter().any(|event| is_alert(event, "hang", false)), "{:?}", again.events());
     File::create(&go).unwrap();
     again.wait_within(HANG, "that it moves", |event| is_alert(event, "hang", false) && text(event, "text").contains("moves again"));
@@ -265,7 +266,14 @@ fn diagnosed(w: &World) {
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "bash", "-c", &program]);
     w.running(&id);
     w.wait_log(&id, "open");
-    let told = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
+    // What the other rank becomes it is a moment after its launch.
+    let mut told = Value::Null;
+    w.wait("a rank that waits uninterruptibly", || {
+        told = w.lattice.json(&["diag", &id, "--stacks"]).unwrap();
+        let nodes = told["nodes"].as_array().into_iter().flatten();
+        let mut processes = nodes.flat_map(|node| node["processes"].as_array().into_iter().flatten());
+        processes.any(|process| process["rank"] == 0 && process["state"] == "D")
+    });
     let nodes = told["nodes"].as_array().unwrap();
     assert_eq!(nodes.len(), 2, "{told:#}");
     let processes = || nodes.iter().flat_map(|node| node["processes"].as_array().unwrap());

@@ -634,7 +634,8 @@ fn compared(w: &World) {
     let told = compare();
     assert!(came, "{told:#}");
     let (a, b) = (&told["allocations"][0], &told["allocations"][1]);
-    assert!(a["mean"].as_f64().unwrap() > 0.3 && b["mean"].as_f64().unwrap() < 0.2, "{told:#}");
+    // How much of a core a loop gets is the machine's affair.
+    assert!(a["mean"].as_f64().unwrap() > 3.0 * b["mean"].as_f64().unwrap(), "{told:#}");
     assert_eq!((text(a, "allocation"), told["step_ms"].as_u64()), (busy.clone(), Some(30_000)), "{told:#}");
     for point in a["points"].as_array().unwrap().iter().chain(b["points"].as_array().unwrap()) {
         assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {told:#}");

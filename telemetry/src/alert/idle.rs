@@ -5,6 +5,8 @@
 
 /// Ranks that together used less than this share of a processor each, since the look before, did nothing.
 const IDLE_CORES_PER_PROCESS: f64 = 0.01;
+/// However many they are, who uses this much together does something: one of many computes, and the others wait for it.
+const IDLE_CORES_MAX: f64 = 0.25;
 
 /// One launch's ranks on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,16 +31,22 @@ impl Idle {
     pub fn look(&mut self, at_ms: u64, used_us: u64, processes: u64, also: bool) {
         let Some(passed_ms) = at_ms.checked_sub(self.at_ms).filter(|ms| *ms > 0) else { return };
         let used_ms = used_us.saturating_sub(self.used_us) as f64 / 1e3;
+        let idle_cores = (IDLE_CORES_PER_PROCESS * processes.max(1) as f64).min(IDLE_CORES_MAX);
         // A count that fell is of other processes.
-        if also || used_us < self.used_us || used_ms > passed_ms as f64 * IDLE_CORES_PER_PROCESS * processes.max(1) as f64 {
+        if also || used_us < self.used_us || used_ms > passed_ms as f64 * idle_cores {
             (self.since_ms, self.moved) = (at_ms, true);
         }
         (self.used_us, self.at_ms) = (used_us, at_ms);
     }
 
+    /// For how long they were seen to do nothing. The time since the last look counts for nothing: they may have gone on in it.
+    pub fn idle_ms(&self) -> u64 {
+        self.at_ms.saturating_sub(self.since_ms)
+    }
+
     /// What this node says of them.
-    pub fn word(&self, now_ms: u64) -> Word {
-        Word::There { idle_ms: now_ms.saturating_sub(self.since_ms), moved: self.moved }
+    pub fn word(&self) -> Word {
+        Word::There { idle_ms: self.idle_ms(), moved: self.moved }
     }
 }
 
@@ -89,19 +97,28 @@ mod tests {
     #[test]
     fn what_moves_begins_anew_and_what_hardly_moves_does_not() {
         let mut idle = Idle::new(1000, 0);
-        assert_eq!(idle.word(1000), Word::There { idle_ms: 0, moved: false });
+        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: false });
         idle.look(6000, 49_000, 1, false);
-        assert_eq!(idle.word(6000), Word::There { idle_ms: 5000, moved: false }, "less than a hundredth of 5 s");
+        assert_eq!(idle.word(), Word::There { idle_ms: 5000, moved: false }, "less than a hundredth of 5 s");
         idle.look(11_000, 49_000 + 190_000, 4, false);
-        assert_eq!(idle.word(11_000), Word::There { idle_ms: 10_000, moved: false }, "of four processes");
+        assert_eq!(idle.word(), Word::There { idle_ms: 10_000, moved: false }, "of four processes");
         idle.look(16_000, 300_000, 1, false);
-        assert_eq!(idle.word(17_000), Word::There { idle_ms: 1000, moved: true });
+        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true });
         idle.look(21_000, 300_000, 1, true);
-        assert_eq!(idle.word(21_000), Word::There { idle_ms: 0, moved: true }, "something else of theirs moved");
+        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true }, "something else of theirs moved");
         idle.look(26_000, 10, 1, false);
         assert_eq!(idle.since_ms, 26_000, "others under the same name");
         idle.look(26_000, 1_000_000, 1, false);
         assert_eq!(idle.used_us, 10, "no time has passed");
+    }
+
+    #[test]
+    fn one_that_computes_among_many_that_wait_is_seen() {
+        let mut idle = Idle::new(0, 0);
+        idle.look(5000, 500_000, 128, false);
+        assert_eq!(idle.word(), Word::There { idle_ms: 5000, moved: false }, "a tenth of a processor, of 128 processes");
+        idle.look(10_000, 5_500_000, 128, false);
+        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true }, "one whole processor");
     }
 
     #[test]
