@@ -199,6 +199,16 @@ impl Brain {
         self.locals.values()
     }
 
+    /// What is on this node, with what the last list says of it beyond what was said when it began.
+    pub fn told(&self) -> impl Iterator<Item = Local> {
+        self.locals.values().cloned().map(|mut local| {
+            let listed = self.listed(local.share.allocation, local.share.epoch);
+            local.share.preempt = listed.and_then(|share| share.preempt.clone());
+            local.share.suspends |= listed.is_some_and(|share| share.suspends);
+            local
+        })
+    }
+
     /// One local allocation.
     pub fn local(&self, allocation: AllocationId) -> Option<&Local> {
         self.locals.get(&allocation)
@@ -425,6 +435,11 @@ impl Turn<'_> {
 
     /// Has work save itself that is to give its nodes back, where this node is its head: once for each request.
     fn preempt(&mut self) {
+        let (preempting, locals, listed) = (&mut self.brain.preempting, &self.brain.locals, &self.brain.list.shares);
+        // What the list says no more is over: said anew, it is asked anew.
+        let asks = |share: &DesiredShare, id: CheckpointId| share.preempt.as_ref().is_some_and(|order| order.id == id);
+        let says = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
+        preempting.retain(|allocation, id| locals.contains_key(allocation) && says(*allocation, *id));
         let me = &self.brain.me;
         let heads = |share: &&DesiredShare| share.nodes.first().is_some_and(|(node, _)| node == me);
         let asked = self.brain.list.shares.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));
@@ -438,8 +453,6 @@ impl Turn<'_> {
             self.brain.preempting.insert(share.allocation, id);
             self.actions.push(Action::Preempt(Box::new(share)));
         }
-        let (preempting, locals) = (&mut self.brain.preempting, &self.brain.locals);
-        preempting.retain(|allocation, _| locals.contains_key(allocation));
     }
 
     /// The report first: where the rest is cut off, it is undone and reported again, and a claim that nobody reports is held for ever.

@@ -497,6 +497,17 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
     assert_eq!(names(&step(&mut b, list(3, vec![preempted(8, PreemptCause::Drain, 1)]))), ["preempt"], "asked again");
     step(&mut b, list(4, vec![preempted(8, PreemptCause::Request, 1)]));
     assert_eq!(names(&step(&mut b, saved(8, Err("deaf")))), ["report", "stop"]);
+    // What the list said no more, and says again, is asked again.
+    let mut again = brain();
+    running(&mut again, 1);
+    let late = DesiredShare { suspends: true, ..preempted(7, PreemptCause::Drain, 1) };
+    step(&mut again, list(2, vec![late.clone()]));
+    assert_eq!(again.told().map(|local| local.share).collect::<Vec<_>>(), [late], "asked since it began");
+    step(&mut again, saved(7, Err("deaf")));
+    step(&mut again, list(3, vec![share(1, 1, AllocationState::Running, 1)]));
+    assert_eq!(again.told().next().and_then(|local| local.share.preempt), None);
+    assert_eq!(names(&step(&mut again, list(4, vec![preempted(7, PreemptCause::Request, 1)]))), ["preempt"]);
+    assert_eq!(names(&step(&mut again, saved(7, Err("deaf")))), ["report", "stop"]);
     // Only the head asks.
     let mut other = Brain::new("n1".parse().unwrap());
     other.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));

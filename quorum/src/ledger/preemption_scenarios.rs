@@ -200,6 +200,20 @@ fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
 }
 
 #[test]
+fn walltime_holds_what_an_urgent_drain_could_not_save() {
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Never));
+    let epoch = s.run(&[0]);
+    let (by, reason, seed) = ("root".to_owned(), "fire".to_owned(), Uuid::from_u128(1));
+    s.story.done(Action::DrainUrgently { node: node(0), by, reason, deadline: None, seed });
+    let asked = s.told(0).unwrap();
+    s.says(0, ReportItem::NotPreempted { allocation: id(1), epoch, id: asked, why: "it is deaf".into() });
+    let made = s.checkpointed(0, epoch, 5);
+    s.says(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::WalltimeSaved { checkpoint: made } });
+    assert_eq!((s.now().state, s.now().held), (AllocationState::Suspended, true));
+}
+
+#[test]
 fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
@@ -222,6 +236,9 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     s.says(0, not(first.id, "it is deaf"));
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, None));
     assert_eq!(s.now().preemption.as_ref().unwrap().failed.as_deref(), Some("it is deaf"));
+    // Said again in the same words it was tried already, and another's request is another.
+    s.story.done(drain(1, None));
+    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().stands()), (None, false));
     s.story.done(drain(2, None));
     let second = s.told(0).unwrap();
     assert_ne!(second, first.id);
@@ -230,6 +247,64 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     assert_eq!(s.told(0), Some(second));
     s.says(0, not(second, "it is deaf"));
     assert_eq!(s.now().state, AllocationState::Failed);
+}
+
+#[test]
+fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
+    let mut s = Preempting::new();
+    s.submit(AllocationSpec { checkpoint: None, ..saves(1, RequeuePolicy::Never) });
+    let epoch = s.story.claimed(1, &[0]);
+    let drain = |seed| Action::DrainUrgently {
+        node: node(0),
+        by: "root".into(),
+        reason: "fire".into(),
+        deadline: None,
+        seed: Uuid::from_u128(seed),
+    };
+    s.story.done(drain(1));
+    assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, None), "it may run, and cannot save itself");
+    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, Some(asked(1, false).id)));
+    s.says(0, ReportItem::Prepared { allocation: id(1), epoch });
+    assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
+    s.ended(0, epoch, Err("it cannot".into()));
+    assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
+
+    let mut s = Preempting::new();
+    s.story.done(Action::Register(Registration { features: vec![CHECKPOINTS.to_owned()], ..registration(0, 1, 1, false) }));
+    s.submit(saves(1, RequeuePolicy::Never));
+    let epoch = s.story.claimed(1, &[0]);
+    assert!(matches!(s.preempt(epoch, 7, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
+    assert_eq!(s.now().state, AllocationState::Staging);
+}
+
+#[test]
+fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_when_it_is_said_again() {
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Never));
+    let drain =
+        |on| Action::DrainUrgently { node: node(on), by: "root".into(), reason: "fire".into(), deadline: None, seed: Uuid::from_u128(77) };
+    let epoch = s.run(&[0]);
+    s.story.done(drain(0));
+    let first = s.told(0).unwrap();
+    s.checkpointed(0, epoch, first.0.as_u128());
+    s.ended(0, epoch, Ok(first));
+    assert_eq!(s.now().state, AllocationState::Suspended);
+    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    let epoch = s.run(&[1]);
+    s.story.done(drain(1));
+    let second = s.told(1).unwrap();
+    assert_ne!(second, first, "what is asked of this claim is a checkpoint of its own");
+    s.checkpointed(1, epoch, second.0.as_u128());
+    s.ended(1, epoch, Ok(second));
+    assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Suspended, 2));
+    s.says(1, ReportItem::Released { allocation: id(1), epoch });
+    // A person's request that reads the new claim when it is said again.
+    let epoch = s.run(&[2]);
+    let again = Preemption { id: second, ..asked(0, false) };
+    assert_eq!(s.preempt(epoch, 7, again), Ok(Outcome::Done));
+    assert_eq!((s.now().state, s.told(2)), (AllocationState::Running, None));
 }
 
 #[test]

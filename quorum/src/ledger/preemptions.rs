@@ -46,6 +46,10 @@ impl Ledger {
         {
             return Err(Refusal::NotPreemptible { id, why });
         }
+        // Said again after it saved itself because of this, and went on elsewhere.
+        if allocation.checkpoint.as_ref().is_some_and(|made| made.id == order.id && made.epoch < allocation.epoch) {
+            return Ok(Outcome::Done);
+        }
         let order = Preemption { by: by.name.clone(), cause: PreemptCause::Request, failed: None, ..order.clone() };
         match allocation.state {
             AllocationState::Pending if allocation.epoch == Epoch(0) => {
@@ -75,7 +79,7 @@ impl Ledger {
     fn begin_preemption(&mut self, step: &mut Step, id: AllocationId, order: Preemption) -> Result<(), Refusal> {
         let Some(allocation) = self.allocations.get(&id) else { return Ok(()) };
         let (by, reason) = (order.by.clone(), order.reason.clone());
-        let runs = allocation.state == AllocationState::Running;
+        let runs = may_have_begun(allocation);
         let next = match &allocation.preemption {
             _ if !runs => None,
             Some(known) if known.stands() => {
@@ -83,6 +87,8 @@ impl Ledger {
                 joined.join(&order);
                 Some(joined)
             }
+            // It was tried because of this very request.
+            Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return Ok(()),
             Some(_) | None => Some(order.clone()),
         };
         if runs && next == allocation.preemption {
@@ -114,7 +120,7 @@ impl Ledger {
     }
 
     /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
-    fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
+    pub(super) fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
         self.back_to_queue(step, id, reason.clone());
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         if hold || allocation.checkpoint.is_some() {
@@ -130,7 +136,7 @@ impl Ledger {
     /// What the head says: the work saved itself and is being ended, or could not and is being ended all the same.
     pub(super) fn ended_saved(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, reason: EndReason) {
         let Some(allocation) = self.allocations.get(&id) else { return };
-        let (epoch, order) = (allocation.epoch, allocation.preemption.clone());
+        let (epoch, order) = (allocation.epoch, allocation.preemption.clone().filter(Preemption::stands));
         let known = |made: CheckpointId| allocation.checkpoint.as_ref().is_some_and(|c| (c.id, c.epoch) == (made, epoch));
         let actor = format!("node:{node}");
         match reason {
@@ -217,12 +223,12 @@ impl Ledger {
         let live = self.holdings(node).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
         for id in live.collect::<Vec<_>>() {
             let Some(allocation) = self.allocations.get(&id) else { continue };
-            let saves = allocation.state == AllocationState::Staging || allocation.spec.checkpoint.is_some();
+            let saves = !may_have_begun(allocation) || allocation.spec.checkpoint.is_some();
             if !saves || exempt(allocation).is_some() {
                 continue;
             }
             let order = Preemption {
-                id: checkpoint_of(seed, id),
+                id: checkpoint_of(seed, id, allocation.epoch),
                 by: by.to_owned(),
                 reason: format!("node {node} is drained: {reason}"),
                 cause: PreemptCause::Drain,
@@ -246,7 +252,14 @@ fn exempt(allocation: &Allocation) -> Option<String> {
         .then(|| format!("its preemption class is {CLASS_MAX}, which nothing preempts; its owner or `lattice cancel` ends it"))
 }
 
-/// The id of the checkpoint that an allocation is asked for because of an urgent drain: the same for the same request.
-fn checkpoint_of(seed: Uuid, allocation: AllocationId) -> CheckpointId {
-    CheckpointId(uuid::Builder::from_custom_bytes((seed.as_u128() ^ allocation.0.as_u128()).to_be_bytes()).into_uuid())
+/// Whether something of it may run. One node alone begins when it is prepared, before the quorum hears of that.
+fn may_have_begun(allocation: &Allocation) -> bool {
+    allocation.state == AllocationState::Running || allocation.shares.len() == 1
+}
+
+/// The id of the checkpoint that a claim is asked for because of an urgent drain: the same for the same request. Another claim makes
+/// another checkpoint, when the node that it went to is drained by the same request.
+fn checkpoint_of(seed: Uuid, allocation: AllocationId, epoch: Epoch) -> CheckpointId {
+    let number = seed.as_u128() ^ allocation.0.as_u128() ^ (u128::from(epoch.0) << 80);
+    CheckpointId(uuid::Builder::from_custom_bytes(number.to_be_bytes()).into_uuid())
 }

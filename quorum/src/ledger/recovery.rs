@@ -11,8 +11,8 @@ use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, St
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, Epoch, Generation, Incarnation, NodeId, ReportItem,
-    Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, EndReason, Epoch, Generation, Incarnation, NodeId,
+    ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -176,7 +176,16 @@ impl Ledger {
             }
         }
         for (id, epoch, reason) in &ends {
-            self.ended_unreported(step, node, *id, *epoch, reason);
+            let made = |item: &&ReportItem| matches!(item, ReportItem::Checkpointed { allocation, epoch: of, .. } if (allocation, of) == (id, epoch));
+            let last = unreported.iter().rfind(made).and_then(|item| match item {
+                ReportItem::Checkpointed { checkpoint, .. } => Some(checkpoint),
+                ReportItem::Ended { .. }
+                | ReportItem::Prepared { .. }
+                | ReportItem::PrepareFailed { .. }
+                | ReportItem::Released { .. }
+                | ReportItem::NotPreempted { .. } => None,
+            });
+            self.ended_unreported(step, node, (*id, *epoch), reason, last);
         }
         let has = |b: &Holding| held.iter().any(|h| (h.share.allocation, h.share.epoch) == (b.allocation, b.epoch));
         for gone in believed.into_iter().filter(|b| !has(b)) {
@@ -206,15 +215,34 @@ impl Ledger {
     }
 
     /// What the node had to report when the quorum was lost is known all the same.
-    fn ended_unreported(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
+    fn ended_unreported(
+        &mut self,
+        step: &mut Step,
+        node: &NodeId,
+        (id, epoch): (AllocationId, Epoch),
+        reason: &EndReason,
+        last: Option<&CheckpointRef>,
+    ) {
         let waits = self.allocations.get(&id).is_some_and(|a| a.state.is_without_nodes() && a.epoch < epoch);
-        if waits && !reason.state().is_terminal() {
-            // It was placed after the backup, ran, and saved itself: it waits as it would have, from what the backup knows.
-        } else if waits {
+        if !waits {
+            return self.ended_report(step, node, id, epoch, reason);
+        }
+        let (actor, reason) = (format!("node:{node}"), super::reports::said_by(node, reason));
+        let (saved, hold) = match &reason {
+            EndReason::Preempted { saved: Ok(made), .. } => (Some(*made), false),
+            EndReason::WalltimeSaved { checkpoint } => (Some(*checkpoint), true),
+            _ => (None, false),
+        };
+        match last.filter(|made| saved == Some(made.id) && made.epoch == epoch) {
+            // It was placed after the backup, ran, and saved itself: it waits as it would have.
+            Some(made) => {
+                if let Some(allocation) = self.allocation_mut(step, id) {
+                    (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
+                }
+                self.suspend(step, id, reason, hold, &actor);
+            }
             // It was placed after the backup: it ran.
-            self.end_for_good(step, id, super::reports::said_by(node, reason), &format!("node:{node}"));
-        } else {
-            self.ended_report(step, node, id, epoch, reason);
+            None => self.end_for_good(step, id, reason, &actor),
         }
     }
 
@@ -246,8 +274,8 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(step, id, vni);
                 }
-                // Its head alone was told, and is at it.
-                if let Some(order) = &share.preempt
+                // Its head alone was told, and is at it. (Members below that level apply this without it.)
+                if let Some(order) = share.preempt.as_ref().filter(|_| self.level >= SUSPENDS_LEVEL)
                     && self.is_live(id, epoch)
                     && let Some(allocation) = self.allocation_mut(step, id)
                 {

@@ -6,8 +6,8 @@ use crate::pack;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
-    NodeState, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
+    AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation,
+    NodeReport, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
 };
 
 struct Quorum {
@@ -295,6 +295,40 @@ fn an_end_that_was_not_reported_is_known_all_the_same() {
     // Its policy runs it again after such an end, as it always would have.
     assert_eq!((now.state(2), reason(2)), (AllocationState::Pending, Some(EndReason::Exited { code: 3 })));
     assert_eq!(now.ledger.held(&node(1)), SIZE, "not free before it is gone");
+}
+
+#[test]
+fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_asked_stays_asked() {
+    let mut quorum = three_nodes();
+    for number in 1..=4 {
+        quorum.submit(number, 1);
+    }
+    let mut now = quorum.backup().recovered();
+    let id_of = |number: u128| CheckpointId(uuid::Uuid::from_u128(number));
+    let made = |number, epoch| CheckpointRef { id: id_of(number), epoch, step: None, bytes: 9 };
+    let ended = |number, epoch, reason| ReportItem::Ended { allocation: id(number), epoch, reason };
+    let checkpointed = |number, epoch| ReportItem::Checkpointed { allocation: id(number), epoch, checkpoint: made(number, epoch) };
+    let preempted = |number| EndReason::Preempted { by: "x".into(), why: "x".into(), saved: Ok(id_of(number)) };
+    let walltime = EndReason::WalltimeSaved { checkpoint: id_of(2) };
+    let (first, second, third) = (quorum.run(1, &[0]), quorum.run(2, &[1]), quorum.run(3, &[2]));
+    now.comes_back_with(0, 1, vec![], vec![checkpointed(1, first), ended(1, first, preempted(1))]);
+    now.comes_back_with(1, 1, vec![], vec![checkpointed(2, second), ended(2, second, walltime)]);
+    // The word of what it saved is lost.
+    quorum.report(2, ReportItem::Released { allocation: id(3), epoch: third });
+    let fourth = quorum.run(4, &[2]);
+    let mut held = quorum.held(2);
+    let (by, reason, cause) = ("x".to_owned(), "x".to_owned(), PreemptCause::Request);
+    let order = Preemption { id: id_of(4), by, reason, cause, deadline_ms: 1000, hold: true, failed: None };
+    held[0].share.preempt = Some(order.clone());
+    now.comes_back_with(2, 1, held, vec![ended(3, third, preempted(3))]);
+    let of = |number| now.ledger.allocation(id(number)).unwrap();
+    assert_eq!((of(1).state, of(1).held, of(1).checkpoint.clone()), (AllocationState::Suspended, false, Some(made(1, first))));
+    assert_eq!((of(2).state, of(2).held, of(2).checkpoint.clone()), (AllocationState::Suspended, true, Some(made(2, second))));
+    assert_eq!((of(3).state, of(3).checkpoint.clone()), (AllocationState::Failed, None), "it ran, and does not begin anew");
+    assert_eq!((of(4).epoch, of(4).preemption.clone()), (fourth, Some(order)));
+    now.lease();
+    assert!(now.claim(1, &[0]).unwrap() > first);
+    assert_eq!(now.ledger.desired(&node(0)).shares[0].restore, Some(made(1, first)));
 }
 
 #[test]
