@@ -256,7 +256,11 @@ impl World {
                     self.live.remove(&(s.allocation, s.epoch));
                     self.pending.push(Event::Undone { allocation: s.allocation, epoch: s.epoch });
                 }
-                Action::Adopt(_) | Action::Preempt(_) | Action::Report => {}
+                Action::Preempt(s) => {
+                    let request = s.preempt.map(|order| order.id).expect("it is asked for");
+                    self.pending.push(Event::Saved { allocation: s.allocation, epoch: s.epoch, request, saved: Ok(request) });
+                }
+                Action::Adopt(_) | Action::Report => {}
             }
         }
     }
