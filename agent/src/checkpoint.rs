@@ -132,9 +132,9 @@ impl Checkpoints {
         &self.0.counts
     }
 
-    /// The checkpoint of a claim whose head this node is, where one is under way.
-    pub fn under_way(&self, allocation: AllocationId, epoch: Epoch) -> Option<watch::Receiver<Checkpointing>> {
-        self.head_of(allocation, epoch).map(|head| head.view).filter(|view| view.borrow().end().is_none())
+    /// The checkpoint of a claim whose head this node is: the one that is under way, or else the last one.
+    pub fn last(&self, allocation: AllocationId, epoch: Epoch) -> Option<watch::Receiver<Checkpointing>> {
+        self.head_of(allocation, epoch).map(|head| head.view)
     }
 
     fn head_of(&self, allocation: AllocationId, epoch: Epoch) -> Option<Head> {

@@ -125,7 +125,7 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         incarnation: brain.incarnation().0,
         generation: brain.list().generation,
         revision: brain.list().revision,
-        locals: brain.locals().cloned().collect(),
+        locals: brain.told().collect(),
         reports_pending: reports.len(),
         ended: ended.collect(),
     };

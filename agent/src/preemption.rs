@@ -82,7 +82,10 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             Followed::Whole(id) => return Some(Ok(id)),
             Followed::Came { of, why } if of == order.id => return Some(Err(why)),
             // Another one was under way, and came to nothing: now it is this one's turn.
-            Followed::Came { .. } | Followed::Lost => {}
+            Followed::Came { .. } | Followed::Lost if Instant::now() < over_at => {}
+            Followed::Came { .. } | Followed::Lost => {
+                return Some(Err(format!("nothing was told of its checkpoint any more after {} s", patience.as_secs())));
+            }
             Followed::TooLong => {
                 return Some(Err(format!("it had not saved itself after {} s, with all that it deferred", patience.as_secs())));
             }

@@ -186,6 +186,11 @@ impl ShimDir {
         self.0.join("checkpoint.json")
     }
 
+    /// The checkpoint that the end of its walltime waits for, on its head.
+    pub fn walltime_awaits(&self) -> PathBuf {
+        self.0.join("walltime-awaits")
+    }
+
     /// Where one launch's log files lie: an allocation may have thousands of launches, and who reads one looks at no other.
     pub fn launch_logs(&self, launch_number: u32) -> PathBuf {
         self.logs().join(launch_number.to_string())

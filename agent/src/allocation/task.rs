@@ -8,6 +8,7 @@ use super::run_lease::{self, RunLease};
 use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing, probing, undo, walltime};
 use crate::context::Shared;
+use crate::driver::NodeView;
 use crate::environment;
 use crate::hooks::Moment;
 use crate::mesh::call::WireCall;
@@ -696,7 +697,11 @@ impl AllocationTask {
 
     /// Says once what the end of its walltime means: the head knows whether it is being saved, when the shim has told all.
     async fn tell_walltime(&mut self) {
-        let saves = self.share.suspends && self.share.spec.checkpoint.is_some();
+        // The quorum may understand more than when this began.
+        let (id, epoch) = (self.share.allocation, self.share.epoch);
+        let suspends =
+            |view: &NodeView| view.locals.iter().map(|l| &l.share).any(|s| (s.allocation, s.epoch, s.suspends) == (id, epoch, true));
+        let saves = self.share.spec.checkpoint.is_some() && (self.share.suspends || suspends(&self.context.view.borrow()));
         if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
             return;
         }
@@ -704,7 +709,7 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         if saves && !self.is_head() {
             tokio::spawn(walltime::end_without_head(context, share));
-        } else if saves && let Some(view) = self.context.checkpoints.under_way(share.allocation, share.epoch) {
+        } else if saves && let Some(view) = walltime::awaited(&context, &share, &self.dir).await {
             self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
             tokio::spawn(walltime::end(context, share, view));
         } else {

@@ -9,8 +9,8 @@ use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, Revision, SharePhase,
-    Timestamp, hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, Revision,
+    SharePhase, Timestamp, hostlist,
 };
 use lattice_node::Event;
 use lattice_quorum::client::CallError;
@@ -451,6 +451,7 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
                 Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
                     "; --checkpoint=signal has such work asked to save itself first"
                 }
+                Some(EndReason::Preempted { .. }) if allocation.spec.requeue == RequeuePolicy::Always => "",
                 Some(EndReason::Preempted { .. }) => "; --requeue=always puts such work back into the queue",
                 Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",

@@ -128,7 +128,7 @@ fn is_over(watch: &AllocationWatch) -> bool {
 }
 
 fn requeued(now: &Allocation) -> String {
-    format!("requeued (attempt {}): what follows is of the new attempt", now.requeue_count + now.preempted_count + 1)
+    format!("it began again (epoch {}): what follows is of the new attempt", now.epoch)
 }
 
 fn entry_number(allocation: &Allocation) -> u32 {

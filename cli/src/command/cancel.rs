@@ -1,7 +1,7 @@
 //! `lattice cancel`.
 
 use crate::args::Cancel;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::listing;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
@@ -13,6 +13,7 @@ use lattice_model::AllocationState;
 /// What has not ended.
 const ALIVE: [AllocationState; 4] =
     [AllocationState::Pending, AllocationState::Staging, AllocationState::Running, AllocationState::Suspended];
+
 /// Goes on after a failure; the exit code is the first one's.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
@@ -45,9 +46,16 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 }
 
 async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
-    let states = if states.is_empty() { &ALIVE } else { states };
-    let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
-    Ok(listing::all(client, request, usize::MAX).await?.allocations.into_iter().map(|a| a.id).collect())
+    let in_states = |states: &[AllocationState]| {
+        let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
+        listing::all(client, request, usize::MAX)
+    };
+    let found = match in_states(if states.is_empty() { &ALIVE } else { states }).await {
+        // An agent of the version before knows no Suspended work: it calls that Pending.
+        Err(failure) if states.is_empty() && failure.exit() == Exit::Usage as u8 => in_states(&ALIVE[..3]).await?,
+        found => found?,
+    };
+    Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 
 /// The state is the one it has now: work that runs is given its grace first.

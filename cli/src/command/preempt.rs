@@ -6,6 +6,7 @@ use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
+use lattice_model::AllocationState;
 use uuid::Uuid;
 
 pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
@@ -25,7 +26,12 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
             Err(failure) => exit = told(failure, exit),
         }
     }
-    let line = |(id, state): &(String, String)| format!("Preempting allocation {}, {state} so far\n", short(id));
+    // What has no nodes any more is asked for nothing.
+    let suspended = if args.hold { "stays Suspended until it is resumed" } else { "is Suspended already" };
+    let line = |(id, state): &(String, String)| match *state == AllocationState::Suspended.to_string() {
+        true => format!("Allocation {} {suspended}\n", short(id)),
+        false => format!("Preempting allocation {}, {state} so far\n", short(id)),
+    };
     say(session, &done, line)?;
     Ok(exit)
 }

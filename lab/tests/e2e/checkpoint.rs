@@ -55,6 +55,7 @@ save() {
     empty) : > "$at.done"; return;;
     link) ln -s /etc/passwd "$at/x"; : > "$at.done"; return;;
     wait) trap 'told=1; echo "told to end"' TERM; echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
+    half) [ "$LATTICE_NODE_INDEX" = 0 ] || { echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done; };;
     defer) [ "$deferred" ] || { deferred=1; echo early > "$at/early"; echo 0.2 > "$at.deferred"; return; };;
   esac
   mkdir -p "$at/state"

@@ -4,9 +4,10 @@
 use crate::checkpoint::{CHAIN, Chain, last, objects};
 use crate::harness::{Group, JOB, NOBODY, World};
 use lattice_lab::faults;
-use lattice_lab::lattice::text;
+use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Seconds between SIGTERM and SIGKILL.
@@ -24,6 +25,8 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
         PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
+        PREEMPTION.test("at_walltime_what_was_saved_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
+        PREEMPTION.test("that_failed_is_said_when_its_heads_agent_was_killed", &[], failed_and_killed),
         PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_and_waits_for_the_rest", &[], urgent_drain),
     ]
 }
@@ -105,7 +108,14 @@ fn held_and_resumed(w: &World) {
 fn two_nodes(w: &World) {
     let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "2", "--requeue=never"]);
     let id = &chain.id;
-    w.ok(&["preempt", id]);
+    chain.behaves("wait");
+    let other = w.status(id)["nodes"][1].as_str().unwrap().to_owned();
+    w.ok(&["preempt", id, "--deadline", "60s"]);
+    w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
+    // Another node than the head: its agent goes on with its part of the checkpoint.
+    faults::kill_node(&w.dir, &other).unwrap();
+    faults::start_node(&w.dir, &other).unwrap();
+    chain.release();
     w.wait("it to run again", || {
         let now = w.status(id);
         text(&now, "state") == "Running" && now["preempted_count"] == 1
@@ -249,14 +259,17 @@ fn quorum_away(w: &World) {
     w.assert_nothing_left();
 }
 
+/// Asks for a checkpoint, which nobody looks at.
+fn asks(lattice: Lattice, id: &str) -> std::thread::JoinHandle<()> {
+    let id = id.to_owned();
+    std::thread::spawn(move || drop(lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB)))
+}
+
 /// Asks for a checkpoint of what then waits until it is told that its walltime is over.
 fn asked_at_walltime(w: &World, nodes: &str) -> (Chain, std::thread::JoinHandle<()>) {
     let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", nodes, "--walltime=6s", "--requeue=always"]);
     chain.behaves("wait");
-    let asking = {
-        let (lattice, id) = (w.lattice.clone(), chain.id.clone());
-        std::thread::spawn(move || drop(lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB)))
-    };
+    let asking = asks(w.lattice.clone(), &chain.id);
     w.wait("its walltime to be over", || w.log(&chain.id).matches("told to end").count().to_string() == nodes);
     (chain, asking)
 }
@@ -278,16 +291,82 @@ fn walltime_saved(w: &World) {
     w.assert_nothing_left();
 }
 
+/// The files below a directory.
+fn files(below: &Path) -> usize {
+    let all = std::fs::read_dir(below).into_iter().flatten().flatten().map(|e| e.path());
+    all.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+}
+
+/// An agent that is killed while walltime waits for the checkpoint, or between the end of the checkpoint and that of the work.
+fn walltime_killed(w: &World) {
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    for point in ["save-end-written", "walltime-awaits-save"] {
+        let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=12s", "--requeue=never"]);
+        let id = &chain.id;
+        chain.behaves("wait");
+        let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        let asking = asks(caller.clone(), id);
+        if point == "save-end-written" {
+            let log = || caller.run(&["logs", id], JOB).unwrap().out();
+            w.wait("its walltime to be over", || log().contains("told to end"));
+            chain.release();
+        }
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        chain.release();
+        faults::start_node(&w.dir, &node).unwrap();
+        w.wait(&format!("{point}: it to be suspended"), || text(&caller.json(&["status", id]).unwrap(), "state") == "Suspended");
+        asking.join().unwrap();
+        let now = w.status(id);
+        assert!(text(&now, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{point}: {now}");
+        w.wait("the nodes to be free", || nodes_are_free(w));
+        let step = step_of_last(w, id);
+        w.ok(&["resume", id]);
+        w.running(id);
+        goes_on_from(w, id, step);
+        chain.end(w);
+    }
+    w.ok(&["node", "uncordon", "n3"]);
+    w.assert_nothing_left();
+}
+
 fn walltime_lost(w: &World) {
-    let (chain, asking) = asked_at_walltime(w, "1");
+    let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "2", "--walltime=8s", "--requeue=always"]);
     let id = &chain.id;
+    // One node saves itself, the other one is asked and never answers.
+    chain.behaves("half");
+    let asking = asks(w.lattice.clone(), id);
+    w.wait("one node's part to be in the store", || files(&objects(w, id, "")) > 0);
     let over = w.ended(id);
     asking.join().unwrap();
     assert_eq!((text(&over, "state"), text(&over, "reason")), ("Failed".to_owned(), "walltime_exceeded".to_owned()), "{over}");
     assert!(over["checkpoint"].is_null(), "{over}");
-    let left =
-        || std::fs::read_dir(objects(w, id, "")).map_or(0, |all| all.flatten().filter(|e| e.path().join("manifest.json").exists()).count());
-    assert_eq!(left(), 0);
+    w.wait("the half checkpoint to be removed", || files(&objects(w, id, "")) == 0);
+    w.assert_nothing_left();
+}
+
+fn failed_and_killed(w: &World) {
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    for point in ["preempt-failed-unsent", "preempt-failed-sent"] {
+        let deaf = w.submit(&["--checkpoint=signal", "--requeue=never", "--", "/bin/sleep", "600"]);
+        w.running(&deaf);
+        let node = w.status(&deaf)["nodes"][0].as_str().unwrap().to_owned();
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        caller.ok(&["node", "drain", &node, "--urgent", "--reason", "fire"]).unwrap();
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        faults::start_node(&w.dir, &node).unwrap();
+        let now = || caller.json(&["status", &deaf]).unwrap();
+        w.wait(&format!("{point}: it to be said why"), || now()["preemption"].is_string_and_has("does not catch SIGUSR1"));
+        assert_eq!(text(&now(), "state"), "Running", "{point}");
+        w.ok(&["cancel", &deaf]);
+        w.ended(&deaf);
+        w.ok(&["node", "undrain", &node]);
+    }
+    w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
 }
 
