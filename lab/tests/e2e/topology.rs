@@ -61,7 +61,14 @@ fn unlike(world: &World) {
     let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
     // The machine may have the library of PMIx.
     let plain = |features: &[String]| {
-        features.iter().filter(|f| *f != "pmix").eq(["checkpoints", "launch_calls", "launch_input", "launch_shapes", "run_lease"])
+        features.iter().filter(|f| *f != "pmix").eq([
+            "checkpoints",
+            "launch_calls",
+            "launch_input",
+            "launch_shapes",
+            "preempts",
+            "run_lease",
+        ])
     };
     world.wait("the nodes to say what they have", || plain(&features(0)) && features(2).iter().any(|f| f == "nvme_scratch"));
     world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());
