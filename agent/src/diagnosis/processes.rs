@@ -4,7 +4,6 @@ use super::helper::{Asked, OF_RANKS};
 use super::{fact, text_of};
 use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
 use nix::libc;
-use nix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -212,14 +211,16 @@ fn names(stack: &str) -> Vec<String> {
     stack.lines().filter_map(name).take(STACK_MAX).collect()
 }
 
-/// How long ago a thread last ran, where the kernel tells.
+/// How long ago a thread last ran, where the kernel tells. Its clock for that stands still while an interrupt or another machine has the
+/// processor, by days in the life of a machine, and this thread runs now by it; processors are a little apart.
 fn still_ms(pid: i32, thread: i32) -> Option<u64> {
-    let sched = text_of(&format!("/proc/{pid}/task/{thread}/sched"))?;
-    let line = sched.lines().find_map(|line| line.strip_prefix("se.exec_start"))?;
-    let ran_ms: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
-    let now_ms = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?).as_secs_f64() * 1e3;
-    // The two clocks count from the same moment, and may be a little apart.
-    Some((now_ms - ran_ms).max(0.0) as u64)
+    let ran_ms = |of: &str| -> Option<f64> {
+        let sched = text_of(&format!("/proc/{of}/sched"))?;
+        let line = sched.lines().find_map(|line| line.strip_prefix("se.exec_start"))?;
+        line.split(':').nth(1)?.trim().parse().ok()
+    };
+    let then_ms = ran_ms(&format!("{pid}/task/{thread}"))?;
+    Some((ran_ms("thread-self")? - then_ms).max(0.0) as u64)
 }
 
 /// Open files, and how many there may be.
