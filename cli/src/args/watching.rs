@@ -44,7 +44,7 @@ const DIAG_EXAMPLES: &str = "Examples:
   lattice diag 1f0c9a4e --storage
       how full each mount is, and which one does not answer
 
-STATE is the kernel's: R runs, S waits, D waits and cannot be killed, T is stopped, Z has ended. STILL is how long ago it last ran. Lines
+STATE is the kernel's: R runs, S waits, D waits uninterruptibly, T is stopped, Z has ended. STILL is how long ago it last ran. Lines
 that begin with ! are what somebody should look at.";
 
 #[derive(Args)]
@@ -69,7 +69,8 @@ const COMPARE_EXAMPLES: &str = "Examples:
   lattice compare 1f0c9a4e 77ab01cd --metric=memory_used -o json
 
 Metrics are cpu_cores, memory_used, io_read_bytes, io_write_bytes, processes and threads, of all nodes of an allocation together. The
-store for metrics is asked; where there is none, or it does not answer, the agents of what runs tell mean and maximum of its last hour.";
+store for metrics is asked, for at most some sixty windows of 30 s, spread over a run: MEAN and MAX are of these. Where there is none, or it
+does not answer, the agents of what runs tell mean and maximum of its last hour.";
 
 #[derive(Args)]
 #[command(after_help = COMPARE_EXAMPLES)]
