@@ -37,6 +37,7 @@ mod environment;
 mod fabric;
 mod facts;
 mod features;
+mod footprint;
 mod gossip_keys;
 mod gpus;
 mod growth;
@@ -132,6 +133,8 @@ const DIGESTS: usize = 4;
 const EVENTS: usize = 1024;
 /// How long the service manager waits for shims that do not answer before it hears that the agent is ready.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
+/// When the start is over, first connections and looks at the machine included.
+const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a newer version or of
 /// another node.
@@ -383,6 +386,14 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
             tracing::info!(?adopted, "the node's work is taken up again");
         }
         supervisor::follow(ready_session, ready_view, ready_stop).await;
+    });
+    let settled_stop = stop.clone();
+    tasks.spawn(async move {
+        if settled_stop.run_until_cancelled(tokio::time::sleep(SETTLED_AFTER)).await.is_some()
+            && let Err(error) = footprint::unmap_program()
+        {
+            tracing::debug!(%error, "the pages that only the start needed stay mapped");
+        }
     });
 
     let driver_over = tokio::task::spawn_blocking(move || driver.join());

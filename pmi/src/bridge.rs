@@ -113,6 +113,8 @@ pub enum FromBridge {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
+    /// A rank's connection ended, and it had not said that it ends well. Its process may live: a shell that started it.
+    Lost { rank: u32 },
 }
 
 /// [`ToBridge::Modex`] of what cannot be asked for: `PMIX_ERR_NOT_SUPPORTED`.

@@ -314,6 +314,12 @@ impl PmixServer {
         match said {
             FromBridge::Joined { rank } => self.set(rank, Phase::Joined),
             FromBridge::Finalized { rank } => self.set(rank, Phase::Over),
+            FromBridge::Lost { rank } => {
+                if self.ranks.contains(&(rank, Phase::Joined)) {
+                    let what = "lost its connection to the PMIx server between MPI_Init and MPI_Finalize, while its process lives";
+                    self.abort(ABORT_CODE, format!("rank {rank} {what}: did a program that it started die?"), out);
+                }
+            }
             FromBridge::Aborted { rank, code, message } => {
                 let said = if message.is_empty() { String::new() } else { format!(": {}", Excerpt(message.as_bytes())) };
                 self.abort(code, format!("rank {rank} aborted the launch with code {code}{said}"), out);
@@ -543,6 +549,22 @@ mod tests {
         assert_eq!(ended(std::slice::from_ref(&joined), 137), [died(137), PmixAction::Abort { code: 137, why }]);
         let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();
         assert_eq!(ended(&[joined], 0), [died(0), PmixAction::Abort { code: 1, why }]);
+    }
+
+    #[test]
+    fn a_rank_whose_connection_ended_ends_the_launch_unless_it_finalized() {
+        let lost = |said: &[FromBridge]| {
+            let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+            for said in said {
+                says(&mut server, said.clone());
+            }
+            says(&mut server, FromBridge::Lost { rank: 5 })
+        };
+        let (joined, finalized) = (FromBridge::Joined { rank: 5 }, FromBridge::Finalized { rank: 5 });
+        assert_eq!((lost(&[]), lost(&[joined.clone(), finalized])), (vec![], vec![]));
+        assert_eq!(lost(&[FromBridge::Joined { rank: 4 }]), [], "another one's");
+        let out = lost(&[joined]);
+        assert!(matches!(&out[..], [PmixAction::Abort { code: 1, why }] if why.starts_with("rank 5 lost its connection")), "{out:?}");
     }
 
     #[test]

@@ -391,6 +391,10 @@ impl Launch {
     fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         for said in heard.said {
+            // The code tells how it ended, once it is reaped.
+            if matches!(said, FromBridge::Lost { rank } if self.is_ending(rank)) {
+                continue;
+            }
             let FromBridge::Finalized { rank } = said else {
                 happenings.extend(self.handle_pmix(PmixEvent::Said(said), epoll));
                 continue;

@@ -69,7 +69,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let report = guard.down(Duration::from_secs(10))?;
     down::require_gone(&report)?;
     let mut measured = measured?;
-    measured.insert(0, rest);
+    measured.splice(0..0, rest);
     eprintln!("bench: {ADOPTED} allocations taken up again");
     let own = std::env::temp_dir().join(format!("lattice-bench-adoption-{}", std::process::id()));
     let adopted = super::adoption(&own, ADOPTED, options.rounds)?;
@@ -94,9 +94,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     ensure!(machine.root, "bench runtime mounts images and makes scopes: run it as root");
     let lattice = Lattice::to(cluster, "n1")?;
     std::thread::sleep(Duration::from_secs(2));
-    let agent = pid_of_n1(cluster)?;
     let mut figures: Vec<Figure> = Vec::new();
-    figures.extend(subject::memory_figure("agent at rest, resident memory", &[agent], Some(at_most(AGENT_MB, "resident"))));
 
     let held = hold(&lattice, 1)?;
     figures.extend(subject::memory_figure(
@@ -196,8 +194,8 @@ fn pid_of_n1(cluster: &Cluster) -> Result<i32> {
     Ok(cluster.node("n1")?.daemon.process.as_ref().context("n1's agent runs")?.pid)
 }
 
-/// Processor time of an agent that has nothing to do, in a cluster of its own: the lab's other ones have faster clocks.
-fn at_rest() -> Result<Figure> {
+/// Processor time and memory of an agent that has nothing to do, in a cluster of its own: the lab's other ones have faster clocks.
+fn at_rest() -> Result<Vec<Figure>> {
     eprintln!("bench: an agent at rest, {} s", AT_REST.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-rest-{}", std::process::id()));
     let clocks = UpOptions {
@@ -210,15 +208,19 @@ fn at_rest() -> Result<Figure> {
     let cluster = up::up(&UpOptions { build: false, ..clocks }.with_audit_as_documented())?;
     let measured = rest_of(&cluster);
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;
-    let samples = Samples::of(vec![measured?], 0).context("one value")?;
-    Ok(Figure::new("agent at rest, processor time", "%", samples, vec![], Some(at_most(AGENT_PERCENT, "of one core"))))
+    let (percent, memory) = measured?;
+    let samples = Samples::of(vec![percent], 0).context("one value")?;
+    let processor = Figure::new("agent at rest, processor time", "%", samples, vec![], Some(at_most(AGENT_PERCENT, "of one core")));
+    Ok(vec![memory, processor])
 }
 
-fn rest_of(cluster: &Cluster) -> Result<f64> {
+fn rest_of(cluster: &Cluster) -> Result<(f64, Figure)> {
     let pid = pid_of_n1(cluster)?;
     std::thread::sleep(Duration::from_secs(2));
     let (began, used) = (Instant::now(), machine::processor_time(pid)?);
     std::thread::sleep(AT_REST);
     interrupt::check()?;
-    Ok((machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
+    let percent = (machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let memory = subject::memory_figure("agent at rest, resident memory", &[pid], Some(at_most(AGENT_MB, "resident")));
+    Ok((percent, memory.context("the agent's memory")?))
 }

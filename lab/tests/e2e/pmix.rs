@@ -115,7 +115,11 @@ fn assert_no_directories(id: &str) {
 
 /// One rank misbehaves; the others wait for ever. The end comes within 2 s of the deed.
 fn ended_by(w: &World, deed: &str) -> Value {
-    let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank(w, deed)));
+    ended_of(w, &rank(w, deed))
+}
+
+fn ended_of(w: &World, rank: &[String; 3]) -> Value {
+    let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], rank));
     let ended = w.ended(&id);
     let log = w.log(&id);
     let at = log.lines().find_map(|l| l.strip_prefix("rank 3 misbehaves at ")?.strip_suffix(" ms")?.parse::<u64>().ok());
@@ -134,6 +138,10 @@ fn brought_down(w: &World) {
     let ended = ended_by(w, "die");
     assert_eq!(text(&ended, "exit_code"), "137");
     assert!(text(&ended, "reason").contains("rank 3 ended with code 137"), "{ended}");
+    // Below a shell that lives on nobody sees the process end.
+    let under_shell = rank(w, "die").map(|word| word.replace("exec ", "").replace(" die", " die; sleep 1000"));
+    let ended = ended_of(w, &under_shell);
+    assert!(text(&ended, "reason").contains("rank 3 lost its connection to the PMIx server"), "{ended}");
     killed_server(w);
 }
 

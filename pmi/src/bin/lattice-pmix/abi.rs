@@ -15,6 +15,10 @@ pub const ERR_NOT_FOUND: Status = -46;
 pub const ERR_PARTIAL_SUCCESS: Status = -52;
 pub const ERR_DUPLICATE_KEY: Status = -53;
 pub const ERR_OUT_OF_RESOURCE: Status = -29;
+/// A process' connection ended before it said finalize.
+pub const ERR_LOST_CONNECTION: Status = -61;
+/// A handler is done with an event, and no other one need hear of it.
+pub const EVENT_ACTION_COMPLETE: Status = -334;
 /// Done already: the callback is not called.
 pub const OPERATION_SUCCEEDED: Status = -157;
 
@@ -177,6 +181,14 @@ pub type RegisterNamespace = unsafe extern "C" fn(*const c_char, c_int, *mut Inf
 pub type RegisterClient = unsafe extern "C" fn(*const Proc, libc::uid_t, libc::gid_t, *mut c_void, OpCallback, *mut c_void) -> Status;
 /// `PMIx_Notify_event`
 pub type NotifyEvent = unsafe extern "C" fn(Status, *const Proc, u8, *const Info, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_event_notification_cbfunc_fn_t`
+pub type EventHandled = Option<unsafe extern "C" fn(Status, *mut Info, usize, OpCallback, *mut c_void, *mut c_void)>;
+/// `pmix_notification_fn_t`: the handler's number, the event, whose it is, what is said of it, other handlers' results, what to call when
+/// it is handled.
+pub type EventHandler = unsafe extern "C" fn(usize, Status, *const Proc, *mut Info, usize, *mut Info, usize, EventHandled, *mut c_void);
+/// `PMIx_Register_event_handler`. Without a callback it gives the handler's number, or an error, which is negative.
+pub type RegisterEventHandler =
+    unsafe extern "C" fn(*mut Status, usize, *mut Info, usize, EventHandler, *const c_void, *mut c_void) -> Status;
 /// `PMIx_server_setup_fork`
 pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
 
@@ -204,6 +216,7 @@ int main(void) {
     printf("%zu %zu\n", sizeof(pmix_byte_object_t), offsetof(pmix_byte_object_t, size));
     printf("%d %d %d %d %d\n", PMIX_ERR_NOT_FOUND, PMIX_ERR_PARTIAL_SUCCESS, PMIX_ERR_DUPLICATE_KEY, PMIX_ERR_OUT_OF_RESOURCE, PMIX_INFO_REQD);
     printf("%d %d %d\n", PMIX_INT, PMIX_PROC, PMIX_ERR_PROC_ABORTED);
+    printf("%d %d\n", PMIX_ERR_LOST_CONNECTION, PMIX_EVENT_ACTION_COMPLETE);
     printf("%d %d %d %d\n", PMIX_DOUBLE, PMIX_BYTE_OBJECT, PMIX_PERSIST, PMIX_DATA_RANGE);
     printf("%d %d %d\n", PMIX_RANGE_UNDEF, PMIX_RANGE_NAMESPACE, PMIX_RANGE_SESSION);
     printf("%d %d %d\n", PMIX_PERSIST_INDEF, PMIX_PERSIST_APP, PMIX_PERSIST_SESSION);
@@ -234,7 +247,7 @@ int main(void) {
         let said = Command::new(&program).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let ours = format!(
-            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{} {} {}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
+            "{} {}\n{} {} {}\n{} {}\n{} {} {}\n{} {}\n{} {}\n{} {} {}\n{} {}\n{} {} {} {} {}\n{} {} {}\n{} {}\n{} {} {} {}\n{}\n{}\n{} {} {} {}\n{} {} {} {} {} {} {}\n",
             size_of::<Proc>(),
             offset_of!(Proc, rank),
             size_of::<DataArray>(),
@@ -262,6 +275,8 @@ int main(void) {
             data_type::INT,
             data_type::PROC,
             ERR_PROC_ABORTED,
+            ERR_LOST_CONNECTION,
+            EVENT_ACTION_COMPLETE,
             data_type::DOUBLE,
             data_type::BYTE_OBJECT,
             data_type::PERSIST,

@@ -16,11 +16,12 @@ const MAJORS: [u32; 2] = [4, 5];
 
 /// What decides about the library's inside, set before it begins. Plain memory instead of segments shared with the ranks
 /// leaves no files; lists of nodes are text, not compressed bytes; of a rank's user the library believes what it says, for
-/// [`gate`] has looked. Of the machine only what GPUs say of themselves is left out, which takes longest to ask.
-const SETTINGS: [(&str, &str); 4] = [
+/// [`gate`] has looked. Events are told at once, not a second later together with those like them. Of the machine only what GPUs say of themselves is left out, which takes longest to ask.
+const SETTINGS: [(&str, &str); 5] = [
     ("PMIX_MCA_gds", "hash"),
     ("PMIX_MCA_preg", "native"),
     ("PMIX_MCA_psec", "native"),
+    ("PMIX_MCA_pmix_event_caching_window", "0"),
     ("HWLOC_COMPONENTS", "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero"),
 ];
 
@@ -137,6 +138,7 @@ impl Library {
         // SAFETY: the module lives for ever, the array for the call; the library copies what it keeps of it.
         let status = unsafe { init(module, about.as_mut_ptr(), about.len()) };
         self.good("PMIx_server_init", status)?;
+        self.hear_of_losses()?;
         self.register(job, &mut kept)?;
         self.environments(job)
     }
@@ -221,6 +223,15 @@ impl Library {
         if let Err(why) = told {
             eprintln!("lattice-pmix: the ranks here are not told that rank {rank} died: {why}");
         }
+    }
+
+    /// Of a rank below a shell that lives on only the connection tells that it died.
+    fn hear_of_losses(&self) -> Result<(), String> {
+        let register = self.function::<abi::RegisterEventHandler>("PMIx_Register_event_handler")?;
+        let (mut event, none) = (abi::ERR_LOST_CONNECTION, std::ptr::null_mut());
+        // SAFETY: the library copies the event's number before the call ends.
+        let status = unsafe { register(&mut event, 1, none, 0, connection_lost, std::ptr::null(), std::ptr::null_mut()) };
+        if status >= 0 { Ok(()) } else { self.good("PMIx_Register_event_handler", status) }
     }
 
     fn register(&self, job: &BridgeJob, kept: &mut Kept) -> Result<(), String> {
@@ -489,6 +500,29 @@ unsafe extern "C" fn client_finalized(who: *const Proc, _: *mut c_void, done: ab
     host.leaving.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Leaving { done, cbdata }));
     tell(&FromBridge::Finalized { rank });
     abi::SUCCESS
+}
+
+/// A rank's connection ended, and it did not say finalize before. Several at once are one event, of which the first is told: it ends the
+/// launch.
+unsafe extern "C" fn connection_lost(
+    _: usize,
+    _: Status,
+    who: *const Proc,
+    _: *mut Info,
+    _: usize,
+    _: *mut Info,
+    _: usize,
+    done: abi::EventHandled,
+    cbdata: *mut c_void,
+) {
+    // SAFETY: the library names a rank.
+    if let Some(rank) = unsafe { rank_of(who) } {
+        tell(&FromBridge::Lost { rank });
+    }
+    if let Some(done) = done {
+        // SAFETY: `cbdata` is what came with the callback; it gets nothing else.
+        unsafe { done(abi::EVENT_ACTION_COMPLETE, std::ptr::null_mut(), 0, None, std::ptr::null_mut(), cbdata) };
+    }
 }
 
 /// Which ranks are to end does not matter: a launch ends as a whole. The rank is answered where the launch is being brought down

@@ -1,0 +1,70 @@
+//! Memory that only the agent's start needed.
+//!
+//! Reading settings, taking up work and making the first connections touches two thirds of the program, and the kernel maps
+//! 64 KiB around each touch. Hardly any of it is needed again. Mapped program pages are what the kernel gives up last, and the node's memory is
+//! for its work: so they are unmapped once. They stay in the page cache as long as there is room, and one that is needed
+//! after all is mapped again at its next use.
+
+use std::io;
+use std::ops::Range;
+
+/// Unmaps the agent's own program text. How many bytes of addresses that were.
+pub fn unmap_program() -> io::Result<usize> {
+    let program = std::fs::read_link("/proc/self/exe")?;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let texts = program_text(&maps, &program.to_string_lossy());
+    for text in &texts {
+        // SAFETY: a mapping of this process that is executable, private and not writable has what its file has: after this its pages are
+        // read from there again. It is the kernel's page tables that change, not what any address holds.
+        if unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(text.start), text.len(), libc::MADV_DONTNEED) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(texts.iter().map(Range::len).sum())
+}
+
+/// Where `maps` (proc_pid_maps(5)) has code of this file: executable and not writable. Its other read-only mappings may have been written
+/// while the program was loaded.
+fn program_text(maps: &str, program: &str) -> Vec<Range<usize>> {
+    let text = |line: &str| {
+        // address, permissions, offset, device, inode; then the path, which may have spaces.
+        let mut words = line.split_ascii_whitespace();
+        let (addresses, permissions) = (words.next()?, words.next()?);
+        let path = line.get(line.find('/')?..)?;
+        let (start, end) = addresses.split_once('-')?;
+        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+        (permissions == "r-xp" && path == program).then_some(range)
+    };
+    maps.lines().filter_map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_of_the_program_is_unmapped() {
+        let maps = "1000-2000 r--p 00000000 fe:00 7                          /usr/bin/an agent\n\
+                    2000-5000 r-xp 00001000 fe:00 7                          /usr/bin/an agent\n\
+                    5000-6000 r--p 00004000 fe:00 7                          /usr/bin/an agent\n\
+                    6000-7000 rw-p 00000000 00:00 0                          [heap]\n\
+                    7000-9000 r-xp 00000000 fe:00 9                          /usr/lib/libc.so.6\n\
+                    a000-b000 r-xp 00000000 00:00 0                          [vdso]\n";
+        assert_eq!(program_text(maps, "/usr/bin/an agent"), [Range { start: 0x2000, end: 0x5000 }]);
+        assert!(program_text(maps, "/usr/bin/an").is_empty());
+        assert!(program_text("not\nof this form\n", "/usr/bin/an agent").is_empty());
+    }
+
+    #[test]
+    fn a_program_goes_on_without_its_mapped_pages() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let file = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            file.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        let before = resident();
+        assert!(unmap_program().unwrap() > 0);
+        let after = resident();
+        assert!(after < before * 3 / 4, "{before} kB, then {after} kB");
+    }
+}
