@@ -17,6 +17,9 @@ use std::time::Duration;
 /// How long work that stops runs on without a word from the leader; a second more, and it may run elsewhere.
 const LEASE: Duration = Duration::from_millis(3000);
 
+/// How long a node that is borrowed is Degraded before it is Down; one that is not: a second.
+const BORROWED: Duration = Duration::from_secs(4);
+
 static FENCING: Group = Group {
     theme: "fencing",
     name: "fencing",
@@ -28,7 +31,12 @@ static FENCING: Group = Group {
         fs::write(&hook, HOOK).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         (options.heartbeat_ms, options.degraded_after_ms, options.down_after_ms) = (200, 1000, 1000);
-        options.member_lines = format!("run_lease_ms: {}\nfencing_hook: {:?}\n", LEASE.as_millis(), hook.to_string_lossy());
+        options.member_lines = format!(
+            "run_lease_ms: {}\nfencing_hook: {:?}\nborrowed_down_after_ms: {}\n",
+            LEASE.as_millis(),
+            hook.to_string_lossy(),
+            BORROWED.as_millis()
+        );
     },
 };
 
@@ -49,6 +57,7 @@ pub fn trials() -> Vec<Trial> {
         FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
         FENCING.test("what_continues_goes_on_until_an_operator_confirms_the_death", &[], continues),
         FENCING.test("the_sites_hook_confirms_a_death", &[], by_hook),
+        FENCING.test("a_borrowed_node_is_down_after_a_time_of_its_own", &[], borrowed),
     ]
 }
 
@@ -145,6 +154,36 @@ fn stops(w: &World) {
     assert!(!lives(beats.of(0)[0].0));
     beats.never_twice();
     w.ok(&["cancel", &id]);
+}
+
+/// Milliseconds between the last two times that the node was found Degraded and Down.
+fn degraded_for(w: &World, node: &str) -> u64 {
+    let records = w.lattice.json(&["node", "history", node]).unwrap();
+    let last = |state: &str| {
+        let is_it = |r: &&Value| text(r, "action") == "NodeStateChanged" && text(r, "detail").contains(&format!("-> {state}"));
+        records.as_array().unwrap().iter().rfind(is_it).unwrap_or_else(|| panic!("never {state}: {records:#}"))["at"].as_u64().unwrap()
+    };
+    last("Down").checked_sub(last("Degraded")).unwrap_or_else(|| panic!("Down before it was Degraded: {records:#}"))
+}
+
+/// Its work began before it was given to another vCluster.
+fn borrowed(w: &World) {
+    let (id, _beats) = Beats::submit(w, &[]);
+    let node = node_of(w, &id);
+    let other = if node == "n2" { "n3" } else { "n2" };
+    w.ok(&["admin", "vcluster", "create", "--name=lent", "--scheduler=fifo", &format!("--nodes={node}")]);
+    for (silent, wanted) in [(node.as_str(), BORROWED), (other, Duration::from_secs(1))] {
+        let stopped = agent(w, silent);
+        kill(stopped, Signal::SIGSTOP).unwrap();
+        w.wait("it to be Down", || state(w, silent) == "Down");
+        kill(stopped, Signal::SIGCONT).unwrap();
+        let took = Duration::from_millis(degraded_for(w, silent));
+        assert!(took.abs_diff(wanted) < Duration::from_secs(1), "{silent} was Degraded for {took:?} and not {wanted:?}");
+        w.wait("it to be Ready", || state(w, silent) == "Ready");
+    }
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.ok(&["admin", "vcluster", "delete", "lent"]);
 }
 
 fn continues(w: &World) {
