@@ -171,6 +171,8 @@ pub struct AgentConfig {
     /// Count in the kernel, by eBPF, what the work of each allocation does: switches, waiting for processors, block requests, packets.
     /// `false`: nothing is loaded, and what only these programs can say is absent.
     pub kernel_probes: bool,
+    /// Hand ranks the machine's topology for hwloc (`HWLOC_XMLFILE`, version 1 of its format), which MPI libraries read in each rank otherwise.
+    pub hwloc_xml: bool,
     /// Where the store for metrics answers PromQL, for `lattice compare`: what stands before `/api/v1/query_range`. Empty: at
     /// `telemetry.tsdb_endpoint`, where that is VictoriaMetrics's (without a path). Its token and authority are those of `telemetry`.
     pub metrics_query_url: String,
@@ -275,6 +277,7 @@ impl Default for AgentConfig {
             conformance: ConformanceSettings::default(),
             telemetry: TelemetrySettings::default(),
             kernel_probes: true,
+            hwloc_xml: true,
             metrics_query_url: String::new(),
             alerts: AlertSettings::default(),
         }

@@ -277,6 +277,13 @@ fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) 
         (None, None) => (Health::Ok, "none installed; programs that bring MPICH (a uenv, for one) are served by PMI-1 or PMI-2".to_owned()),
     };
     add("MPI", health, text);
+    let hwloc = lattice_runtime::topology::hwloc::LIBRARY;
+    let text = match (config.hwloc_xml, there(hwloc)) {
+        (false, _) => "each rank reads the machine itself (hwloc_xml: false)".to_owned(),
+        (true, Some(path)) => format!("ranks of whole nodes get what {} read once (HWLOC_XMLFILE)", path.display()),
+        (true, None) => format!("each rank reads the machine itself: for one file of all of them install hwloc 2 ({hwloc})"),
+    };
+    add("hwloc", Health::Ok, text);
     match pmix::library(config) {
         Ok(version) => add("PMIx", Health::Ok, format!("served with libpmix {version}")),
         Err(why) => {

@@ -45,6 +45,7 @@ mod hangs;
 mod hatch;
 pub mod health;
 mod hooks;
+mod hwloc;
 mod journal;
 mod kernel_counts;
 mod launch;
@@ -182,6 +183,13 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     degraded.extend(doctor::gpu_memory(&machine.topology).map(|why| format!("GPU memory: {why}")));
     brain.knows(machine.topology.clone());
     let topology = Arc::new(machine.topology);
+    let (hwloc_wanted, hwloc_dir) = (config.hwloc_xml, config.state_dir.clone());
+    tokio::task::spawn_blocking(move || {
+        let done = if hwloc_wanted { hwloc::write(&hwloc_dir) } else { hwloc::remove(&hwloc_dir) };
+        if let Err(error) = done {
+            tracing::info!(%error, "no topology for hwloc: ranks read the machine themselves (`lattice-agent doctor`)");
+        }
+    });
     let (controllers, unlimited) = bounds::controllers(&config, slice.as_ref());
     for why in &unlimited {
         tracing::warn!("{why}");

@@ -1,6 +1,7 @@
 //! What this node is made of, as the agent found it when it began, and how allocations are told: each has a file with
 //! the whole topology and its own part of it, so that no rank looks for it again.
 
+use crate::hwloc;
 use lattice_model::binding::PlacedGpu;
 use lattice_model::topology::{Core, GpuDevice};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
@@ -84,6 +85,9 @@ pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::R
 /// Removes what a former life left of allocations that are not here any more.
 pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
+        if Path::new(&entry.file_name()).file_stem() == Path::new(hwloc::FILE).file_stem() {
+            continue;
+        }
         let allocation = entry.file_name().to_str().and_then(|name| name.get(..36)?.parse::<AllocationId>().ok());
         if !allocation.is_some_and(&here)
             && let Err(error) = fs::remove_file(entry.path())
@@ -106,9 +110,11 @@ mod tests {
             fs::write(file(&dir, id, Epoch(1)), "{}").unwrap();
         }
         fs::write(directory(&dir).join("half.part"), "").unwrap();
+        fs::write(directory(&dir).join(hwloc::FILE), "").unwrap();
         sweep(&dir, |id| id == ids[1]);
         let left: Vec<_> = fs::read_dir(directory(&dir)).unwrap().flatten().map(|e| e.path()).collect();
-        assert_eq!(left, [file(&dir, ids[1], Epoch(1))]);
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!([file(&dir, ids[1], Epoch(1)), directory(&dir).join(hwloc::FILE)].iter().all(|path| left.contains(path)), "{left:?}");
         forget(&dir, ids[1], Epoch(1)).unwrap();
         forget(&dir, ids[1], Epoch(1)).unwrap();
         fs::remove_dir_all(&dir).unwrap();

@@ -8,6 +8,7 @@ use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, run};
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -79,6 +80,9 @@ enum Command {
         #[arg(long, short, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
+    /// For the agent itself: what hwloc sees of this machine, as XML.
+    #[command(hide = true)]
+    HwlocXml,
     /// For tests: the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
     #[command(hide = true)]
     Failpoints,
@@ -107,6 +111,10 @@ fn main() -> ExitCode {
         None => serve(&cli.serve),
         Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, args.scratch_dir, stop)),
         Some(Command::Doctor { config, output }) => return report(config.as_deref(), output),
+        Some(Command::HwlocXml) => lattice_runtime::topology::hwloc::export().map_err(anyhow::Error::msg).and_then(|xml| {
+            std::io::stdout().write_all(&xml)?;
+            Ok(())
+        }),
         Some(Command::Failpoints) => {
             for point in Point::ALL {
                 println!("{:?}\t{:?}\t{point}", point.part(), point.work());

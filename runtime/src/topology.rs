@@ -13,6 +13,7 @@
 //! the normal case. Everything is read below a root that is a parameter, so that a recorded machine can be a test.
 
 mod amd;
+pub mod hwloc;
 mod machine;
 mod nvidia;
 mod pci;

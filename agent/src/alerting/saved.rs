@@ -1,7 +1,7 @@
 //! What of alerts outlives the agent: what is raised, and since when launches do nothing.
 //!
-//! One small file with a checksum, written anew when something in it changed. One that cannot be read is as none: alerts are then raised
-//! again after their time.
+//! One small file with a checksum, written anew when something in it changed, by a thread of its own: who measures waits for no disk. One
+//! that cannot be read is as none: alerts are then raised again after their time.
 
 use super::{Alerts, Standing};
 use crate::journal;
@@ -12,21 +12,40 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const VERSION: u32 = 1;
 /// Bytes of the file that are read.
 const BYTES_MAX: u64 = 16 << 20;
+/// Between two tries to write it.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Whose alerts.
 pub type Key = (AllocationId, Epoch);
 
-/// The file.
+/// The file. What is last to be kept is in it when this is dropped, where that can be written.
 #[derive(Debug)]
 pub struct SavedAlerts {
-    path: PathBuf,
-    /// What it has, as far as that is known.
-    there: Option<Contents>,
+    /// What it has, or will have soon.
+    last: Option<Contents>,
+    desk: Arc<Desk>,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// Between who keeps and who writes: the newest alone.
+#[derive(Debug, Default)]
+struct Desk {
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    contents: Option<Contents>,
+    over: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,20 +129,63 @@ impl SavedAlerts {
         };
         let known = there.iter().flat_map(|contents| &contents.allocations);
         let known = known.filter_map(|saved| Some(((saved.allocation.parse().ok()?, Epoch(saved.epoch)), saved.clone()))).collect();
-        (Self { path, there }, known)
+        let desk = Arc::<Desk>::default();
+        let of_writer = Arc::clone(&desk);
+        let writer = std::thread::Builder::new().name("alerts-file".to_owned()).spawn(move || of_writer.serve(&path));
+        let writer = writer.inspect_err(|error| tracing::warn!(%error, "what alerts are raised is not kept over a restart"));
+        (Self { last: there, desk, writer: writer.ok() }, known)
     }
 
     /// Keeps this, where it is something else than what is there.
     pub fn keep(&mut self, allocations: Vec<Saved>) {
         let contents = Contents { version: VERSION, allocations };
-        let nothing = self.there.is_none() && contents.allocations.is_empty();
-        if nothing || self.there.as_ref().is_some_and(|there| same(there, &contents)) {
+        let nothing = self.last.is_none() && contents.allocations.is_empty();
+        if nothing || self.last.as_ref().is_some_and(|last| same(last, &contents)) {
             return;
         }
-        match write(&self.path, &contents) {
-            Ok(()) => self.there = Some(contents),
-            // It is tried again with the next look. What is raised is told all the same: an agent with a full disk has something to tell.
-            Err(error) => tracing::debug!(path = %self.path.display(), %error, "alerts cannot be kept"),
+        self.last = Some(contents.clone());
+        self.desk.with(|wanted| wanted.contents = Some(contents));
+    }
+}
+
+impl Drop for SavedAlerts {
+    fn drop(&mut self) {
+        self.desk.with(|wanted| wanted.over = true);
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Desk {
+    fn with(&self, change: impl FnOnce(&mut Wanted)) {
+        change(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+
+    /// Writes what is wanted, until it is over. What cannot be written is tried again, unless there is something newer by then: an agent
+    /// with a full disk has alerts to tell all the same.
+    fn serve(&self, path: &Path) {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(contents) = wanted.contents.take() {
+                drop(wanted);
+                let written = write(path, &contents);
+                wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = written {
+                    tracing::debug!(path = %path.display(), %error, "alerts cannot be kept");
+                    wanted.contents.get_or_insert(contents);
+                    if !wanted.over {
+                        wanted = self.changed.wait_timeout(wanted, AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+                        continue;
+                    }
+                    return;
+                }
+            } else if wanted.over {
+                return;
+            } else {
+                wanted = self.changed.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 }
@@ -178,6 +240,7 @@ mod tests {
         file.keep(vec![]);
         assert!(!dir.join("alerts.json").exists(), "of nothing there is no file");
         file.keep(alerts.saved(key, 10_000).into_iter().collect());
+        drop(file);
         let bytes = fs::read(dir.join("alerts.json")).unwrap();
         let (_, mut known) = SavedAlerts::open(&dir);
         let severity = |name: &str| (name == "busy").then_some(Severity::Warning);

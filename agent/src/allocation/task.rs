@@ -11,6 +11,7 @@ use crate::context::Shared;
 use crate::driver::NodeView;
 use crate::environment;
 use crate::hooks::Moment;
+use crate::hwloc;
 use crate::mesh::call::WireCall;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
@@ -754,6 +755,7 @@ impl AllocationTask {
                 continue;
             }
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            hwloc::environment(&mut launch.env, &self.context.state_dir, &self.share, &self.context.topology());
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);
         }

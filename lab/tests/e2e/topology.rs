@@ -1,6 +1,6 @@
 //! What a node is made of, who has which part of it, and that nobody opens another's device. GPUs are simulated.
 
-use crate::harness::{Group, JOB, NOBODY, World, lab};
+use crate::harness::{Group, JOB, NOBODY, Need, World, lab};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         GPUS.test("allocations_that_share_a_node_open_their_own_gpus_alone", &[], apart),
         UNLIKE.test("nodes_are_taken_by_what_they_have", &[], unlike),
         GPUS.test("ranks_find_the_topology_and_their_part_of_it_in_a_file", &[], file),
+        GPUS.test("ranks_of_a_whole_node_get_the_machine_as_hwloc_sees_it", &[Need::Mpich], hwloc),
     ]
 }
 
@@ -239,4 +240,32 @@ fn apart(world: &World) {
     std::fs::write(world.dir.join("go"), "").unwrap();
     world.completed(&b);
     world.completed(&c);
+}
+
+/// MPICH brings hwloc. Of the file each rank says where it is, and how many processors are in it.
+fn hwloc(world: &World) {
+    let script =
+        "echo ${HWLOC_XMLFILE:-none} ${HWLOC_THISSYSTEM:-none} $([ -r \"$HWLOC_XMLFILE\" ] && grep -c 'type=\"PU\"' \"$HWLOC_XMLFILE\")";
+    let says = |options: &[&str], begins: &[&str]| {
+        let done = world.run_as(NOBODY, &[begins, options, &["--", "/bin/sh", "-c", script]].concat());
+        assert_eq!(done.code(), 0, "{}", done.err());
+        done.out().trim().to_owned()
+    };
+    let cpus =
+        node(world)["topology"]["cpu"]["cores"].as_array().unwrap().iter().map(|c| c["cpus"].as_array().unwrap().len()).sum::<usize>();
+    // The agent may have begun a moment ago.
+    let mut said = String::new();
+    world.wait("the file", || {
+        said = says(&[], &["launch", "-n", "1"]);
+        said != "none none"
+    });
+    let words: Vec<&str> = said.split(' ').collect();
+    assert!(words[0].ends_with("/topology/lattice-hwloc.xml"), "{said}");
+    assert_eq!(words[1..], ["1", &cpus.to_string()], "{said}");
+    // A part of the node, and whoever has told hwloc already.
+    assert_eq!(says(&["--cores", "1"], &["launch", "-n", "1"]), "none none");
+    assert_eq!(says(&["--env", "HWLOC_XMLFILE=/nowhere"], &["launch", "-n", "1"]), "/nowhere none");
+    // Work that a rank submits has what it is told itself, and not what the rank was told.
+    let alone = format!("--cores 1 --env HWLOC_XMLFILE={} --env HWLOC_THISSYSTEM=1", words[0]);
+    assert_eq!(says(&alone.split(' ').collect::<Vec<_>>(), &["launch", "-n", "1"]), "none none");
 }
