@@ -178,6 +178,9 @@ pub struct AgentConfig {
     pub metrics_query_url: String,
     /// What of allocations' work here is told as an alert, see [`AlertSettings`].
     pub alerts: AlertSettings,
+    /// The folder that NVIDIA's dcgm-exporter reads whose job uses which GPU from (its `--hpc-job-mapping-dir`): a file for each GPU that work
+    /// has, with the allocation's id. Empty: none is written.
+    pub gpu_job_mapping_dir: PathBuf,
 }
 
 /// How fast a block device may be used.
@@ -280,6 +283,7 @@ impl Default for AgentConfig {
             hwloc_xml: true,
             metrics_query_url: String::new(),
             alerts: AlertSettings::default(),
+            gpu_job_mapping_dir: PathBuf::new(),
         }
     }
 }
@@ -391,6 +395,7 @@ impl AgentConfig {
             ("home_source", Path::new(&self.home_source)),
             ("output_dir", &self.output_dir),
             ("checkpoint_dir", &self.checkpoint_dir),
+            ("gpu_job_mapping_dir", &self.gpu_job_mapping_dir),
         ];
         let plain = |p: &Path| p.is_absolute() && p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
         for (field, path) in paths.into_iter().filter(|(_, p)| !p.as_os_str().is_empty()) {

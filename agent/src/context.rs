@@ -12,6 +12,7 @@ use crate::diagnosis::Diagnosing;
 use crate::driver::NodeView;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
+use crate::gpu_loads::GpuReadings;
 use crate::gpus::GpuStandings;
 use crate::growth::Growth;
 use crate::health::Checks;
@@ -75,6 +76,8 @@ pub struct Context {
     pub facts: Facts,
     /// What is the matter with its GPUs.
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    /// How busy they are.
+    pub gpu_readings: GpuReadings,
     /// What its software and firmware are.
     pub conformance: Conformity,
     /// What the work of allocations here uses.

@@ -6,10 +6,10 @@
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
 
-mod helper;
+pub mod helper;
 mod network;
 mod processes;
-mod storage;
+pub mod storage;
 
 use crate::context::{Context, Shared};
 use crate::measuring;

@@ -140,6 +140,8 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     add("measures", health, text);
     let (health, text) = in_kernel;
     add("kernel probes", health, text);
+    let (health, text) = telemetry::energy(Path::new("/"));
+    add("energy", health, text);
     if let Some((health, text)) = telemetry::served(config) {
         add("metrics", health, text);
     }
@@ -156,6 +158,8 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         None => add("GPUs", Health::Ok, machine.found.join("; ")),
     }
     if !machine.topology.gpu.gpus.is_empty() {
+        let (health, text) = telemetry::gpu_loads(&config.simulated_gpus, &machine.topology.gpu.gpus);
+        add("GPU measures", health, text);
         match (filter.shortcoming(&machine.topology.gpu), &filter) {
             (Some(why), _) => add("GPU isolation", Health::Degraded, why),
             (None, DeviceFilter::V1) => add("GPU isolation", Health::Ok, "by the controller devices of cgroup version 1".to_owned()),

@@ -31,6 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the bus: with a re-registration well within one heartbeat.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Errors of GPUs that are counted apart, by GPU and number.
+const XIDS_MAX: usize = 512;
 /// How long drivers may take before that is said.
 const READ_MAX: Duration = Duration::from_secs(30);
 
@@ -50,9 +52,16 @@ pub struct GpuStandings {
     gpus: BTreeMap<String, GpuStanding>,
     /// Why one is not offered yet with which nothing is the matter.
     waits: BTreeMap<String, String>,
+    /// How often NVIDIA's driver reported which error of which GPU.
+    pub xids: BTreeMap<(String, u32), u64>,
 }
 
 impl GpuStandings {
+    /// Whether it is on the bus and its driver has it.
+    pub fn is_there(&self, key: &str) -> bool {
+        self.gpus.get(key).is_none_or(|standing| standing.lost.is_none())
+    }
+
     fn is_allocatable(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
     }
@@ -92,6 +101,8 @@ pub struct GpuWatching {
     newcomers: BTreeMap<String, u32>,
     /// Why newcomers still wait.
     unfiltered: String,
+    /// How often which error was reported of which GPU.
+    xids: BTreeMap<(String, u32), u64>,
     reading: Option<(Instant, JoinHandle<Read>)>,
     read_at: Instant,
     told: Option<GpusNow>,
@@ -113,6 +124,7 @@ impl GpuWatching {
             on_bus: BTreeSet::new(),
             newcomers: BTreeMap::new(),
             unfiltered: String::new(),
+            xids: BTreeMap::new(),
             reading: None,
             read_at: Instant::now(),
             told: None,
@@ -139,6 +151,13 @@ impl GpuWatching {
 
     fn looked(&mut self, look: &GpuLook) {
         self.on_bus.clone_from(&look.on_bus);
+        for (key, event) in &look.said {
+            if let GpuEvent::Xid { number, .. } = event
+                && self.xids.len() < XIDS_MAX
+            {
+                *self.xids.entry((key.clone(), *number)).or_default() += 1;
+            }
+        }
         self.gpus.looked(now(), look);
     }
 
@@ -157,6 +176,7 @@ impl GpuWatching {
             policy: self.gpus.policy().shown(),
             gpus: self.gpus.standings(now()),
             waits: unknown.chain(newcomers).collect(),
+            xids: self.xids.clone(),
         };
         self.standings.send_if_modified(|known| {
             let differs = **known != standings;

@@ -388,7 +388,7 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
 }
 
 /// Whole, or not at all; for root's eyes, as all that is told of allocations without a token.
-fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = file.with_extension("new");
     // What a killed agent left may have another mode.
     match fs::remove_file(&beside) {

@@ -9,6 +9,7 @@
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
 //!   health, gpus (looks at the machine): what keeps work off, what is offered
+//!   gpu_loads (a thread): how busy the GPUs are
 //!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
 //!   service (lattice.v1 on the agent's socket)
 //! ```
@@ -39,6 +40,7 @@ mod facts;
 mod features;
 mod footprint;
 mod gossip_keys;
+mod gpu_loads;
 mod gpus;
 mod growth;
 mod hangs;
@@ -46,6 +48,7 @@ mod hatch;
 pub mod health;
 mod hooks;
 mod hwloc;
+mod job_mapping;
 mod journal;
 mod kernel_counts;
 mod launch;
@@ -59,6 +62,7 @@ pub mod mesh;
 mod meshd;
 mod metrics;
 mod monitoring;
+mod mounts;
 mod places;
 mod placing;
 mod pmix;
@@ -92,6 +96,7 @@ use crate::driver::{NodeView, Outputs};
 use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gossip_keys::GossipKeys;
+use crate::gpu_loads::GpuReadings;
 use crate::gpus::{GpuWatching, Offering};
 use crate::growth::Growth;
 use crate::health::Checking;
@@ -270,6 +275,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         troubles,
         checks: checks.clone(),
         gpus: gpus.standings(),
+        gpu_readings: GpuReadings::default(),
         facts: Facts::new(own),
         conformance,
         diagnosing: Diagnosing::default(),
@@ -352,6 +358,9 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         (session_state, beats),
         session_stop,
     ));
+    if !config.gpu_job_mapping_dir.as_os_str().is_empty() {
+        tasks.spawn(job_mapping::run(Arc::clone(&context), config.gpu_job_mapping_dir.clone(), stop.child_token()));
+    }
     tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));

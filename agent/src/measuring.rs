@@ -1,6 +1,7 @@
 //! What each allocation's work uses of this node, measured once a second on a thread of its own.
 //!
 //! ```text
+//!   GPUs' drivers (crate::gpu_loads), RAPL ─┐
 //!   thread: for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ──┐
 //!                                                                         ├──▶ /metrics and push (Collect)
 //!                                                                         ├──▶ `lattice top`, here and for other agents (Open::Usage)
@@ -14,6 +15,8 @@
 //! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
 pub mod alerts;
+pub mod devices;
+pub mod energy;
 
 use crate::alerting::saved::{Key, SavedAlerts};
 use crate::alerting::{self, Alerts, IDLE_EVERY, NetworkErrors};
@@ -21,11 +24,14 @@ use crate::context::{Context, Shared};
 use crate::kernel_counts::{KernelCounts, coarser};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
+use devices::Devices;
+use energy::Energy;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
-use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, alert as of_alerts, allocation as family};
+use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, alert as of_alerts, allocation as family, node as of_node_family};
+use lattice_telemetry::energy::NodeMeter;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::readers::{Look, Meter, Places, Text};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
@@ -91,6 +97,8 @@ struct Known {
     raised: BTreeMap<String, u64>,
     /// Errors among the packets of this node's interfaces.
     network_errors: Option<f64>,
+    /// What this node's processors and memory have drawn.
+    node_energy: NodeMeter,
 }
 
 /// One number of an allocation's work here.
@@ -117,6 +125,8 @@ struct Tracked {
     memory: History,
     io_read: History,
     io_written: History,
+    /// Its GPUs here.
+    devices: Devices,
     alerts: Alerts,
     /// Bytes read and written at the last look at launches.
     io_at_launches: Option<[Option<(f64, Source)>; 2]>,
@@ -161,6 +171,7 @@ impl Measuring {
         let mut next_idle = next;
         let mut network = NetworkErrors::default();
         let (mut file, mut saved) = SavedAlerts::open(&context.state_dir);
+        let mut energy = Energy::open(Path::new("/"), &context.state_dir);
         while !stop.is_cancelled() {
             let now = Instant::now();
             if now < next {
@@ -194,24 +205,32 @@ impl Measuring {
             }
             let mut processes_left = PROCESSES_MAX;
             let mut looks = Vec::new();
+            energy.look(now, measures, &mut text);
+            let gpus = context.gpu_readings.newest();
             for worker in workers {
                 let share = &worker.share;
                 let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| self.meter(context, share));
                 // None: it is not made yet, or goes just now; what was measured stands until its task ends.
-                if let Some(look) = meter.look(&mut text, &mut processes_left) {
+                if let Some(mut look) = meter.look(&mut text, &mut processes_left) {
+                    let mine = gpus.as_deref().and_then(|looked| devices::mine(looked, share.allocation));
+                    energy.add(share, mine.as_ref(), &mut look.usage);
                     // Nodes' windows lie side by side, and a clock that is set moves none of this agent's.
                     let at_ms = began.1 + u64::try_from((look.at - began.0).as_millis()).unwrap_or(u64::MAX);
-                    looks.push((Arc::clone(share), look, at_ms));
+                    looks.push((Arc::clone(share), look, mine, at_ms));
                 }
             }
             // Written down before it is told: no counter falls when the agent is killed.
             self.0.kernel.keep();
-            for (share, look, at_ms) in looks {
+            energy.retain(context, |key| present.contains(key));
+            energy.keep();
+            self.known().node_energy.clone_from(energy.node());
+            for (share, look, mine, at_ms) in looks {
                 let work = looks_at_launches.then(|| places(context, share.allocation).v2).flatten();
                 let parts = work.and_then(|work| alerting::parts(&work, &mut text));
                 let restored = saved.remove(&(share.allocation, share.epoch));
                 let mut known = self.known();
                 known.take(&share, look, at_ms);
+                known.take_devices(share.allocation, mine, at_ms);
                 known.alert(&self.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
             }
             let keep = self.known().decided(&self.0.alerts).chain(saved.values().cloned()).collect();
@@ -307,9 +326,9 @@ impl Tracked {
     fn new(share: Arc<DesiredShare>) -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
-        let alerts = Alerts::default();
+        let (devices, alerts) = (Devices::new(), Alerts::default());
         let (usage, last, before, at_ms, io_at_launches) = (Usage::default(), None, None, 0, None);
-        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, alerts, io_at_launches }
+        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, io_at_launches }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
@@ -337,6 +356,7 @@ impl Tracked {
         for history in [&mut self.cpu_cores, &mut self.memory, &mut self.io_read, &mut self.io_written] {
             history.close();
         }
+        self.devices.end();
         self.alerts.end();
     }
 
@@ -401,6 +421,10 @@ impl Tracked {
         say("block_write_p99", "seconds", write, None);
         // The slower of the two.
         say("io_latency_p99", "seconds", read.into_iter().chain(write).max_by(|a, b| a.0.total_cmp(&b.0)), None);
+        say("cpu_power_draw", "W", self.rate(Measure::EnergyCpu), None);
+        say("cpu_energy", "J", self.usage.get(Measure::EnergyCpu), None);
+        say("gpu_energy", "J", self.usage.get(Measure::EnergyGpu), None);
+        numbers.extend(self.devices.numbers());
         let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
         numbers.extend(network_errors.map(of_node));
         numbers
@@ -443,6 +467,12 @@ impl Tracked {
                 tell_window(samples, metric, &id, window);
             }
         }
+        for (metric, window) in self.devices.windows() {
+            tell_window(samples, metric, &id, window);
+        }
+        for gpu in self.devices.ids() {
+            samples.add(&family::GPU_INFO, &[&id, gpu], 1);
+        }
         if let Some(window) = self.memory.last().or(self.cpu_cores.last()) {
             samples.count(&family::SAMPLES, &[&id], window.count);
         }
@@ -465,6 +495,9 @@ impl Collect for Measuring {
             samples.add(&family::SOURCE, &[measure, source.name()], 1);
         }
         self.0.kernel.collect(samples);
+        for (domain, joules) in known.node_energy.domains() {
+            samples.add(&of_node_family::ENERGY, &[domain], joules);
+        }
         for rule in &self.0.alerts.rules {
             let measured = known.running.values().any(|of| of.alerts.measures(rule));
             samples.add(&of_alerts::MEASURED, &[&rule.name], u32::from(measured));

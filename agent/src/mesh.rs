@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod diagnosis;
 pub mod fact;
 pub mod frame;
+pub mod gpu_usage;
 pub mod input;
 pub mod monitor;
 pub mod shape;

@@ -19,7 +19,7 @@ use crate::environment;
 use crate::facts;
 use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
-use crate::measuring;
+use crate::measuring::{self, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame::{
@@ -97,6 +97,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
         Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::UsageGpus(open) => devices::answer_gpus(context, &stream.peer, &open, &mut stream.send).await,
         Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,

@@ -2,11 +2,13 @@
 
 use crate::config::AgentConfig;
 use crate::context::Shared;
+use crate::gpu_loads::OfNode;
 use crate::hangs;
 use crate::journal::JournalCounts;
 use crate::membership::{Counted, Membership};
 use crate::mesh;
 use crate::mesh::frame::REFUSED;
+use crate::mounts::Mounts;
 use crate::session::SessionState;
 use lattice_gossip::{Counters, Liveness, Refusals};
 use lattice_model::NodeState;
@@ -170,6 +172,9 @@ pub async fn begin(
     if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, config.kernel_probes, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
+    if let Err(error) = context.gpu_readings.begin(Arc::clone(context), config.simulated_gpus.clone(), stop.child_token()) {
+        lacks(format!("metrics of GPUs: no thread could be started for them ({error})"));
+    }
     tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
     // Whoever was first is as good: there is one provider in this program.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -191,6 +196,12 @@ pub async fn begin(
     let own = Own { context: Arc::clone(context), session: session.clone(), journal };
     let mut parts: Vec<Box<dyn Collect>> =
         vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.measuring.clone())];
+    let mounts = Mounts::default();
+    match mounts.begin(stop.child_token()) {
+        Ok(()) => parts.push(Box::new(mounts)),
+        Err(error) => lacks(format!("metrics of mounts: no thread could be started for them ({error})")),
+    }
+    parts.push(Box::new(OfNode(Arc::clone(context))));
     if let Some((_, pushed)) = &pushing {
         parts.push(Box::new(pushed.clone()));
     }

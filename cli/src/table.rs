@@ -4,14 +4,14 @@
 pub const NOTHING: &str = "—";
 
 /// A table with a heading. Columns are two spaces apart; the last one is not padded.
-pub struct Table {
-    heading: Vec<&'static str>,
+pub struct Table<'a> {
+    heading: Vec<&'a str>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// A table without rows.
-    pub fn new(heading: &[&'static str]) -> Self {
+    pub fn new(heading: &[&'a str]) -> Self {
         Self { heading: heading.to_vec(), rows: Vec::new() }
     }
 

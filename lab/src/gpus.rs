@@ -3,8 +3,10 @@
 //! file of readings beside it what driver and kernel log say: agents look at both as at a vendor's.
 
 use anyhow::{Context, Result, bail};
-use lattice_runtime::topology::{SimulatedReadings, readings_file};
+use lattice_model::gpu_load::GpuLoad;
+use lattice_runtime::topology::{SimulatedReadings, load_file, readings_file};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::mkfifo;
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +38,7 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
 }
 
 /// What can happen to one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// It is gone from the bus.
     Remove,
@@ -48,6 +50,10 @@ pub enum Fault {
     Ecc(u64),
     /// It is so hot, of 87 °C at which it slows down and 92 °C at which it switches itself off.
     Hot(u32),
+    /// It is so busy.
+    Load(Box<GpuLoad>),
+    /// Whoever asks how busy it is waits for ever.
+    Hang,
 }
 
 /// Temperatures of the simulated GPUs' own.
@@ -69,10 +75,26 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
             if !aside.exists() {
                 bail!("it is there");
             }
+            for file in [&file, &load_file(&device)] {
+                if file.exists() {
+                    fs::remove_file(file)?;
+                }
+            }
+            Ok(fs::rename(&aside, &device)?)
+        }
+        Fault::Load(load) => {
+            let file = load_file(&device);
+            let part = file.with_extension("load-part");
+            fs::write(&part, serde_json::to_vec(load)?)?;
+            Ok(fs::rename(&part, &file)?)
+        }
+        Fault::Hang => {
+            let file = load_file(&device);
             if file.exists() {
                 fs::remove_file(&file)?;
             }
-            Ok(fs::rename(&aside, &device)?)
+            // Opening it for reading waits for somebody who writes.
+            mkfifo(&file, Mode::from_bits_truncate(0o600)).with_context(|| file.display().to_string())
         }
         Fault::Xid(_) | Fault::Ecc(_) | Fault::Hot(_) => {
             let known = if file.exists() { fs::read_to_string(&file)? } else { "{}".to_owned() };
@@ -84,7 +106,7 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
                     let reading = &mut now.reading;
                     (reading.temperature_c, reading.slowdown_c, reading.shutdown_c) = (Some(*degrees), Some(SLOWDOWN_C), Some(SHUTDOWN_C));
                 }
-                Fault::Remove | Fault::Add => {}
+                Fault::Remove | Fault::Add | Fault::Load(_) | Fault::Hang => {}
             }
             let part = file.with_extension("part");
             fs::write(&part, serde_json::to_vec(&now)?)?;

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::{bench, demo, down, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
+use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -155,6 +156,17 @@ enum GpuFault {
     Ecc { errors: u64 },
     /// It has so many degrees Celsius: it slows down at 87 and switches itself off at 92
     Hot { degrees: u32 },
+    /// It is so busy, as JSON: utilization (0 to 1), memory_used_bytes, power_watts, energy_joules, throttled, …
+    Load {
+        #[arg(value_parser = gpu_load)]
+        load: Box<GpuLoad>,
+    },
+    /// Whoever asks how busy it is waits for ever
+    Hang,
+}
+
+fn gpu_load(text: &str) -> Result<Box<GpuLoad>, String> {
+    serde_json::from_str(text).map_err(|e| e.to_string())
 }
 
 #[derive(Args)]
@@ -307,6 +319,8 @@ fn act(command: Command) -> Result<ExitCode> {
                 GpuFault::Xid { number } => gpus::Fault::Xid(number),
                 GpuFault::Ecc { errors } => gpus::Fault::Ecc(errors),
                 GpuFault::Hot { degrees } => gpus::Fault::Hot(degrees),
+                GpuFault::Load { load } => gpus::Fault::Load(load),
+                GpuFault::Hang => gpus::Fault::Hang,
             };
             faults::gpu(&a.dir.dir, &a.node, a.gpu, &fault)?;
             println!("GPU {} of {}: {fault:?}", a.gpu, a.node);

@@ -20,6 +20,7 @@ pub mod constraint;
 pub mod data;
 pub mod duration;
 pub mod fact;
+pub mod gpu_load;
 pub mod gpu_look;
 pub mod hostlist;
 pub mod ids;

@@ -7,6 +7,7 @@
 //!   amd       GPUs, xGMI                             ROCm SMI, loaded when it is there
 //!   simulated GPUs that the configuration names      always shown as simulated
 //!   watch     how the GPUs are, looked at again      bus, kernel log, drivers
+//!   load      how busy the GPUs are                  NVML, amdgpu's files and ROCm SMI
 //! ```
 //!
 //! No library of a vendor is needed to build or to start; where there is none there are no GPUs of that vendor, which is
@@ -14,12 +15,14 @@
 
 mod amd;
 pub mod hwloc;
+mod load;
 mod machine;
 mod nvidia;
 mod pci;
 mod simulated;
 mod watch;
 
+pub use load::{GpuLoadReader, load_file};
 pub use simulated::{SimulatedGpu, SimulatedReadings, readings_file};
 pub use watch::{GpuWatch, read_gpus};
 

@@ -10,6 +10,7 @@ pub mod agent;
 pub mod alert;
 pub mod allocation;
 pub mod gossip;
+pub mod gpu;
 pub mod node;
 pub mod process;
 pub mod push;
@@ -48,6 +49,12 @@ pub enum Unit {
     Cores,
     /// How many there are, or how often it happened.
     Count,
+    /// A part of a whole, 0 to 1.
+    Ratio,
+    Watts,
+    Joules,
+    Celsius,
+    Hertz,
     /// Seconds since 1970.
     Timestamp,
     /// 1 where it is so, 0 where it is not; or always 1, where the labels are what is said.
@@ -62,6 +69,11 @@ impl fmt::Display for Unit {
             Self::BytesPerSecond => "bytes/s",
             Self::Cores => "cores",
             Self::Count => "count",
+            Self::Ratio => "0 to 1",
+            Self::Watts => "watts",
+            Self::Joules => "joules",
+            Self::Celsius => "°C",
+            Self::Hertz => "hertz",
             Self::Timestamp => "seconds since 1970",
             Self::Truth => "0 or 1",
         })
@@ -97,7 +109,7 @@ pub const LATENCY_SECONDS: &[f64] =
 
 /// All of them, by part.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    let parts = [process::ALL, node::ALL, allocation::ALL, alert::ALL, agent::ALL, gossip::ALL, push::ALL, quorum::ALL];
+    let parts = [process::ALL, node::ALL, gpu::ALL, allocation::ALL, alert::ALL, agent::ALL, gossip::ALL, push::ALL, quorum::ALL];
     parts.into_iter().flatten().copied()
 }
 
@@ -145,6 +157,11 @@ mod tests {
                 Unit::Bytes => assert!(stem.ends_with("_bytes"), "{name}"),
                 Unit::BytesPerSecond => assert!(stem.ends_with("_bytes_per_second"), "{name}"),
                 Unit::Cores => assert!(stem.ends_with("_cores"), "{name}"),
+                Unit::Ratio => assert!(stem.ends_with("_ratio"), "{name}"),
+                Unit::Watts => assert!(stem.ends_with("_watts"), "{name}"),
+                Unit::Joules => assert!(stem.ends_with("_joules"), "{name}"),
+                Unit::Celsius => assert!(stem.ends_with("_celsius"), "{name}"),
+                Unit::Hertz => assert!(stem.ends_with("_hertz"), "{name}"),
                 Unit::Count | Unit::Timestamp | Unit::Truth => assert!(!stem.ends_with("_bytes"), "{name}"),
             }
             assert!(family.help.ends_with('.') && !family.source.is_empty(), "{name}");

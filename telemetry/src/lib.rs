@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   readers (cgroup v2, cgroup v1, procfs) ──▶ Usage ──▶ windows (pure) ─┐
+//!   readers::Rapl, GPUs' drivers ──▶ energy (pure): joules of each allocation
 //!   readers::Host (/proc), process (/proc/self) ─────────────────────────┼──▶ Samples ──▶ exposition ──▶ serve: /metrics
 //!   parts of the process that count (Collect): gossip, journal, Raft … ──┘        │
 //!                                                                                 └──▶ push: remote write, with a buffer on disk
@@ -14,6 +15,7 @@
 
 pub mod alert;
 pub mod catalogue;
+pub mod energy;
 pub mod exposition;
 pub mod histogram;
 pub mod process;

@@ -8,12 +8,15 @@
 //! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
 
 mod devices;
+mod fabric;
 mod host;
 mod procfs;
+mod rapl;
 mod v1;
 mod v2;
 
 pub use host::Host;
+pub use rapl::{Domain, Rapl};
 
 use crate::usage::{Source, Usage};
 use std::fs::File;

@@ -19,9 +19,10 @@ who shows the token (`metrics_token_file`); they carry the allocation's id alone
 /// `docs/metrics.md`.
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
-    let parts: [(&str, &[&Family]); 8] = [
+    let parts: [(&str, &[&Family]); 9] = [
         ("The process", catalogue::process::ALL),
         ("The machine", catalogue::node::ALL),
+        ("GPUs", catalogue::gpu::ALL),
         ("Allocations", catalogue::allocation::ALL),
         ("Alerts", catalogue::alert::ALL),
         ("The agent", catalogue::agent::ALL),

@@ -35,11 +35,13 @@ pub enum Measure {
     TcpConnects,
     ProcessesStarted,
     ProcessesExited,
+    EnergyCpu,
+    EnergyGpu,
 }
 
 impl Measure {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::CpuUser,
         Self::CpuSystem,
         Self::Memory,
@@ -68,6 +70,8 @@ impl Measure {
         Self::TcpConnects,
         Self::ProcessesStarted,
         Self::ProcessesExited,
+        Self::EnergyCpu,
+        Self::EnergyGpu,
     ];
 
     /// The metric that it is, and that metric's labels behind the allocation.
@@ -101,6 +105,8 @@ impl Measure {
             Self::TcpConnects => (&family::TCP_CONNECTS, &[]),
             Self::ProcessesStarted => (&family::PROCESSES_STARTED, &[]),
             Self::ProcessesExited => (&family::PROCESSES_EXITED, &[]),
+            Self::EnergyCpu => (&family::ENERGY, &["cpu"]),
+            Self::EnergyGpu => (&family::ENERGY, &["gpu"]),
         }
     }
 
@@ -135,6 +141,8 @@ impl Measure {
             Self::TcpConnects => "tcp_connects",
             Self::ProcessesStarted => "processes_started",
             Self::ProcessesExited => "processes_exited",
+            Self::EnergyCpu => "energy_cpu",
+            Self::EnergyGpu => "energy_gpu",
         }
     }
 }
@@ -185,6 +193,12 @@ pub enum Source {
     Ebpf,
     /// The allocation's processes one by one, as the cgroup lists them.
     Procfs,
+    /// The processors' own meters, all of them the work's.
+    Rapl,
+    /// A part of these by processor time: an estimate.
+    RaplShare,
+    /// The drivers of the GPUs that the work has.
+    Gpu,
 }
 
 impl Source {
@@ -195,6 +209,9 @@ impl Source {
             Self::CgroupV1 => "cgroup1",
             Self::Ebpf => "ebpf",
             Self::Procfs => "procfs",
+            Self::Rapl => "rapl",
+            Self::RaplShare => "rapl_share",
+            Self::Gpu => "gpu",
         }
     }
 }

@@ -7,9 +7,12 @@ use std::time::Duration;
 /// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
 const LEFT_BEHIND_MAX: usize = 8;
 
-/// Those of this process that ask for ranks, and those that ask mounts: work whose memory is held takes no place of storage's.
+/// Those of this process that ask for ranks, for mounts of work, for the node's own mounts, and GPUs' drivers: who hangs in one takes no
+/// place of another's.
 pub static OF_RANKS: Helpers = Helpers(AtomicUsize::new(0));
 pub static OF_MOUNTS: Helpers = Helpers(AtomicUsize::new(0));
+pub static OF_NODE: Helpers = Helpers(AtomicUsize::new(0));
+pub static OF_GPUS: Helpers = Helpers(AtomicUsize::new(0));
 
 /// How many are asking, those left behind among them.
 #[derive(Debug)]

@@ -52,11 +52,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// One of [`ASKED`], until it is dropped.
-struct Question(String);
+pub struct Question(String);
 
 impl Question {
     /// Waits for the one before it; an error says since when that one waits, which is long enough.
-    fn begin(device: &str) -> Result<Self, Instant> {
+    pub fn begin(device: &str) -> Result<Self, Instant> {
         loop {
             match ASKED.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()) {
                 Entry::Vacant(entry) => {
@@ -79,10 +79,10 @@ impl Drop for Question {
 
 /// One line of `mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    device: String,
-    at: PathBuf,
-    kind: String,
+pub struct Mount {
+    pub device: String,
+    pub at: PathBuf,
+    pub kind: String,
 }
 
 /// How full each mount of the work is, as one of its processes sees them.
@@ -104,7 +104,8 @@ pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
     facts
 }
 
-fn parse(mountinfo: &str) -> Vec<Mount> {
+/// Those that have room, each file system once.
+pub fn parse(mountinfo: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
         let mut words = before.split(' ');
@@ -145,7 +146,7 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
 }
 
 /// Free bytes, all bytes, and whether there are no inodes left.
-fn room(path: &Path) -> Result<(u64, u64, bool), String> {
+pub fn room(path: &Path) -> Result<(u64, u64, bool), String> {
     let stat = statvfs(path).map_err(|error| error.desc().to_owned())?;
     let unit = stat.fragment_size();
     Ok((stat.blocks_available().saturating_mul(unit), stat.blocks().saturating_mul(unit), stat.files() > 0 && stat.files_available() == 0))

@@ -3,23 +3,30 @@
 use super::Health;
 use super::tried::Look;
 use crate::config::AgentConfig;
+use crate::diagnosis::helper::{Asked, OF_GPUS};
 use crate::kernel_counts::KernelCounts;
 use lattice_ebpf::Probe;
+use lattice_model::gpu_load::GpuLoads;
+use lattice_model::topology::GpuDevice;
 use lattice_model::{AllocationId, Epoch};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
+use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::push;
-use lattice_telemetry::readers::{Meter, Places, Text};
+use lattice_telemetry::readers::{Meter, Places, Rapl, Text};
 use lattice_telemetry::settings::AGENT_PORT;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long who listens at the port may take.
 const ANSWER: Duration = Duration::from_secs(1);
+/// How long the GPUs' drivers may take.
+const GPUS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Reads an empty allocation's work, and says where each number comes from, and which programs count in the kernel.
 pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Controllers) -> [Look; 2] {
@@ -49,7 +56,9 @@ fn said(usage: &Usage) -> Look {
     }
     let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", names.join(", ")));
     let distributions = Distribution::ALL.into_iter().filter(|of| usage.distribution(*of).is_none()).map(Distribution::name);
-    let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure)).map(Measure::name);
+    // What work draws has lines of its own.
+    let of_meters = [Measure::EnergyCpu, Measure::EnergyGpu];
+    let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure) && !of_meters.contains(measure)).map(Measure::name);
     let lacks: Vec<&str> = lacks.chain(distributions).collect();
     let lacking = (!lacks.is_empty()).then(|| format!("not to be had here: {}", lacks.join(", ")));
     let text = had.chain(lacking).collect::<Vec<_>>().join("; ");
@@ -70,6 +79,65 @@ fn in_kernel(probes: Result<Vec<Probe>, String>, wanted: bool) -> Look {
     let lacking = probes.iter().filter_map(|probe| probe.why_not.as_ref().map(|why| format!("{} does not count: {why}", probe.name)));
     let text = std::iter::once(format!("counting: {}", counting.join(", "))).chain(lacking).collect::<Vec<_>>().join("; ");
     (if counting.len() == probes.len() { Health::Ok } else { Health::Degraded }, text)
+}
+
+/// Which meters of the processors there are.
+pub fn energy(root: &Path) -> Look {
+    let rapl = Rapl::below(root);
+    let names: Vec<&str> = rapl.names().collect();
+    match (names.is_empty(), rapl.lacking()) {
+        // On many machines that is so: nothing is wrong, and nothing to be mended.
+        (true, why) => (Health::Ok, format!("of processors and memory unsupported here: {}", why.unwrap_or("RAPL tells nothing"))),
+        (false, Some(why)) => (Health::Degraded, format!("by RAPL: {}; not all: {why}", names.join(", "))),
+        (false, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),
+    }
+}
+
+/// Asks the GPUs' drivers how busy they are, and says who told what.
+pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
+    let (simulated, devices) = (simulated.to_vec(), devices.to_vec());
+    let read = move || GpuLoadReader::new(Files::below(Path::new("/")), &simulated).read(&devices);
+    match OF_GPUS.ask(GPUS_WITHIN, read) {
+        Asked::Answered(loads) => said_of_gpus(&loads),
+        Asked::Silent => {
+            let text =
+                format!("their driver does not answer within {} s: nvidia-smi or rocm-smi tells whether it hangs", GPUS_WITHIN.as_secs());
+            (Health::Degraded, text)
+        }
+        Asked::TooMany => (Health::Degraded, "no thread could be started to ask their drivers".to_owned()),
+    }
+}
+
+fn said_of_gpus(loads: &GpuLoads) -> Look {
+    let mut by_source: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut lacks: BTreeSet<&str> = BTreeSet::new();
+    for (id, load) in &loads.gpus {
+        let source = loads.sources.get(id).copied().unwrap_or_default();
+        for (name, there) in [
+            ("utilization", load.utilization.is_some()),
+            ("memory", load.memory_used_bytes.is_some()),
+            ("power", load.power_watts.is_some()),
+            ("energy", load.energy_joules.is_some()),
+            ("temperature", load.temperature_celsius.is_some()),
+            ("clocks", load.sm_clock_hertz.is_some()),
+            ("throttling", load.throttled.is_some()),
+            ("ECC", load.ecc_uncorrected.is_some()),
+            ("PCIe", load.pcie_sent_bytes.is_some()),
+            ("NVLink", load.nvlink_sent_bytes.is_some()),
+            ("processes", load.processes.is_some()),
+        ] {
+            if there {
+                by_source.entry(source).or_default().insert(name);
+            } else {
+                lacks.insert(name);
+            }
+        }
+    }
+    let joined = |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join(", ");
+    let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", joined(names)));
+    let lacking = (!lacks.is_empty()).then(|| format!("not of every GPU: {}", joined(&lacks)));
+    let text: Vec<String> = had.chain(lacking).chain(loads.lacking.iter().cloned()).collect();
+    (if loads.lacking.is_empty() { Health::Ok } else { Health::Degraded }, text.join("; "))
 }
 
 /// Whether `/metrics` is served, or could be; `None` where it is switched off.
@@ -136,6 +204,20 @@ mod tests {
         assert!(text.starts_with("by cgroup2: cpu_user; by procfs: memory; not to be had here: cpu_system, "), "{text}");
         assert!(text.contains(", network_sent") && text.ends_with(", block_write"), "{text}");
         assert_eq!(said(&Usage::default()).0, Health::Degraded);
+    }
+
+    #[test]
+    fn energy_and_gpus_are_said_with_who_tells_and_what_is_unsupported() {
+        let (health, text) = energy(Path::new("/nowhere"));
+        assert!(health == Health::Ok && text.contains("unsupported here") && text.contains("no intel-rapl"), "{text}");
+        let load = lattice_model::gpu_load::GpuLoad { utilization: Some(0.5), ..Default::default() };
+        let mut loads = GpuLoads::default();
+        loads.gpus.insert("SIM-0".to_owned(), load);
+        loads.sources.insert("SIM-0".to_owned(), "simulated");
+        let (health, text) = said_of_gpus(&loads);
+        assert!(health == Health::Ok && text.starts_with("by simulated: utilization; not of every GPU: ECC, NVLink, "), "{text}");
+        loads.lacking.push("GPU SIM-1: it is away".to_owned());
+        assert_eq!(said_of_gpus(&loads).0, Health::Degraded);
     }
 
     #[test]

@@ -205,6 +205,9 @@ pub enum Open {
     /// From the same, for a user: what is the matter with the allocation's work on this node. Then one
     /// [`super::diagnosis::DiagnosisAnswer`]. The same of an agent of the version before.
     Diagnosis(Box<super::diagnosis::DiagnosisOpen>),
+    /// As [`Open::Usage`]: what each GPU does that the allocation has on this node. Then one [`super::gpu_usage::GpusAnswer`]. An agent of
+    /// the version before ends the stream, which is told as such.
+    UsageGpus(Box<super::usage::UsageOpen>),
 }
 
 /// Whether a session is carried.

@@ -29,9 +29,35 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("memory_used", "bytes", r#"lattice_allocation_memory_used_bytes{stat="mean","#),
     ("io_read_bytes", "bytes/s", r#"lattice_allocation_io_read_bytes_per_second{stat="mean","#),
     ("io_write_bytes", "bytes/s", r#"lattice_allocation_io_write_bytes_per_second{stat="mean","#),
+    ("gpu_utilization", "ratio", r#"lattice_allocation_gpu_utilization_ratio{stat="mean","#),
+    ("gpu_memory_used", "bytes", r#"lattice_allocation_gpu_memory_used_bytes{stat="mean","#),
+    ("gpu_power_draw", "W", r#"lattice_allocation_gpu_power_watts{stat="mean","#),
     ("processes", "count", "lattice_allocation_processes{"),
     ("threads", "count", "lattice_allocation_threads{"),
 ];
+
+/// How the nodes' numbers become one of the allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Join {
+    Sum,
+    Mean,
+}
+
+/// Parts of a whole add up to nothing.
+fn join(unit: &str) -> Join {
+    if unit == "ratio" { Join::Mean } else { Join::Sum }
+}
+
+impl Join {
+    fn of(self, values: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let count = values.len().max(1) as f64;
+        let sum: f64 = values.sum();
+        match self {
+            Self::Sum => sum,
+            Self::Mean => sum / count,
+        }
+    }
+}
 
 /// The store that answers, of an agent's configuration; an error says why it cannot be asked.
 pub fn past(config: &AgentConfig) -> Result<Option<Query>, String> {
@@ -66,7 +92,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     let longest_ms = allocations.iter().map(ran_ms).max().unwrap_or(0);
     let step_ms = longest_ms.div_ceil(POINTS).div_ceil(WINDOW_MS).max(1) * WINDOW_MS;
     // All at once: a store that does not answer takes its time of the caller's once, not for each of them.
-    let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, (name, selector), step_ms));
+    let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, (name, selector, join(unit)), step_ms));
     let compared = futures::future::join_all(each).await;
     Ok(v1::CompareResponse { metric: (*name).to_owned(), unit: (*unit).to_owned(), step_ms, allocations: compared })
 }
@@ -81,13 +107,13 @@ async fn one(
     api: &Api,
     user: &lattice_model::Principal,
     allocation: &Allocation,
-    (name, selector): (&str, &str),
+    (name, selector, join): (&str, &str, Join),
     step_ms: u64,
 ) -> v1::Compared {
     let started_at_ms = allocation.started_at.map_or(0, |at| at.0);
     let base = v1::Compared { allocation: allocation.id.to_string(), started_at_ms, ran_ms: ran_ms(allocation), ..Default::default() };
     let why = match &*api.past {
-        Ok(Some(store)) => match of_store(store, allocation, selector, step_ms).await {
+        Ok(Some(store)) => match of_store(store, allocation, (selector, join), step_ms).await {
             Ok(Some(found)) => return v1::Compared { source: "store".to_owned(), ..merge(base, found) },
             Ok(None) => format!("the store at {} has nothing of it", store.url()),
             Err(error) => with_causes(&error),
@@ -111,8 +137,8 @@ async fn one(
         source: "agents".to_owned(),
         note: format!("{why}: of the last {} s, without what came before{missing}", duration.as_secs()),
         age_ms: told.iter().map(|(node, _)| node.age_ms).max(),
-        mean: Some(told.iter().map(|(_, one)| one.mean.unwrap_or(one.now)).sum()),
-        max: Some(told.iter().map(|(_, one)| one.max.unwrap_or(one.now)).sum()),
+        mean: Some(join.of(told.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
+        max: Some(join.of(told.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),
         ..base
     }
 }
@@ -130,10 +156,19 @@ fn merge(base: v1::Compared, Found { points, age_ms }: Found) -> v1::Compared {
     v1::Compared { mean: Some(mean), max: Some(max), age_ms, points, ..base }
 }
 
-async fn of_store(store: &Query, allocation: &Allocation, selector: &str, step_ms: u64) -> Result<Option<Found>, QueryError> {
+async fn of_store(
+    store: &Query,
+    allocation: &Allocation,
+    (selector, join): (&str, Join),
+    step_ms: u64,
+) -> Result<Option<Found>, QueryError> {
     let Some(start) = allocation.started_at else { return Ok(None) };
     let series = format!(r#"{selector}allocation="{}"}}"#, allocation.id);
-    let expression = format!("sum(max by (node_id) ({series}))");
+    let all_nodes = match join {
+        Join::Sum => "sum",
+        Join::Mean => "avg",
+    };
+    let expression = format!("{all_nodes}(max by (node_id) ({series}))");
     let seconds = |ms: u64| ms as f64 / 1e3;
     // The last window is told when it is over: a moment after the end.
     let end_ms = allocation.ended_at.map_or(now().0, |end| end.0.saturating_add(step_ms).min(now().0));

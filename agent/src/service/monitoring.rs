@@ -148,7 +148,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                 }
                 Ok(MonitorItem::Numbers(told)) => {
                     let measured = told.shown.into_iter().map(measured).collect();
-                    What::Numbers(v1::NodeUsage { node: node.to_string(), unreached: String::new(), age_ms: told.age_ms, measured })
+                    What::Numbers(v1::NodeUsage { node: node.to_string(), age_ms: told.age_ms, measured, ..Default::default() })
                 }
                 Ok(MonitorItem::Alert(alert)) => What::Alert(v1::MetricAlert {
                     alert: alert.alert,

@@ -1,11 +1,13 @@
 //! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes.
 
 use super::Api;
+use crate::measuring::devices::gpus_of_node;
 use crate::measuring::{self, DURATION_MAX};
+use crate::mesh::gpu_usage::{GpuTold, GpusTold};
 use crate::mesh::usage::{Shown, Told, UsageOpen};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
-use lattice_model::{Allocation, AllocationState, Principal};
+use lattice_model::{Allocation, AllocationState, NodeId, Principal};
 use std::time::Duration;
 use tonic::{Request, Status};
 
@@ -16,7 +18,7 @@ const AT_ONCE: usize = 64;
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
     let caller = api.caller(&request).await?;
-    let v1::TopRequest { key, duration_ms } = request.into_inner();
+    let v1::TopRequest { key, duration_ms, per_gpu } = request.into_inner();
     let duration = if duration_ms == 0 { DURATION } else { Duration::from_millis(duration_ms) };
     if duration > DURATION_MAX {
         let text =
@@ -26,34 +28,68 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
-    let nodes = of_all_nodes(api, &caller.principal, &allocation, duration).await;
+    let mut nodes = of_all_nodes(api, &caller.principal, &allocation, duration).await;
+    if per_gpu {
+        add_gpus(api, &caller.principal, &allocation, &mut nodes).await;
+    }
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes })
+    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes, per_gpu })
 }
 
 /// What each of its nodes tells, in their order, for a user who may know.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
-        let open = UsageOpen {
-            allocation: *allocation.id.0.as_bytes(),
-            epoch: allocation.epoch.0,
-            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            uid: user.uid,
-            user: user.name.clone(),
-        };
+        let open = open(user, allocation, duration);
         async move {
             let address = api.mesh_address(allocation.id, &node);
             match measuring::of_node(&api.context, &node, address, open).await {
                 Ok(Told { age_ms, shown }) => {
                     let measured = shown.into_iter().map(measured).collect();
-                    v1::NodeUsage { node: node.to_string(), unreached: String::new(), age_ms, measured }
+                    v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
                 }
-                Err(why) => v1::NodeUsage { node: node.to_string(), unreached: why, age_ms: 0, measured: Vec::new() },
+                Err(why) => v1::NodeUsage { node: node.to_string(), unreached: why, ..Default::default() },
             }
         }
     });
     stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+fn open(user: &Principal, allocation: &Allocation, duration: Duration) -> UsageOpen {
+    UsageOpen {
+        allocation: *allocation.id.0.as_bytes(),
+        epoch: allocation.epoch.0,
+        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        uid: user.uid,
+        user: user.name.clone(),
+    }
+}
+
+/// What each GPU does, of the nodes that told what they use.
+async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
+    let all: Vec<NodeId> = allocation.nodes().cloned().collect();
+    let asked = all.into_iter().map(|node| {
+        let open = open(user, allocation, Duration::ZERO);
+        async move {
+            let address = api.mesh_address(allocation.id, &node);
+            gpus_of_node(&api.context, &node, address, open).await
+        }
+    });
+    let told: Vec<Result<GpusTold, String>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    // Both are in the order of the allocation's nodes.
+    for (usage, told) in nodes.iter_mut().zip(told).filter(|(usage, _)| usage.unreached.is_empty()) {
+        match told {
+            Ok(GpusTold { age_ms, gpus }) => {
+                usage.gpus_age_ms = age_ms;
+                usage.gpus = gpus.into_iter().map(gpu).collect();
+            }
+            Err(why) => usage.gpus_unreached = why,
+        }
+    }
+}
+
+fn gpu(GpuTold { id, model, silent, shown, throttled }: GpuTold) -> v1::GpuUsage {
+    v1::GpuUsage { id, model, silent, measured: shown.into_iter().map(measured).collect(), throttled }
 }
 
 /// Refuses what is asked of agents about work that does not run.

@@ -9,13 +9,25 @@ use lattice_api::v1;
 use lattice_model::resources::bytes_text;
 use std::collections::BTreeMap;
 
+mod gpus;
+
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
     let client = session.connect().await?;
     let duration_ms = u64::try_from(args.duration.as_millis()).unwrap_or(u64::MAX);
-    let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms })).await?;
+    let per_gpu = args.per_gpu || session.format() == Format::Json;
+    let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu })).await?;
+    if args.per_gpu && !top.per_gpu {
+        let failure = Failure::new(Exit::Unavailable, "the agent that was asked is of an older version and knows nothing of single GPUs");
+        return Err(failure.hint("ask one of this version with --endpoint, or leave out --per-gpu"));
+    }
     let summary = summary(&top.nodes);
     match session.format() {
+        Format::Table if args.per_gpu => {
+            print(&gpus::table(&top.nodes))?;
+            gpus::notes(&top.nodes).iter().for_each(|note| session.note(note));
+        }
+        Format::Table if args.wide => print(&wide(&top.nodes))?,
         Format::Table if args.per_node => print(&per_node(&top.nodes))?,
         Format::Table => print(&whole(&summary))?,
         Format::Json => print_json(&json(&top, &summary))?,
@@ -44,7 +56,39 @@ struct Sum {
     age_ms: u64,
 }
 
-/// Sums; of shares of time and of durations the greatest, because these add up to nothing. In the order in which the nodes say them.
+/// How the numbers of nodes become one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Join {
+    Sum,
+    /// Shares of time and durations add up to nothing.
+    Greatest,
+    Least,
+    Mean,
+}
+
+impl Join {
+    fn of(name: &str, unit: &str) -> Self {
+        match (name, unit) {
+            ("gpu_utilization", _) => Self::Mean,
+            ("gpu_utilization_min", _) => Self::Least,
+            (_, "ratio" | "seconds" | "°C") => Self::Greatest,
+            (_, _) => Self::Sum,
+        }
+    }
+
+    /// With one number more, to what `before` nodes said.
+    fn add(self, sum: Option<f64>, more: f64, before: usize) -> f64 {
+        let Some(sum) = sum else { return more };
+        match self {
+            Self::Sum => sum + more,
+            Self::Greatest => sum.max(more),
+            Self::Least => sum.min(more),
+            Self::Mean => (sum * before as f64 + more) / (before + 1) as f64,
+        }
+    }
+}
+
+/// In the order in which the nodes say them.
 fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
     let mut order: BTreeMap<&str, usize> = BTreeMap::new();
     let mut sums: Vec<Sum> = Vec::new();
@@ -56,11 +100,11 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, age_ms: 0 });
             }
             let sum = &mut sums[at];
-            let is_greatest = matches!(one.unit.as_str(), "ratio" | "seconds");
-            let join = |a: f64, b: f64| if is_greatest { a.max(b) } else { a + b };
-            sum.now = join(sum.now, one.now);
-            sum.mean = one.mean.map(|mean| join(sum.mean.unwrap_or(0.0), mean)).or(sum.mean);
-            sum.max = one.max.map(|max| join(sum.max.unwrap_or(0.0), max)).or(sum.max);
+            let join = Join::of(&one.name, &one.unit);
+            let before = sum.nodes;
+            sum.now = join.add((before > 0).then_some(sum.now), one.now, before);
+            sum.mean = one.mean.map(|mean| join.add(sum.mean, mean, before)).or(sum.mean);
+            sum.max = one.max.map(|max| join.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
             sum.age_ms = sum.age_ms.max(node.age_ms);
             if !sum.sources.contains(&one.source) {
@@ -107,6 +151,27 @@ fn per_node(nodes: &[v1::NodeUsage]) -> String {
     table.text(&[])
 }
 
+/// A row for each node, a column for each number that one of them has.
+fn wide(nodes: &[v1::NodeUsage]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for one in nodes.iter().flat_map(|node| &node.measured) {
+        if !names.contains(&one.name.as_str()) {
+            names.push(&one.name);
+        }
+    }
+    let headings: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
+    let headings: Vec<&str> = ["NODE"].into_iter().chain(headings.iter().map(String::as_str)).chain(["AGE"]).collect();
+    let mut table = Table::new(&headings);
+    for node in nodes.iter().filter(|node| node.unreached.is_empty()) {
+        let value = |name: &&str| {
+            let one = node.measured.iter().find(|one| one.name == **name);
+            one.map(|one| shown(one.now, &one.unit)).unwrap_or_default()
+        };
+        table.row(std::iter::once(node.node.clone()).chain(names.iter().map(value)).chain([age(node.age_ms)]).collect());
+    }
+    table.text(&[])
+}
+
 pub(super) fn shown(value: f64, unit: &str) -> String {
     // Bytes of memory and of a second of input and output are whole in what people read.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
@@ -117,6 +182,12 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
         "ratio" => format!("{:.1} %", value * 100.0),
         "1/s" => format!("{value:.0}/s"),
         "count" => format!("{value:.0}"),
+        "W" => format!("{value:.0} W"),
+        "°C" => format!("{value:.0} °C"),
+        "Hz" => format!("{:.0} MHz", value / 1e6),
+        "J" if value >= 1e6 => format!("{:.2} MJ", value / 1e6),
+        "J" if value >= 1e4 => format!("{:.1} kJ", value / 1e3),
+        "J" => format!("{value:.1} J"),
         "seconds" if value < 1e-3 => format!("{:.1} µs", value * 1e6),
         "seconds" if value < 1.0 => format!("{:.1} ms", value * 1e3),
         "seconds" => format!("{value:.1} s"),
@@ -141,6 +212,8 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
             "unreached": (!reached).then_some(&node.unreached),
             "age_ms": reached.then_some(node.age_ms),
             "measured": measured.collect::<Vec<_>>(),
+            "gpus": top.per_gpu.then(|| gpus::json(node)),
+            "gpus_unreached": (!node.gpus_unreached.is_empty()).then_some(&node.gpus_unreached),
         })
     });
     let summary = sums.iter().map(|sum| {
@@ -171,7 +244,7 @@ mod tests {
             max: mean,
         };
         let measured = vec![one("cpu_cores", "cores", cores, Some(cores / 2.0)), one("pressure_cpu", "ratio", share, None)];
-        v1::NodeUsage { node: name.into(), unreached: String::new(), age_ms, measured }
+        v1::NodeUsage { node: name.into(), age_ms, measured, ..Default::default() }
     }
 
     #[test]
@@ -194,10 +267,32 @@ n2    cpu_cores     2.00 cores  1.00 cores  1.00 cores  procfs   0.9 s
 n2    pressure_cpu  50.0 %      —           —           cgroup2  0.9 s
 ";
         assert_eq!(per_node(&nodes), want);
-        let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec() };
+        let want = "\
+NODE  CPU_CORES   PRESSURE_CPU  AGE
+n1    1.50 cores  25.0 %        0.1 s
+n2    2.00 cores  50.0 %        0.9 s
+";
+        assert_eq!(wide(&nodes), want);
+        let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec(), per_gpu: false };
         let json = json(&top, &summary(&nodes));
         assert_eq!(json["summary"][0]["now"], 3.5);
         assert_eq!((&json["nodes"][2]["unreached"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn gpus_of_nodes_are_joined_by_what_they_are() {
+        let node = |busy: f64, watts: f64| {
+            let one = |name: &str, unit: &str, now| v1::Measured { name: name.into(), unit: unit.into(), now, ..Default::default() };
+            let measured = vec![
+                one("gpu_utilization", "ratio", busy),
+                one("gpu_utilization_min", "ratio", busy / 2.0),
+                one("gpu_memory_ratio", "ratio", busy),
+                one("gpu_power_draw", "W", watts),
+            ];
+            v1::NodeUsage { measured, ..Default::default() }
+        };
+        let sums = summary(&[node(1.0, 100.0), node(0.25, 50.0), node(0.25, 50.0)]);
+        assert_eq!(sums.iter().map(|sum| sum.now).collect::<Vec<_>>(), [0.5, 0.125, 1.0, 200.0]);
     }
 
     #[test]
@@ -208,6 +303,12 @@ n2    pressure_cpu  50.0 %      —           —           cgroup2  0.9 s
             (12.4, "1/s", "12/s"),
             (3.0, "count", "3"),
             (2.0, "W", "2 W"),
+            (61.0, "°C", "61 °C"),
+            (1.41e9, "Hz", "1410 MHz"),
+            (12.34, "J", "12.3 J"),
+            (43_210.0, "J", "43.2 kJ"),
+            (1.5e7, "J", "15.00 MJ"),
+            (2.0, "furlongs", "2 furlongs"),
             (0.000_001_024, "seconds", "1.0 µs"),
             (0.0041, "seconds", "4.1 ms"),
             (17.2, "seconds", "17.2 s"),

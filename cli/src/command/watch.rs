@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_line_says_who_what_how_much_by_what_and_how_old() {
         let one = v1::Measured { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, ..Default::default() };
-        let usage = v1::NodeUsage { node: "n1".into(), unreached: String::new(), age_ms: 700, measured: vec![one.clone(), one] };
+        let usage = v1::NodeUsage { node: "n1".into(), age_ms: 700, measured: vec![one.clone(), one], ..Default::default() };
         let numbers = event(What::Numbers(usage));
         let told = rows(&numbers);
         assert_eq!(told.len(), 2);

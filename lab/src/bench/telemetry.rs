@@ -6,17 +6,23 @@ use super::subject::{self, Subject};
 use crate::binaries::Binaries;
 use crate::interrupt;
 use crate::machine::{self, Machine};
+use crate::ports::Ports;
+use crate::process::until;
 use anyhow::{Context, Result, ensure};
 use lattice_ebpf::Probes;
 use lattice_model::AllocationId;
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_telemetry::catalogue::allocation as family;
-use lattice_telemetry::sample::Samples as Told;
+use lattice_telemetry::exposition::page;
+use lattice_telemetry::procfs::{Stat, TICKS_PER_SECOND};
+use lattice_telemetry::readers::Host;
+use lattice_telemetry::sample::{Collect, Samples as Told, Whose};
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -29,6 +35,8 @@ const SWITCHES: f64 = 10_000.0;
 const SWITCHES_PERCENT: f64 = 0.4;
 /// Samples a second that one core makes into requests.
 const ENCODED: f64 = 2e6;
+/// Milliseconds of processor time of one collection of the host's metrics.
+const COLLECTED_MS: f64 = 8.0 / 3.0;
 /// Allocations, and series of each, of what is encoded.
 const ALLOCATIONS: u128 = 50;
 
@@ -150,6 +158,64 @@ fn encoding(rounds: usize) -> Result<Samples> {
     Samples::of((0..rounds).map(|_| once()).collect(), 0).context("a round at least")
 }
 
+/// Milliseconds of processor time that one collection of the host's metrics takes, as text and all.
+fn collecting(rounds: usize) -> Result<Samples> {
+    const TIMES: u32 = 50;
+    let host = Host::default();
+    let once = || -> Result<f64> {
+        let before = processor_time()?;
+        for _ in 0..TIMES {
+            let mut told = Told::new(vec![("node_id", "n1".to_owned())]);
+            host.collect(&mut told, Whose::Ours);
+            ensure!(!page(&told).is_empty(), "nothing was collected");
+        }
+        Ok((processor_time()? - before).as_secs_f64() * 1e3 / f64::from(TIMES))
+    };
+    once()?;
+    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
+}
+
+/// The same of one scrape of node_exporter, where Debian's package is installed; an error says why it was not measured.
+fn node_exporter(rounds: usize) -> Result<Samples> {
+    const PROGRAM: &str = "/usr/bin/prometheus-node-exporter";
+    const TIMES: u32 = 50;
+    ensure!(Path::new(PROGRAM).exists(), "{PROGRAM} is not there (Debian's package prometheus-node-exporter)");
+    let address = format!("127.0.0.1:{}", Ports::new(u64::from(std::process::id()) + 11).take()?);
+    let child = Command::new(PROGRAM).arg(format!("--web.listen-address={address}")).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let child = Exporter(child);
+    let scrape = || -> Result<usize> {
+        let mut stream = TcpStream::connect(&address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = Vec::new();
+        Ok(stream.read_to_end(&mut answer)?)
+    };
+    ensure!(until(Duration::from_secs(10), || scrape().is_ok_and(|bytes| bytes > 1000)), "it does not answer at {address}");
+    let used = || -> Result<f64> {
+        let line = fs::read(format!("/proc/{}/stat", child.0.id()))?;
+        let stat = Stat::parse(&line).context("its stat")?;
+        Ok((stat.user_ticks + stat.system_ticks) as f64 * 1e3 / TICKS_PER_SECOND)
+    };
+    let once = || -> Result<f64> {
+        let before = used()?;
+        for _ in 0..TIMES {
+            scrape()?;
+        }
+        Ok((used()? - before) / f64::from(TIMES))
+    };
+    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
+}
+
+/// Ended with the one that began it.
+struct Exporter(Child);
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Measures in rounds, counted and not.
 pub fn run(options: &Options) -> Result<Report> {
     options.validate()?;
@@ -161,11 +227,16 @@ pub fn run(options: &Options) -> Result<Report> {
     let place = Place::new()?;
     let mut subjects = vec![Subject::new("counted", || ping_pong(&place, true)), Subject::new("not counted", || ping_pong(&place, false))];
     subject::rounds(&mut subjects, options.rounds)?;
-    let notes = subject::failures(&subjects);
+    let mut notes = subject::failures(&subjects);
     let need = |name: &str| subject::samples(&subjects, name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
     let (counted, plain) = (need("counted")?, need("not counted")?);
     let more_ms = (counted.median - plain.median).max(0.0);
     let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
+    let exporter = node_exporter(options.rounds).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
+    let third = match exporter {
+        Some(_) => Target::RatioTo { peer: "one scrape of node_exporter".to_owned(), at_most: 1.0 / 3.0 },
+        None => Target::AtMost { value: COLLECTED_MS, why: "a third of one scrape of node_exporter, 8 ms".to_owned() },
+    };
     let at_most = |value, why: &str| Some(Target::AtMost { value, why: why.to_owned() });
     let figures = vec![
         Figure::new(
@@ -188,6 +259,13 @@ pub fn run(options: &Options) -> Result<Report> {
             encoding(options.rounds)?,
             vec![],
             Some(Target::AtLeast { value: ENCODED, why: "a store takes as many".to_owned() }),
+        ),
+        Figure::new(
+            "one collection of the host's metrics, processor time",
+            "ms",
+            collecting(options.rounds)?,
+            vec![("one scrape of node_exporter", exporter)],
+            Some(third),
         ),
     ];
     let cpu_pressure = [before, machine::cpu_pressure()];

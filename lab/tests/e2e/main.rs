@@ -14,6 +14,7 @@ mod cuts;
 mod data;
 mod demo;
 mod deploy;
+mod devices;
 mod disks;
 mod fabric;
 mod fencing;
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
         telemetry::trials(),
         monitoring::trials(),
         deploy::trials(),
+        devices::trials(),
         logs::trials(),
         whole::trials(),
         demo::trials(),

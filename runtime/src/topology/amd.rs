@@ -6,6 +6,7 @@ use super::{Files, Found, Vendor};
 use lattice_model::gpu_look::GpuReading;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use libloading::{Library, Symbol};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 
 const LIBRARIES: [&str; 4] = ["librocm_smi64.so.7", "librocm_smi64.so.6", "librocm_smi64.so", "/opt/rocm/lib/librocm_smi64.so"];
@@ -77,10 +78,10 @@ pub(super) fn read(files: &Files, address: &str) -> GpuReading {
 }
 
 /// The library, initialised.
-struct Rocm(Library);
+pub(super) struct Rocm(Library);
 
 impl Rocm {
-    fn load() -> Result<Self, String> {
+    pub(super) fn load() -> Result<Self, String> {
         let mut why = String::new();
         for name in LIBRARIES {
             // SAFETY: the vendor's library; its constructors are its own affair, as of any program that links to it.
@@ -118,6 +119,22 @@ impl Rocm {
         let mut value = 0;
         // SAFETY: writes one number.
         (unsafe { ask(number, &raw mut value) } == 0).then_some(value)
+    }
+
+    /// The library's numbers of its devices, by their addresses on the bus.
+    pub(super) fn numbers(&self) -> BTreeMap<String, u32> {
+        let all = 0..self.count().unwrap_or(0);
+        all.filter_map(|number| Some((address(self.figure(b"rsmi_dev_pci_id_get\0", number)?), number))).collect()
+    }
+
+    /// What a device has drawn since its driver was loaded: a count, of so many millionths of a joule each.
+    pub(super) fn energy_joules(&self, number: u32) -> Option<f64> {
+        let ask: Symbol<'_, unsafe extern "C" fn(u32, *mut u64, *mut f32, *mut u64) -> u32> =
+            self.find(b"rsmi_dev_energy_count_get\0").ok()?;
+        let (mut count, mut microjoules_each, mut at_ns) = (0, 0.0, 0);
+        // SAFETY: writes three numbers.
+        let known = unsafe { ask(number, &raw mut count, &raw mut microjoules_each, &raw mut at_ns) } == 0;
+        known.then(|| count as f64 * f64::from(microjoules_each) / 1e6)
     }
 
     fn device(&self, number: u32, files: &Files, pci: &Pci) -> Option<GpuDevice> {

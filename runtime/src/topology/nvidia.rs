@@ -17,7 +17,8 @@ use nvml_wrapper::sys_exports::field_id::{
 use nvml_wrapper::{Device, Nvml as Library};
 use std::ffi::{OsStr, c_void};
 
-const LIBRARY: &str = "libnvidia-ml.so.1";
+/// What it is loaded by.
+pub(super) const LIBRARY: &str = "libnvidia-ml.so.1";
 /// The character devices `/dev/nvidia<minor>`.
 const MAJOR: u32 = 195;
 /// NVLinks that a GPU may have.

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a simulated GPU's readings that are read.
 const READINGS_BYTES_MAX: u64 = 65_536;
+/// The same of its load.
+pub(super) const LOAD_BYTES_MAX: u64 = READINGS_BYTES_MAX;
 
 /// One of them, as the agent's configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -83,7 +85,8 @@ impl Vendor for Simulated<'_> {
     }
 }
 
-fn id_of(index: u32) -> String {
+/// What the one of this number is called.
+pub(super) fn id_of(index: u32) -> String {
     format!("SIM-{index}")
 }
 

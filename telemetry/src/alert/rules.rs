@@ -41,7 +41,14 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("io_latency_p99", "seconds"),
     ("network_error_ratio", "ratio"),
     ("gpu_utilization", "ratio"),
+    ("gpu_utilization_min", "ratio"),
+    ("gpu_memory_used", "bytes"),
     ("gpu_memory_ratio", "ratio"),
+    ("gpu_power_draw", "W"),
+    ("gpu_temperature_max", "°C"),
+    ("gpu_energy", "J"),
+    ("cpu_power_draw", "W"),
+    ("cpu_energy", "J"),
 ];
 
 /// How soon somebody should look.
@@ -124,10 +131,10 @@ impl Rule {
     }
 }
 
-/// The documents' four: a GPU that does nothing, one whose memory is nearly full, a network with errors, slow storage. None of them is
+/// The documents' four: a GPU that does nothing (each of an allocation's: one that idles beside seven that work is one that is wasted), one whose memory is nearly full, a network with errors, slow storage. None of them is
 /// raised on a node where what it is about is not measured.
 pub fn documented() -> Vec<Rule> {
-    let gpu_idle = Rule { side: Side::Below, ..Rule::above("gpu_idle", "gpu_utilization", 0.10, 0.15) };
+    let gpu_idle = Rule { side: Side::Below, ..Rule::above("gpu_idle", "gpu_utilization_min", 0.10, 0.15) };
     let latency = Rule { for_ms: 30_000, ..Rule::above("io_latency", "io_latency_p99", 0.010, 0.008) };
     vec![
         gpu_idle,

@@ -56,6 +56,16 @@ families! {
         "Processes of the work that began.";
     PROCESSES_EXITED = Counter "lattice_allocation_processes_exited_total", Count, ["allocation"], Agent, EBPF,
         "Processes of the work that ended.";
+    GPU_INFO = Gauge "lattice_allocation_gpu_info", Truth, ["allocation", "gpu"], Agent, "the agent's assignment of devices",
+        "Always 1: which GPUs the allocation has here, to join on `gpu` with what there is of each.";
+    ENERGY = Counter "lattice_allocation_energy_joules_total", Joules, ["allocation", "device"], Agent, "RAPL, NVML, ROCm SMI",
+        "What the allocation's part of the node has drawn: cpu (processors and memory: all of them for work that has the whole node, else an estimate by its part of all processors' time), gpu (the GPUs that it has).";
+    GPU_UTILIZATION = Gauge "lattice_allocation_gpu_utilization_ratio", Ratio, ["allocation", "stat"], Agent, WINDOWS,
+        "Part of the time in which something ran on the allocation's GPUs here, the mean of these, over the last whole window: mean, p50, p95, p99, max.";
+    GPU_MEMORY_USED = Gauge "lattice_allocation_gpu_memory_used_bytes", Bytes, ["allocation", "stat"], Agent, WINDOWS,
+        "Memory in use on the allocation's GPUs here, over the last whole window: mean, p50, p95, p99, max.";
+    GPU_POWER = Gauge "lattice_allocation_gpu_power_watts", Watts, ["allocation", "stat"], Agent, WINDOWS,
+        "What the allocation's GPUs here draw together, over the last whole window: mean, p50, p95, p99, max.";
     CPU_CORES = Gauge "lattice_allocation_cpu_cores", Cores, ["allocation", "stat"], Agent, WINDOWS,
         "Processors that the work kept busy, over the last whole window: mean, p50, p95, p99, max.";
     MEMORY_USED = Gauge "lattice_allocation_memory_used_bytes", Bytes, ["allocation", "stat"], Agent, WINDOWS,

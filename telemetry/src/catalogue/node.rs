@@ -27,6 +27,26 @@ families! {
         "Bytes received by each network interface but loopback; at most 32 interfaces.";
     NETWORK_SENT = Counter "lattice_node_network_sent_bytes_total", Bytes, ["interface"], Agent, "/proc/net/dev",
         "Bytes sent by each network interface but loopback; at most 32 interfaces.";
+    NETWORK_PACKETS = Counter "lattice_node_network_packets_total", Count, ["interface", "direction"], Agent, "/proc/net/dev",
+        "Packets of each network interface but loopback: received, sent; at most 32 interfaces.";
+    NETWORK_ERRORS = Counter "lattice_node_network_errors_total", Count, ["interface", "direction"], Agent, "/proc/net/dev",
+        "Packets with errors of each network interface but loopback: received, sent; at most 32 interfaces.";
+    NETWORK_DROPPED = Counter "lattice_node_network_dropped_total", Count, ["interface", "direction"], Agent, "/proc/net/dev",
+        "Packets that each network interface but loopback dropped: received, sent; at most 32 interfaces.";
+    FABRIC_BYTES = Counter "lattice_node_infiniband_bytes_total", Bytes, ["device", "port", "direction"], Agent, "/sys/class/infiniband",
+        "Data of each port of InfiniBand and RoCE adapters: received, sent; at most 32 ports.";
+    FABRIC_PACKETS = Counter "lattice_node_infiniband_packets_total", Count, ["device", "port", "direction"], Agent, "/sys/class/infiniband",
+        "Packets of each port of InfiniBand and RoCE adapters: received, sent; at most 32 ports.";
+    FABRIC_ERRORS = Counter "lattice_node_infiniband_errors_total", Count, ["device", "port", "kind"], Agent, "/sys/class/infiniband",
+        "Errors of each port of InfiniBand and RoCE adapters: received, discarded (not sent), symbol, link_downed; at most 32 ports.";
+    MOUNT_SIZE = Gauge "lattice_node_mount_size_bytes", Bytes, ["mount", "type"], Agent, "statvfs(3), every 30 s",
+        "How large each mounted file system with room of its own is; at most 32, each once.";
+    MOUNT_AVAILABLE = Gauge "lattice_node_mount_available_bytes", Bytes, ["mount", "type"], Agent, "statvfs(3), every 30 s",
+        "What a user could still write to it.";
+    MOUNT_ANSWERS = Gauge "lattice_node_mount_answers", Truth, ["mount", "type"], Agent, "statvfs(3), every 30 s",
+        "Whether the file system answered within a second: 0 where its server is away, and everybody who uses it waits.";
+    ENERGY = Counter "lattice_node_energy_joules_total", Joules, ["domain"], Agent, "RAPL (powercap)",
+        "What processors and memory have drawn since the agent's first look after the boot: package-N, and core, uncore, dram in it; the whole of a package has its core and uncore in it, and not its dram.";
     PRESSURE = Counter "lattice_node_pressure_seconds_total", Seconds, ["resource", "kind"], Agent, "/proc/pressure",
         "Time in which some, or all, threads waited for the resource (PSI).";
 }

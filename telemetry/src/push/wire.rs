@@ -1,81 +1,119 @@
 //! Remote write, version 1: protobuf in snappy's block format (Prometheus, `prompb/remote.proto` and `types.proto`).
 
+use crate::catalogue::Kind;
 use crate::exposition::{labels_of, number};
 use crate::sample::{Samples, Value};
-use prost::Message;
-
-#[derive(Clone, PartialEq, Message)]
-pub struct WriteRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub timeseries: Vec<TimeSeries>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TimeSeries {
-    /// Sorted by name, the metric's own name under `__name__` among them.
-    #[prost(message, repeated, tag = "1")]
-    pub labels: Vec<Label>,
-    #[prost(message, repeated, tag = "2")]
-    pub samples: Vec<Sample>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Label {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "2")]
-    pub value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Sample {
-    #[prost(double, tag = "1")]
-    pub value: f64,
-    /// Milliseconds since 1970.
-    #[prost(int64, tag = "2")]
-    pub timestamp: i64,
-}
 
 /// The body of a request, and how many samples it has. `more`: labels of every series besides their own.
 pub fn encode(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u64) {
-    let request = request(samples, more, at_ms);
-    let count = request.timeseries.len() as u64;
-    let plain = request.encode_to_vec();
+    let (plain, count) = request(samples, more, at_ms);
     let packed = snap::raw::Encoder::new().compress_vec(&plain);
     // It fails for what is longer than 4 GiB alone; series are bounded far below.
     (packed.unwrap_or_default(), count)
 }
 
-fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> WriteRequest {
-    let mut timeseries = Vec::new();
+/// `WriteRequest`, written field by field out of borrowed labels: a request has tens of thousands of them.
+///
+/// ```text
+///   WriteRequest { 1: TimeSeries { 1: Label { 1: name, 2: value } sorted by name, 2: Sample { 1: double, 2: ms since 1970 } } }
+/// ```
+fn request(samples: &Samples, more: &[(&str, &str)], at_ms: i64) -> (Vec<u8>, u64) {
+    let mut request = Request { at_ms, out: Vec::new(), count: 0 };
+    let mut labels: Vec<(&str, &str)> = Vec::new();
     for (family, of_family) in samples.families() {
+        let suffixed = |suffix: &str| format!("{}{suffix}", family.name);
+        let (bucket, sum, count) = match family.kind {
+            Kind::Histogram => (suffixed("_bucket"), suffixed("_sum"), suffixed("_count")),
+            Kind::Counter | Kind::Gauge => Default::default(),
+        };
         for sample in of_family {
-            let mut put = |suffix: &str, le: Option<String>, value: f64| {
-                let mut labels = vec![label("__name__", &format!("{}{suffix}", family.name))];
-                labels.extend(more.iter().copied().chain(labels_of(samples, family.labels, &sample.labels)).map(|(n, v)| label(n, v)));
-                labels.extend(le.map(|le| label("le", &le)));
-                // A label without a value is none.
-                labels.retain(|label| !label.value.is_empty());
-                labels.sort_by(|a, b| a.name.cmp(&b.name));
-                timeseries.push(TimeSeries { labels, samples: vec![Sample { value, timestamp: at_ms }] });
-            };
+            labels.clear();
+            labels.extend(more.iter().copied().chain(labels_of(samples, family.labels, &sample.labels)));
+            // A label without a value is none.
+            labels.retain(|(_, value)| !value.is_empty());
+            labels.sort_unstable_by_key(|(name, _)| *name);
             match &sample.value {
-                Value::Number(value) => put("", None, *value),
+                Value::Number(value) => request.put(family.name, &labels, None, *value),
                 Value::Counts(counts) => {
                     for (bound, count) in counts.cumulative() {
-                        put("_bucket", Some(number(bound)), count as f64);
+                        request.put(&bucket, &labels, Some(&number(bound)), count as f64);
                     }
-                    put("_sum", None, counts.sum);
-                    put("_count", None, counts.count() as f64);
+                    request.put(&sum, &labels, None, counts.sum);
+                    request.put(&count, &labels, None, counts.count() as f64);
                 }
             }
         }
     }
-    WriteRequest { timeseries }
+    (request.out, request.count)
 }
 
-fn label(name: &str, value: &str) -> Label {
-    Label { name: name.to_owned(), value: value.to_owned() }
+/// Tags of protobuf: the field's number and the kind of what follows, a length with bytes, eight bytes, or a number of variable length.
+const FIELD_1_BYTES: u8 = 1 << 3 | 2;
+const FIELD_2_BYTES: u8 = 2 << 3 | 2;
+const FIELD_1_DOUBLE: u8 = 1 << 3 | 1;
+const FIELD_2_VARINT: u8 = 2 << 3;
+
+struct Request {
+    at_ms: i64,
+    out: Vec<u8>,
+    count: u64,
+}
+
+impl Request {
+    /// One series with one sample. `labels`: sorted by their names, which are not `__name__` nor `le`.
+    fn put(&mut self, name: &str, labels: &[(&str, &str)], le: Option<&str>, value: f64) {
+        let le = le.map(|le| ("le", le));
+        let place = labels.partition_point(|(name, _)| *name < "le");
+        // Underscores come before all letters.
+        let all = || {
+            let (before, behind) = labels.split_at(place);
+            [("__name__", name)].into_iter().chain(before.iter().copied()).chain(le).chain(behind.iter().copied())
+        };
+        // A signed number is written as an unsigned one of 64 bits.
+        let at = self.at_ms as u64;
+        let sample_bytes = 1 + 8 + 1 + varint_bytes(at);
+        let labels_bytes: usize = all().map(|(name, value)| nested_bytes(label_bytes(name, value))).sum();
+        self.out.push(FIELD_1_BYTES);
+        varint(&mut self.out, (labels_bytes + nested_bytes(sample_bytes)) as u64);
+        for (name, value) in all() {
+            self.out.push(FIELD_1_BYTES);
+            varint(&mut self.out, label_bytes(name, value) as u64);
+            for (field, text) in [(FIELD_1_BYTES, name), (FIELD_2_BYTES, value)] {
+                self.out.push(field);
+                varint(&mut self.out, text.len() as u64);
+                self.out.extend_from_slice(text.as_bytes());
+            }
+        }
+        self.out.push(FIELD_2_BYTES);
+        varint(&mut self.out, sample_bytes as u64);
+        self.out.push(FIELD_1_DOUBLE);
+        self.out.extend_from_slice(&value.to_le_bytes());
+        self.out.push(FIELD_2_VARINT);
+        varint(&mut self.out, at);
+        self.count += 1;
+    }
+}
+
+fn label_bytes(name: &str, value: &str) -> usize {
+    nested_bytes(name.len()) + nested_bytes(value.len())
+}
+
+/// A field of so many bytes, with its tag and its length.
+fn nested_bytes(bytes: usize) -> usize {
+    1 + varint_bytes(bytes as u64) + bytes
+}
+
+/// Seven bits in each byte.
+fn varint_bytes(number: u64) -> usize {
+    (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
 }
 
 #[cfg(test)]
@@ -83,6 +121,55 @@ mod tests {
     use super::*;
     use crate::catalogue::{gossip, quorum};
     use crate::histogram::Histogram;
+    use prost::Message;
+
+    /// As a store reads it.
+    #[derive(Clone, PartialEq, Message)]
+    struct WriteRequest {
+        #[prost(message, repeated, tag = "1")]
+        timeseries: Vec<TimeSeries>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct TimeSeries {
+        #[prost(message, repeated, tag = "1")]
+        labels: Vec<Label>,
+        #[prost(message, repeated, tag = "2")]
+        samples: Vec<Sample>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Label {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(string, tag = "2")]
+        value: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Sample {
+        #[prost(double, tag = "1")]
+        value: f64,
+        #[prost(int64, tag = "2")]
+        timestamp: i64,
+    }
+
+    #[test]
+    fn prost_reads_what_is_written_by_hand() {
+        let long = "x".repeat(300);
+        let mut samples = Samples::new(vec![("node_id", long.clone())]);
+        samples.add(&gossip::MEMBERS, &["alive"], -1.5);
+        samples.count(&gossip::MEMBERS, &[""], 3);
+        samples.histogram(&quorum::APPLY_SECONDS, &[], Histogram::new(&[0.5, 2.0]).counts());
+        for at_ms in [0, 127, 128, 1_700_000_000_000, -1, i64::MAX] {
+            let (plain, count) = super::request(&samples, &[("job", "j")], at_ms);
+            let read = WriteRequest::decode(plain.as_slice()).unwrap();
+            let values: Vec<f64> = read.timeseries.iter().map(|series| series.samples[0].value).collect();
+            assert_eq!((values, count), (vec![-1.5, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0], 7));
+            assert!(read.timeseries.iter().all(|series| series.samples[0].timestamp == at_ms && series.labels.len() >= 3));
+            assert!(read.timeseries.iter().all(|series| series.labels.is_sorted_by(|a, b| a.name < b.name)));
+        }
+    }
 
     #[test]
     fn what_is_sent_is_what_was_gathered_with_labels_in_order() {

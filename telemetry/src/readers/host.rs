@@ -1,6 +1,6 @@
 //! The whole machine, from `/proc`.
 
-use super::Text;
+use super::{Text, fabric};
 use crate::catalogue::node as family;
 use crate::procfs::{TICKS_PER_SECOND, field, pressure_totals};
 use crate::sample::{Collect, Samples, Whose};
@@ -49,6 +49,8 @@ impl Collect for Host {
         if let Some(dev) = file("/proc/net/dev") {
             interfaces(&dev, samples);
         }
+        fabric::ports(Path::new("/sys/class/infiniband"), &mut text, samples);
+        let mut file = |path: &str| text.of(Path::new(path)).ok().map(str::to_owned);
         for resource in ["cpu", "memory", "io"] {
             if let Some(psi) = file(&format!("/proc/pressure/{resource}")) {
                 let (some, full) = pressure_totals(&psi);
@@ -97,11 +99,17 @@ fn interfaces(dev: &str, samples: &mut Samples) {
     let lines = dev.lines().skip(2).filter_map(|line| {
         let (name, numbers) = line.split_once(':')?;
         let numbers: Vec<u64> = numbers.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
-        Some((name.trim(), *numbers.first()?, *numbers.get(8)?))
+        Some((name.trim(), numbers))
     });
-    for (name, received, sent) in lines.filter(|(name, ..)| *name != "lo").take(INTERFACES_MAX) {
-        samples.count(&family::NETWORK_RECEIVED, &[name], received);
-        samples.count(&family::NETWORK_SENT, &[name], sent);
+    for (name, numbers) in lines.filter(|(name, _)| *name != "lo").take(INTERFACES_MAX) {
+        // Eight columns of what was received, then those of what was sent: bytes, packets, errors, dropped.
+        for (direction, first, bytes) in [("received", 0, &family::NETWORK_RECEIVED), ("sent", 8, &family::NETWORK_SENT)] {
+            let Some([moved, packets, errors, dropped]) = numbers.get(first..first + 4) else { continue };
+            samples.count(bytes, &[name], *moved);
+            samples.count(&family::NETWORK_PACKETS, &[name, direction], *packets);
+            samples.count(&family::NETWORK_ERRORS, &[name, direction], *errors);
+            samples.count(&family::NETWORK_DROPPED, &[name, direction], *dropped);
+        }
     }
 }
 
@@ -131,7 +139,7 @@ mod tests {
         disks(stats, |name| name != "sda1", &mut samples);
         let many: String = (0..100).map(|n| format!(" {n} 0 d{n} 1 0 1 1 1 0 1 1 0 1 1\n")).collect();
         disks(&many, |_| true, &mut samples);
-        interfaces("a\nb\n  lo: 5 0 0 0 0 0 0 0 5 0\n hsn0: 7 0 0 0 0 0 0 0 9 0\n", &mut samples);
+        interfaces("a\nb\n  lo: 5 0 0 0 0 0 0 0 5 0 0 0\n hsn0: 7 2 1 0 0 0 0 0 9 3 0 4 0 0 0 0\n", &mut samples);
         let page = page(&samples);
         assert!(
             page.contains("disk_read_bytes_total{device=\"sda\"} 51200\n")
@@ -140,6 +148,8 @@ mod tests {
         assert!(!page.contains("loop0") && !page.contains("sda1"));
         assert_eq!(page.matches("lattice_node_disk_read_bytes_total{").count(), 1 + DISKS_MAX);
         assert!(page.contains("received_bytes_total{interface=\"hsn0\"} 7\n") && page.contains("sent_bytes_total{interface=\"hsn0\"} 9\n"));
+        assert!(page.contains("network_errors_total{interface=\"hsn0\",direction=\"received\"} 1\n"));
+        assert!(page.contains("network_dropped_total{interface=\"hsn0\",direction=\"sent\"} 4\n"));
         assert!(!page.contains("\"lo\""));
     }
 }

@@ -1,0 +1,287 @@
+//! What the GPUs do that an allocation has: together among its numbers, and one by one for `lattice top --per-gpu`.
+
+use super::{Known, Measuring, Number, WINDOWS_MAX, may_know};
+use crate::context::Context;
+use crate::gpu_loads::Looked;
+use crate::kernel_counts::Key;
+use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
+use crate::mesh::usage::{Shown, UsageOpen};
+use lattice_model::gpu_load::GpuLoad;
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_quorum::identity::Caller;
+use lattice_telemetry::catalogue::{Family, allocation as family};
+use lattice_telemetry::window::{History, PROD_MS, Summary};
+use quinn::SendStream;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// How long another agent may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What was read of an allocation's GPUs at once.
+#[derive(Clone, Debug)]
+pub struct Mine {
+    pub at: Instant,
+    pub gpus: Vec<Gpu>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    pub id: String,
+    pub source: &'static str,
+    pub load: GpuLoad,
+}
+
+/// Of a look at all GPUs those that this allocation had then.
+pub fn mine(looked: &Looked, allocation: AllocationId) -> Option<Mine> {
+    let ids = looked.holders.iter().filter(|(_, holder)| **holder == allocation).map(|(id, _)| id);
+    let gpus = ids.filter_map(|id| {
+        let load = looked.loads.gpus.get(id)?.clone();
+        Some(Gpu { id: id.clone(), source: looked.loads.sources.get(id).copied().unwrap_or("gpu"), load })
+    });
+    let gpus: Vec<Gpu> = gpus.collect();
+    (!gpus.is_empty()).then_some(Mine { at: looked.at, gpus })
+}
+
+/// What is known of an allocation's GPUs.
+pub(super) struct Devices {
+    newest: Option<Mine>,
+    utilization: History,
+    memory: History,
+    power: History,
+}
+
+impl Devices {
+    pub(super) fn new() -> Self {
+        let history = || History::new(PROD_MS, WINDOWS_MAX);
+        Self { newest: None, utilization: history(), memory: history(), power: history() }
+    }
+
+    /// Takes the newest look; `None`: there is none of now, and what was told before is not told any more.
+    fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
+        let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
+        self.newest = mine;
+        if !is_new {
+            return;
+        }
+        let values = [(self.mean_utilization()), self.memory_used(), self.power_drawn()];
+        for (history, value) in [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().zip(values) {
+            if let Some(value) = value {
+                history.push(at_ms, value);
+            }
+        }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn end(&mut self) {
+        self.newest = None;
+        [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().for_each(History::close);
+    }
+
+    fn all<T>(&self, of: impl Fn(&GpuLoad) -> Option<T>) -> Vec<T> {
+        self.newest.iter().flat_map(|mine| &mine.gpus).filter_map(|gpu| of(&gpu.load)).collect()
+    }
+
+    fn mean_utilization(&self) -> Option<f64> {
+        let all = self.all(|load| load.utilization);
+        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+    }
+
+    fn memory_used(&self) -> Option<f64> {
+        let all = self.all(|load| load.memory_used_bytes);
+        (!all.is_empty()).then(|| all.iter().map(|bytes| *bytes as f64).sum())
+    }
+
+    fn power_drawn(&self) -> Option<f64> {
+        let all = self.all(|load| load.power_watts);
+        (!all.is_empty()).then(|| all.iter().sum())
+    }
+
+    /// Among what `lattice top` shows, and what rules are about.
+    pub(super) fn numbers(&self) -> Vec<Number<'_>> {
+        let source = self.newest.iter().flat_map(|mine| &mine.gpus).next().map_or("gpu", |gpu| gpu.source);
+        let number = |name, unit, now: Option<f64>, history| now.map(|now| Number { name, unit, now, source, history });
+        let least = self.all(|load| load.utilization).into_iter().reduce(f64::min);
+        let fullest = self.all(GpuLoad::memory_ratio).into_iter().reduce(f64::max);
+        let hottest = self.all(|load| load.temperature_celsius).into_iter().reduce(f64::max);
+        let numbers = [
+            number("gpu_utilization", "ratio", self.mean_utilization(), Some(&self.utilization)),
+            number("gpu_utilization_min", "ratio", least, None),
+            number("gpu_memory_used", "bytes", self.memory_used(), Some(&self.memory)),
+            number("gpu_memory_ratio", "ratio", fullest, None),
+            number("gpu_power_draw", "W", self.power_drawn(), Some(&self.power)),
+            number("gpu_temperature_max", "°C", hottest, None),
+        ];
+        numbers.into_iter().flatten().collect()
+    }
+
+    /// The last whole windows, with their metrics.
+    pub(super) fn windows(&self) -> impl Iterator<Item = (&'static Family, &Summary)> {
+        let all =
+            [(&family::GPU_UTILIZATION, &self.utilization), (&family::GPU_MEMORY_USED, &self.memory), (&family::GPU_POWER, &self.power)];
+        all.into_iter().filter_map(|(metric, history)| Some((metric, history.last()?)))
+    }
+
+    /// Which GPUs were read.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.newest.iter().flat_map(|mine| &mine.gpus).map(|gpu| gpu.id.as_str())
+    }
+}
+
+impl Known {
+    /// Takes what was read of an allocation's GPUs, behind what was read of the rest of it.
+    pub(super) fn take_devices(&mut self, allocation: AllocationId, mine: Option<Mine>, at_ms: u64) {
+        if let Some(of) = self.running.get_mut(&allocation) {
+            of.devices.take(mine, at_ms);
+        }
+    }
+}
+
+impl Measuring {
+    /// The newest of each GPU that an allocation has here.
+    fn gpus_told(&self, context: &Context, (allocation, epoch): Key) -> GpusTold {
+        let assigned: Vec<String> = {
+            let view = context.view.borrow();
+            let of = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
+            of.and_then(|local| local.assignment.as_ref()).map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default()
+        };
+        let newest = self.known().running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.devices.newest.clone());
+        let age_ms = newest.as_ref().map_or(0, |mine| u64::try_from(mine.at.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let topology = context.topology();
+        let gpus = assigned.into_iter().map(|id| {
+            let model = topology.gpu.by_id(&id).map(|gpu| gpu.model.clone()).unwrap_or_default();
+            match newest.iter().flat_map(|mine| &mine.gpus).find(|gpu| gpu.id == id) {
+                Some(gpu) => {
+                    let throttled = gpu.load.throttled.clone().unwrap_or_default();
+                    GpuTold { id, model, silent: String::new(), shown: shown(gpu), throttled }
+                }
+                None => {
+                    let silent = context.gpu_readings.why_silent(&id);
+                    GpuTold { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
+                }
+            }
+        });
+        GpusTold { age_ms, gpus: gpus.collect() }
+    }
+}
+
+/// The numbers of one GPU, by the names of `lattice top`.
+fn shown(gpu: &Gpu) -> Vec<Shown> {
+    let load = &gpu.load;
+    let bytes = |n: Option<u64>| n.map(|n| n as f64);
+    let all = [
+        ("gpu_utilization", "ratio", load.utilization),
+        ("gpu_memory_used", "bytes", bytes(load.memory_used_bytes)),
+        ("gpu_memory_ratio", "ratio", load.memory_ratio()),
+        ("gpu_power_draw", "W", load.power_watts),
+        ("gpu_temperature", "°C", load.temperature_celsius),
+        ("gpu_sm_clock", "Hz", load.sm_clock_hertz),
+        ("gpu_energy", "J", load.energy_joules),
+        ("gpu_ecc_uncorrected", "count", bytes(load.ecc_uncorrected)),
+    ];
+    let one = |(name, unit, now): (&str, &str, Option<f64>)| {
+        let source = gpu.source.to_owned();
+        now.map(|now| Shown { name: name.to_owned(), unit: unit.to_owned(), source, now, mean: None, max: None })
+    };
+    all.into_iter().filter_map(one).collect()
+}
+
+/// What the GPUs of an allocation do on `node`, for a user who may know.
+pub async fn gpus_of_node(context: &Context, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, String> {
+    let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    if *node == context.me {
+        if context.workers.of_epoch(key.0, key.1).is_none() {
+            return Err(format!("allocation {} is not running on this node", key.0.short()));
+        }
+        return Ok(context.measuring.gpus_told(context, key));
+    }
+    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let conversation = async {
+        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(|e| e.to_string())?;
+        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(|e| match e {
+            FrameError::Ended | FrameError::Io(_) => "its agent does not tell of GPUs: it is of an older version, or stops".to_owned(),
+            other => other.to_string(),
+        })
+    };
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    match answer {
+        GpusAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
+        GpusAnswer::Refused { why } => Err(why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer_gpus(context: &Context, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let worker = context.workers.of_epoch(key.0, key.1);
+    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", key.0.short()));
+    let answer = match worker.and_then(|worker| may_know(peer, &worker.share, &vouched(open.uid, &open.user))) {
+        Ok(()) => GpusAnswer::Told(context.measuring.gpus_told(context, key)),
+        Err(why) => GpusAnswer::Refused { why },
+    };
+    frame::write(send, &answer).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::gpu_load::GpuLoads;
+
+    fn gpu(id: &str, utilization: f64, used: u64, watts: f64) -> Gpu {
+        let load = GpuLoad {
+            utilization: Some(utilization),
+            memory_used_bytes: Some(used),
+            memory_total_bytes: Some(100),
+            power_watts: Some(watts),
+            ..GpuLoad::default()
+        };
+        Gpu { id: id.to_owned(), source: "nvml", load }
+    }
+
+    #[test]
+    fn an_allocation_has_the_numbers_of_its_own_gpus_alone() {
+        let (a, b) = (AllocationId(Uuid::from_u128(1)), AllocationId(Uuid::from_u128(2)));
+        let all = ["A", "B", "C"];
+        let mut loads = GpuLoads::default();
+        for id in all {
+            loads.gpus.insert(id.to_owned(), gpu(id, 0.5, 10, 100.0).load);
+            loads.sources.insert(id.to_owned(), "nvml");
+        }
+        let holders = [("A".to_owned(), a), ("B".to_owned(), b), ("gone".to_owned(), a)].into();
+        let looked = Looked::of(loads, holders);
+        let ids = |of| mine(&looked, of).map(|mine| mine.gpus.into_iter().map(|gpu| gpu.id).collect::<Vec<_>>());
+        assert_eq!(ids(a), Some(vec!["A".to_owned()]));
+        assert_eq!(ids(b), Some(vec!["B".to_owned()]));
+        assert_eq!(ids(AllocationId(Uuid::from_u128(3))), None);
+    }
+
+    #[test]
+    fn gpus_are_told_together_and_a_driver_that_is_silent_is_told_no_more() {
+        let mut devices = Devices::new();
+        assert!(devices.numbers().is_empty());
+        let at = Instant::now();
+        let both = Mine { at, gpus: vec![gpu("A", 0.9, 20, 300.0), gpu("B", 0.1, 95, 100.0)] };
+        devices.take(Some(both.clone()), 1000);
+        // The same look again is no second value.
+        devices.take(Some(both), 2000);
+        let numbers: Vec<_> = devices.numbers().iter().map(|number| (number.name, number.now)).collect();
+        let expected = [
+            ("gpu_utilization", 0.5),
+            ("gpu_utilization_min", 0.1),
+            ("gpu_memory_used", 115.0),
+            ("gpu_memory_ratio", 0.95),
+            ("gpu_power_draw", 400.0),
+        ];
+        assert_eq!(numbers, expected);
+        assert_eq!(devices.utilization.since(0), Some((0.5, 0.5)));
+        devices.take(None, 3000);
+        assert!(devices.numbers().is_empty() && devices.ids().next().is_none());
+        devices.end();
+        let windows: Vec<_> = devices.windows().map(|(metric, window)| (metric.name, window.count, window.mean)).collect();
+        assert_eq!(windows[0], ("lattice_allocation_gpu_utilization_ratio", 1, 0.5));
+        assert_eq!(windows.len(), 3);
+    }
+}

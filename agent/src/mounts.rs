@@ -1,0 +1,117 @@
+//! How full the node's file systems are, every half minute. Asking one whose server is away can wait for ever: a helper does it that is
+//! left behind, and the same is not asked again while it waits.
+
+use crate::diagnosis::helper::{Asked, OF_NODE};
+use crate::diagnosis::storage::{Mount, Question, parse, room};
+use lattice_telemetry::catalogue::node as family;
+use lattice_telemetry::sample::{Collect, Samples, Whose};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+const EVERY: Duration = Duration::from_secs(30);
+/// How long one may take.
+const WITHIN: Duration = Duration::from_secs(1);
+/// Those that are told.
+const MOUNTS_MAX: usize = 32;
+
+/// What was last found. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Mounts(Arc<Mutex<Vec<Found>>>);
+
+/// One file system.
+struct Found {
+    at: String,
+    kind: String,
+    /// Free and all bytes; `None`: it does not answer.
+    room: Option<(u64, u64)>,
+}
+
+impl Mounts {
+    /// Looks on a thread of its own until `stop`.
+    pub fn begin(&self, stop: CancellationToken) -> io::Result<()> {
+        let mounts = self.clone();
+        let run = move || {
+            let mut next = Instant::now();
+            while !stop.is_cancelled() {
+                if Instant::now() < next {
+                    // Not all of it at once: it may be time to stop.
+                    std::thread::sleep(WITHIN);
+                    continue;
+                }
+                next = Instant::now() + EVERY;
+                let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+                let found: Vec<Found> = seen(parse(&mountinfo)).iter().take(MOUNTS_MAX).filter_map(ask).collect();
+                *mounts.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            }
+        };
+        std::thread::Builder::new().name("mounts".to_owned()).spawn(run).map(drop)
+    }
+}
+
+/// Of several mounts at one place the last, which covers the others.
+fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
+    let last: BTreeMap<PathBuf, String> = mounts.iter().map(|mount| (mount.at.clone(), mount.device.clone())).collect();
+    mounts.into_iter().filter(|mount| last.get(&mount.at) == Some(&mount.device)).collect()
+}
+
+/// `None`: it cannot be asked for another reason than that it waits, such as what is covered by another mount, or too many that wait.
+fn ask(mount: &Mount) -> Option<Found> {
+    let (at, kind) = (mount.at.to_string_lossy().into_owned(), mount.kind.clone());
+    // Who asks for work's mounts may be waiting for the same one.
+    let Ok(question) = Question::begin(&mount.device) else { return Some(Found { at, kind, room: None }) };
+    let path = mount.at.clone();
+    let answer = OF_NODE.ask(WITHIN, move || {
+        let _question = question;
+        room(&path)
+    });
+    match answer {
+        Asked::Answered(Ok((free, all, _))) => Some(Found { at, kind, room: Some((free, all)) }),
+        Asked::Silent => Some(Found { at, kind, room: None }),
+        Asked::Answered(Err(_)) | Asked::TooMany => None,
+    }
+}
+
+impl Collect for Mounts {
+    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+        for Found { at, kind, room } in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            samples.count(&family::MOUNT_ANSWERS, &[at, kind], u64::from(room.is_some()));
+            if let Some((free, all)) = room {
+                samples.count(&family::MOUNT_SIZE, &[at, kind], *all);
+                samples.count(&family::MOUNT_AVAILABLE, &[at, kind], *free);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_telemetry::exposition::page;
+
+    #[test]
+    fn the_root_is_told_and_one_that_waits_is_told_as_silent() {
+        let mount = |device: &str| Mount { device: device.to_owned(), at: "/".into(), kind: "ext4".to_owned() };
+        let root = ask(&mount("test:1")).unwrap();
+        assert!(root.room.is_some_and(|(free, all)| free <= all && all > 0));
+        let waits = Question::begin("test:2").unwrap();
+        let silent = Found { at: "/data".to_owned(), ..ask(&mount("test:2")).unwrap() };
+        assert_eq!(silent.room, None);
+        drop(waits);
+        let mut samples = Samples::default();
+        Mounts(Arc::new(Mutex::new(vec![root, silent]))).collect(&mut samples, Whose::Ours);
+        let page = page(&samples);
+        assert!(page.contains("lattice_node_mount_answers{mount=\"/\",type=\"ext4\"} 1\n"), "{page}");
+        assert!(page.contains("lattice_node_mount_answers{mount=\"/data\",type=\"ext4\"} 0\n"), "{page}");
+        assert_eq!(page.matches("lattice_node_mount_size_bytes{").count(), 1);
+        let covered = Mount { at: "/data".into(), ..mount("test:4") };
+        let covers = Mount { at: "/data".into(), ..mount("test:5") };
+        let left: Vec<String> = seen(vec![mount("test:1"), covered, covers]).into_iter().map(|mount| mount.device).collect();
+        assert_eq!(left, ["test:1", "test:5"], "one place has one series");
+        assert_eq!(ask(&Mount { at: "/nowhere-at-all".into(), ..mount("test:3") }).map(|found| found.at), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! `lattice top --per-gpu`: each GPU of an allocation.
+
+use super::{age, shown};
+use crate::table::Table;
+use lattice_api::v1;
+use serde_json::{Value, json};
+
+/// What is shown of each, with its heading.
+const COLUMNS: &[(&str, &str)] = &[
+    ("gpu_utilization", "BUSY"),
+    ("gpu_memory_used", "MEMORY"),
+    ("gpu_memory_ratio", "FULL"),
+    ("gpu_power_draw", "POWER"),
+    ("gpu_temperature", "TEMPERATURE"),
+    ("gpu_sm_clock", "CLOCK"),
+    ("gpu_energy", "ENERGY"),
+    ("gpu_ecc_uncorrected", "ECC"),
+];
+
+pub fn table(nodes: &[v1::NodeUsage]) -> String {
+    let headings: Vec<&str> =
+        ["NODE", "GPU"].into_iter().chain(COLUMNS.iter().map(|(_, heading)| *heading)).chain(["HELD DOWN BY", "SOURCE", "AGE"]).collect();
+    let mut table = Table::new(&headings);
+    for node in nodes {
+        for gpu in &node.gpus {
+            let find = |name: &str| gpu.measured.iter().find(|one| one.name == name);
+            let value = |(name, _): &(&str, &str)| find(name).map(|one| shown(one.now, &one.unit)).unwrap_or_default();
+            let source = gpu.measured.first().map(|one| one.source.clone()).unwrap_or_default();
+            let told = if gpu.silent.is_empty() { age(node.gpus_age_ms) } else { String::new() };
+            let mut row = vec![node.node.clone(), gpu.id.clone()];
+            row.extend(COLUMNS.iter().map(value));
+            row.extend([gpu.throttled.join(","), source, told]);
+            table.row(row);
+        }
+    }
+    table.text(&[])
+}
+
+/// What is not in the table, for people.
+pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for node in nodes {
+        if !node.gpus_unreached.is_empty() {
+            notes.push(format!("{} does not tell of its GPUs: {}", node.node, node.gpus_unreached));
+        }
+        let silent = node.gpus.iter().filter(|gpu| !gpu.silent.is_empty());
+        notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));
+    }
+    if notes.is_empty() && nodes.iter().all(|node| node.gpus.is_empty()) {
+        notes.push("it has no GPUs".to_owned());
+    }
+    notes
+}
+
+pub fn json(node: &v1::NodeUsage) -> Value {
+    let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now});
+    let gpus = node.gpus.iter().map(|gpu| {
+        let silent = (!gpu.silent.is_empty()).then_some(&gpu.silent);
+        let measured: Vec<Value> = gpu.measured.iter().map(one).collect();
+        let age_ms = silent.is_none().then_some(node.gpus_age_ms);
+        json!({"id": gpu.id, "model": gpu.model, "silent": silent, "age_ms": age_ms, "measured": measured, "throttled": gpu.throttled})
+    });
+    gpus.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gpu_has_a_line_and_one_that_is_silent_says_why() {
+        let one = |name: &str, unit: &str, now| v1::Measured {
+            name: name.into(),
+            unit: unit.into(),
+            source: "nvml".into(),
+            now,
+            ..Default::default()
+        };
+        let measured = vec![one("gpu_utilization", "ratio", 0.92), one("gpu_power_draw", "W", 640.0), one("gpu_energy", "J", 5.0)];
+        let busy = v1::GpuUsage { id: "GPU-1".into(), measured, throttled: vec!["power_cap".into()], ..Default::default() };
+        let silent = v1::GpuUsage { id: "GPU-2".into(), silent: "NVML: lost".into(), ..Default::default() };
+        let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, silent], gpus_age_ms: 300, ..Default::default() };
+        let older = v1::NodeUsage { node: "n2".into(), gpus_unreached: "older".into(), ..Default::default() };
+        let want = "\
+NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  HELD DOWN BY  SOURCE  AGE
+n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
+n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
+";
+        assert_eq!(table(&[node.clone(), older.clone()]), want);
+        assert_eq!(notes(&[node.clone(), older]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: older"]);
+        assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
+        let json = json(&node);
+        assert_eq!((&json[0]["measured"][0]["now"], &json[1]["silent"]), (&0.92.into(), &"NVML: lost".into()));
+    }
+}

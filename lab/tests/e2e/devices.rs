@@ -1,0 +1,252 @@
+//! What GPUs do, for whom, and what they draw. They are simulated: how busy one is, is what the lab writes beside its device, where a
+//! vendor's driver would be asked.
+
+use crate::harness::{Group, JOB, NOBODY, World};
+use crate::telemetry;
+use lattice_lab::faults;
+use lattice_lab::gpus::{Fault, fault};
+use lattice_lab::lattice::text;
+use lattice_lab::process;
+use lattice_model::gpu_load::GpuLoad;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const TOKEN: &str = "00112233445566778899aabbccddeeff";
+const GIB: u64 = 1 << 30;
+
+static DEVICES: Group = Group {
+    theme: "devices",
+    name: "devices",
+    nodes: 2,
+    quorum: 1,
+    tweak: |options| {
+        let token = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("devices-token");
+        fs::write(&token, TOKEN).unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        options.simulated_gpus = 3;
+        options.telemetry_lines = format!("  metrics_token_file: {:?}\n", token.to_string_lossy());
+        options.agent_lines = "gpu_job_mapping_dir: {dir}/job-map\nalerts:\n  rules:\n    \
+                               - {name: gpu_idle, measure: gpu_utilization_min, below: 0.1, cleared_at: 0.15, for_seconds: 1}\n"
+            .to_owned();
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        DEVICES.test("two_allocations_see_what_their_own_gpus_do_and_draw", &[], apart),
+        DEVICES.test("energy_goes_on_after_kill_9_with_what_was_drawn_meanwhile", &[], killed),
+        DEVICES.test("a_driver_that_hangs_stops_no_other_number_and_is_told", &[], hung),
+        DEVICES.test("a_gpu_that_is_gone_is_told_no_more", &[], gone),
+    ]
+}
+
+/// How busy a GPU of n1 is from now on.
+fn load(w: &World, gpu: &str, utilization: f64, used_gib: f64, joules: f64) {
+    let load = GpuLoad {
+        utilization: Some(utilization),
+        memory_used_bytes: Some((used_gib * GIB as f64) as u64),
+        memory_total_bytes: Some(GIB),
+        power_watts: Some(utilization * 1000.0),
+        energy_joules: Some(joules),
+        throttled: Some(vec!["power_cap".to_owned()]),
+        ..GpuLoad::default()
+    };
+    let index = gpu.trim_start_matches("SIM-").parse().unwrap();
+    fault(&w.dir.join("n1"), index, &Fault::Load(Box::new(load))).unwrap();
+}
+
+fn page(w: &World) -> String {
+    let address = w.cluster().node("n1").unwrap().metrics.clone();
+    telemetry::get(&address, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n")).1
+}
+
+/// The number of the line that has all of these in it.
+fn series(page: &str, parts: &[&str]) -> Option<f64> {
+    let mut lines = page.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
+    let line = lines.next()?;
+    assert!(lines.next().is_none(), "{parts:?} is more than one series");
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+fn drawn(w: &World, id: &str) -> Option<f64> {
+    series(&page(w), &["lattice_allocation_energy_joules_total{", id, "device=\"gpu\""])
+}
+
+/// Work with a GPU of n1, and which that is.
+fn with_gpu(w: &World) -> (String, String) {
+    // All of it is looked at on n1; n2 is there to be asked.
+    w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
+    let id = w.submit(&["--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
+    w.running(&id);
+    let told = per_gpu(w, &id);
+    let gpus = told["nodes"][0]["gpus"].as_array().unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(gpus.len(), 1, "{told}");
+    (id, text(&gpus[0], "id"))
+}
+
+fn per_gpu(w: &World, id: &str) -> Value {
+    w.lattice.json(&["top", id, "--per-gpu"]).unwrap()
+}
+
+/// The number of its only GPU.
+fn of_gpu(told: &Value, name: &str) -> Option<f64> {
+    let measured = told["nodes"][0]["gpus"][0]["measured"].as_array()?;
+    measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
+}
+
+fn of_node(told: &Value, name: &str) -> Option<f64> {
+    let measured = told["nodes"][0]["measured"].as_array()?;
+    measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
+}
+
+fn end(w: &World, ids: &[&str]) {
+    for id in ids {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+}
+
+fn apart(w: &World) {
+    for gpu in ["SIM-0", "SIM-1", "SIM-2"] {
+        load(w, gpu, 0.5, 0.25, 1000.0);
+    }
+    let ((one, its), (other, others)) = (with_gpu(w), with_gpu(w));
+    assert_ne!(its, others);
+    w.wait("both to be measured", || drawn(w, &one).is_some() && drawn(w, &other).is_some());
+    load(w, &its, 0.75, 0.5, 1500.0);
+    load(w, &others, 0.03125, 0.96875, 1020.0);
+    w.wait("what was drawn", || (drawn(w, &one), drawn(w, &other)) == (Some(500.0), Some(20.0)));
+    // Asked of n1 itself, and through another agent.
+    let (told, of_other) = (per_gpu(w, &one), w.at("n2").json(&["top", &other, "--per-gpu"]).unwrap());
+    for (told, busy, used, watts) in [(&told, 0.75, 0.5, 750.0), (&of_other, 0.03125, 0.96875, 31.25)] {
+        assert_eq!(of_gpu(told, "gpu_utilization"), Some(busy), "{told}");
+        assert_eq!(of_gpu(told, "gpu_memory_used"), Some(used * GIB as f64), "{told}");
+        assert_eq!(of_gpu(told, "gpu_power_draw"), Some(watts), "{told}");
+        // Together the same, of one GPU, with what was drawn since the work began.
+        assert_eq!(of_node(told, "gpu_utilization"), Some(busy), "{told}");
+        assert_eq!(of_node(told, "gpu_memory_ratio"), Some(used), "{told}");
+    }
+    assert_eq!((of_node(&told, "gpu_energy"), of_node(&of_other, "gpu_energy")), (Some(500.0), Some(20.0)));
+    assert_eq!(told["nodes"][0]["gpus"][0]["throttled"][0], "power_cap");
+    assert!(!told.to_string().contains(&others) && !of_other.to_string().contains(&its), "{told}\n{of_other}");
+    let table = w.ok(&["top", &one, "--per-gpu"]);
+    assert!(
+        table.starts_with("NODE  GPU") && table.contains("75.0 %") && table.contains("750 W") && table.contains("simulated"),
+        "{table}"
+    );
+    let wide = w.ok(&["top", &one, "--wide"]);
+    assert!(wide.starts_with("NODE") && wide.contains("GPU_UTILIZATION") && wide.lines().count() == 2, "{wide}");
+    let refused = w.run_as(NOBODY, &["top", &one, "--per-gpu"]);
+    assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
+    // The page has every GPU, and whose it is.
+    let now = page(w);
+    assert_eq!(series(&now, &["lattice_gpu_utilization_ratio{", &its]), Some(0.75));
+    assert_eq!(now.matches("lattice_gpu_power_watts{").count(), 3, "{now}");
+    assert_eq!(series(&now, &["lattice_gpu_info{", &its, "vendor=\"simulated\"", "source=\"simulated\""]), Some(1.0));
+    assert_eq!(series(&now, &["lattice_gpu_throttled{", &its, "reason=\"power_cap\""]), Some(1.0));
+    assert_eq!(series(&now, &["lattice_allocation_gpu_info{", &one, &its]), Some(1.0));
+    assert_eq!(series(&now, &["lattice_allocation_gpu_info{", &one, &others]), None);
+    // The one that does nothing is told; the documents' alerts of GPUs have their measures now.
+    w.wait("the idle GPU", || series(&page(w), &["lattice_alert_active{", &other, "alert=\"gpu_idle\""]) == Some(1.0));
+    let now = page(w);
+    assert_eq!(series(&now, &["lattice_alert_active{", &one, "alert=\"gpu_idle\""]).unwrap_or(0.0), 0.0);
+    for alert in ["gpu_idle", "gpu_memory"] {
+        assert_eq!(series(&now, &["lattice_alert_rule_measured{", &format!("alert=\"{alert}\"")]), Some(1.0));
+    }
+    // What dcgm-exporter reads.
+    let file = |gpu: &str| w.dir.join("job-map").join(gpu.trim_start_matches("SIM-"));
+    assert_eq!(fs::read_to_string(file(&its)).unwrap().trim(), text(&w.status(&one), "id"));
+    let cluster = w.cluster();
+    let config = cluster.dir.join("n1/agent.yaml");
+    let agent = cluster.binaries.join("lattice-agent");
+    let doctor = process::run(Command::new(agent).arg("doctor").arg("--config").arg(config), JOB).unwrap().out();
+    let line = |subject: &str| {
+        doctor.lines().find(|line| line.contains(&format!("  {subject}  "))).unwrap_or_else(|| panic!("{doctor}")).to_owned()
+    };
+    assert!(line("GPU measures").contains("by simulated: ") && line("GPU measures").contains("utilization"), "{doctor}");
+    assert!(line("energy").contains("RAPL") || line("energy").contains("unsupported"), "{doctor}");
+    end(w, &[&one, &other]);
+    w.wait("the files to go", || !file(&its).exists() && !file(&others).exists());
+}
+
+fn killed(w: &World) {
+    for gpu in ["SIM-0", "SIM-1", "SIM-2"] {
+        load(w, gpu, 0.5, 0.25, 100.0);
+    }
+    let (id, gpu) = with_gpu(w);
+    w.wait("the first look", || drawn(w, &id) == Some(0.0));
+    load(w, &gpu, 0.5, 0.25, 350.0);
+    w.wait("what was drawn", || drawn(w, &id) == Some(250.0));
+    faults::kill_node(&w.dir, "n1").unwrap();
+    load(w, &gpu, 0.5, 0.25, 900.0);
+    faults::start_node(&w.dir, "n1").unwrap();
+    w.wait("what was drawn meanwhile", || {
+        let now = drawn(w, &id);
+        assert!(now.is_none_or(|now| now >= 250.0), "it fell to {now:?}");
+        now == Some(800.0)
+    });
+    // Its driver was loaded anew.
+    load(w, &gpu, 0.5, 0.25, 10.0);
+    w.wait("it to go on", || {
+        let now = drawn(w, &id);
+        assert!(now.is_none_or(|now| now >= 800.0), "it fell to {now:?}");
+        now == Some(810.0)
+    });
+    end(w, &[&id]);
+}
+
+fn hung(w: &World) {
+    for gpu in ["SIM-0", "SIM-1", "SIM-2"] {
+        load(w, gpu, 0.5, 0.25, 100.0);
+    }
+    let (id, gpu) = with_gpu(w);
+    w.wait("its GPU", || of_gpu(&per_gpu(w, &id), "gpu_utilization") == Some(0.5));
+    let index: u32 = gpu.trim_start_matches("SIM-").parse().unwrap();
+    fault(&w.dir.join("n1"), index, &Fault::Hang).unwrap();
+    w.wait("its silence", || {
+        let told = per_gpu(w, &id);
+        assert!(of_node(&told, "cpu_cores").is_some() && told["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{told}");
+        text(&told["nodes"][0]["gpus"][0], "silent").contains("does not answer")
+    });
+    let told = per_gpu(w, &id);
+    assert_eq!((of_gpu(&told, "gpu_utilization"), of_node(&told, "gpu_utilization")), (None, None), "{told}");
+    let now = page(w);
+    assert!(series(&now, &["lattice_gpu_reading_age_seconds{"]).is_some_and(|age| age > 5.0), "{now}");
+    assert!(!now.contains("lattice_gpu_utilization_ratio{"), "{now}");
+    let said = w.run(&["top", &id, "--per-gpu"]);
+    assert!(said.code() == 0 && said.err().contains("has no numbers"), "{}", said.err());
+    // It answers after all.
+    let path = lattice_runtime::topology::load_file(&w.dir.join("n1").join(gpu.replace("SIM-", "gpu")));
+    let mut writer = fs::OpenOptions::new().write(true).open(path).unwrap();
+    // Before it is asked again.
+    load(w, &gpu, 0.25, 0.25, 200.0);
+    writer.write_all(b"{}").unwrap();
+    drop(writer);
+    w.wait("it to answer", || of_gpu(&per_gpu(w, &id), "gpu_utilization") == Some(0.25));
+    end(w, &[&id]);
+}
+
+fn gone(w: &World) {
+    for gpu in ["SIM-0", "SIM-1", "SIM-2"] {
+        load(w, gpu, 0.5, 0.25, 100.0);
+    }
+    let (id, gpu) = with_gpu(w);
+    let other = ["SIM-0", "SIM-1", "SIM-2"].into_iter().find(|other| *other != gpu).unwrap();
+    let has = |gpu: &str| series(&page(w), &["lattice_gpu_utilization_ratio{", gpu]).is_some();
+    w.wait("both", || has(&gpu) && has(other));
+    let index: u32 = other.trim_start_matches("SIM-").parse().unwrap();
+    fault(&w.dir.join("n1"), index, &Fault::Remove).unwrap();
+    let began = Instant::now();
+    w.wait("the other one to be gone", || !has(other));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(has(&gpu));
+    fault(&w.dir.join("n1"), index, &Fault::Add).unwrap();
+    w.wait("it to be back", || has(other));
+    end(w, &[&id]);
+}

@@ -1,0 +1,67 @@
+//! Simulated GPUs, which only an agent's configuration brings: the file beside the device says how busy one is.
+
+use super::Loads;
+use crate::topology::SimulatedGpu;
+use crate::topology::simulated::{LOAD_BYTES_MAX, id_of};
+use lattice_model::gpu_load::{GpuLoad, GpuLoads};
+use lattice_model::topology::{GpuDevice, GpuVendor};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// The file beside a simulated GPU's device from which its load is read.
+pub fn load_file(device: &Path) -> PathBuf {
+    device.with_extension("load")
+}
+
+/// See the module.
+pub(super) struct Simulated {
+    /// By id.
+    devices: BTreeMap<String, PathBuf>,
+}
+
+impl Simulated {
+    pub(super) fn new(gpus: &[SimulatedGpu]) -> Self {
+        Self { devices: (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), gpu.device.clone())).collect() }
+    }
+}
+
+impl Loads for Simulated {
+    fn source(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn vendor(&self) -> GpuVendor {
+        GpuVendor::Simulated
+    }
+
+    fn read(&mut self, devices: &[&GpuDevice], loads: &mut GpuLoads) {
+        for device in devices {
+            let Some(path) = self.devices.get(&device.id) else { continue };
+            match load(path, device.memory_bytes) {
+                Ok(load) => drop(loads.gpus.insert(device.id.clone(), load)),
+                Err(why) => loads.lacking.push(format!("GPU {}: {why}", device.id)),
+            }
+        }
+    }
+
+    fn rest(&mut self) {}
+}
+
+/// Of a GPU that nobody wrote anything about, its memory is known and unused.
+fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, String> {
+    if !std::fs::metadata(device).is_ok_and(|about| about.file_type().is_char_device()) {
+        return Err("it is away".to_owned());
+    }
+    let path = load_file(device);
+    let load = match File::open(&path) {
+        Ok(file) => serde_json::from_reader(file.take(LOAD_BYTES_MAX)).map_err(|e| format!("{}: {e}", path.display()))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            GpuLoad { utilization: Some(0.0), memory_used_bytes: Some(0), ..GpuLoad::default() }
+        }
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    Ok(GpuLoad { memory_total_bytes: load.memory_total_bytes.or(Some(memory_bytes)), ..load })
+}

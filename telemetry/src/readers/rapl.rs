@@ -1,0 +1,125 @@
+//! What processors and memory draw, by the kernel's powercap files (Documentation/power/powercap/powercap.rst).
+//!
+//! A zone `intel-rapl:N` is a package (AMD's as well); `intel-rapl:N:M` is a part of it. `energy_uj` counts up to
+//! `max_energy_range_uj` and begins again. The kernel gives it to root alone, because it tells of what others compute.
+
+use super::Text;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel has them, below the root.
+const ZONES: &str = "sys/class/powercap";
+/// Zones that are read.
+const ZONES_MAX: usize = 64;
+
+/// One zone's reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// `package-0`, or `package-0/dram`.
+    pub name: String,
+    /// What its counter shows, in millionths of a joule, and where that begins again.
+    pub microjoules: u64,
+    pub range_microjoules: u64,
+    /// Whether what the node draws has it as its own: a package, or memory beside it; not what lies within a package.
+    pub adds: bool,
+}
+
+/// The zones of a machine.
+#[derive(Debug)]
+pub struct Rapl {
+    zones: Vec<(String, PathBuf, u64, bool)>,
+    why_none: Option<String>,
+}
+
+impl Rapl {
+    /// Looks for them below this root.
+    pub fn below(root: &Path) -> Self {
+        let dir = root.join(ZONES);
+        let mut text = Text::default();
+        let names = std::fs::read_dir(&dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("intel-rapl:")).collect();
+        names.sort();
+        let (mut zones, mut why_none): (Vec<(String, PathBuf, u64, bool)>, _) = (Vec::new(), None);
+        for zone in names.iter().take(ZONES_MAX) {
+            let at = dir.join(zone);
+            let Some(own) = text.of(&at.join("name")).ok().map(|name| name.trim().to_owned()) else { continue };
+            let range = text.of(&at.join("max_energy_range_uj")).ok().and_then(|range| range.trim().parse::<u64>().ok()).unwrap_or(0);
+            if let Err(error) = text.of(&at.join("energy_uj")) {
+                why_none = Some(format!("{}: {error}", at.join("energy_uj").display()));
+                continue;
+            }
+            let parent = zone.rsplit_once(':').filter(|(parent, _)| *parent != "intel-rapl").map(|(parent, _)| parent);
+            let parent = parent.and_then(|parent| Some(text.of(&dir.join(parent).join("name")).ok()?.trim().to_owned()));
+            // `psys` is all of the machine, its packages among it.
+            let adds = if parent.is_some() { own == "dram" } else { own.starts_with("package") || own.starts_with("dram") };
+            let name = parent.map_or(own.clone(), |parent| format!("{parent}/{own}"));
+            if zones.iter().all(|(known, ..)| *known != name) {
+                zones.push((name, at.join("energy_uj"), range, adds));
+            }
+        }
+        if zones.is_empty() && why_none.is_none() {
+            why_none = Some(format!("{} has no intel-rapl: the processor has no meter, or a hypervisor hides it", dir.display()));
+        }
+        Self { zones, why_none }
+    }
+
+    /// Why there is nothing, or not all.
+    pub fn lacking(&self) -> Option<&str> {
+        self.why_none.as_deref()
+    }
+
+    /// What is read.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.zones.iter().map(|(name, ..)| name.as_str())
+    }
+
+    /// All that can be read now.
+    pub fn read(&self, text: &mut Text) -> Vec<Domain> {
+        let read = self.zones.iter().filter_map(|(name, path, range, adds)| {
+            let microjoules = text.of(path).ok()?.trim().parse().ok()?;
+            Some(Domain { name: name.clone(), microjoules, range_microjoules: *range, adds: *adds })
+        });
+        read.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn packages_and_memory_add_up_and_what_lies_in_a_package_does_not() {
+        let root = std::env::temp_dir().join(format!("lattice-rapl-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        assert!(Rapl::below(&root).lacking().is_some_and(|why| why.contains("no intel-rapl")));
+        let zones = [
+            ("intel-rapl:0", "package-0", 262_143_328_850u64, 1_000_000u64),
+            ("intel-rapl:0:0", "core", 262_143_328_850, 400_000),
+            ("intel-rapl:0:1", "dram", 65_712_999_613, 50_000),
+            ("intel-rapl:1", "package-1", 262_143_328_850, 7),
+            ("intel-rapl:2", "psys", 262_143_328_850, 9),
+            ("intel-rapl-mmio:0", "package-0", 262_143_328_850, 1_000_000),
+        ];
+        for (zone, name, range, energy) in zones {
+            let dir = root.join(ZONES).join(zone);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("name"), format!("{name}\n")).unwrap();
+            fs::write(dir.join("max_energy_range_uj"), format!("{range}\n")).unwrap();
+            fs::write(dir.join("energy_uj"), format!("{energy}\n")).unwrap();
+        }
+        let rapl = Rapl::below(&root);
+        assert_eq!(rapl.lacking(), None);
+        let read = rapl.read(&mut Text::default());
+        let told: Vec<_> = read.iter().map(|d| (d.name.as_str(), d.microjoules, d.adds)).collect();
+        let expected = [
+            ("package-0", 1_000_000, true),
+            ("package-0/core", 400_000, false),
+            ("package-0/dram", 50_000, true),
+            ("package-1", 7, true),
+            ("psys", 9, false),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(read[2].range_microjoules, 65_712_999_613);
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
