@@ -36,7 +36,10 @@ impl Api {
             Status::permission_denied("this process is no allocation's work: only work that runs here is asked to save itself, and answers")
         })?;
         let worker = self.context.workers.get(within);
-        let worker = worker.ok_or_else(|| Status::not_found(format!("allocation {} does not run on this node", within.short())))?;
+        // Its processes live, so that the agent has just begun, or they are about to end.
+        let worker = worker.ok_or_else(|| {
+            Status::unavailable(format!("allocation {} is not taken up again on this node yet: call again in a moment", within.short()))
+        })?;
         caller.check(within, &worker.share.owner)?;
         match worker.share.spec.checkpoint {
             Some(policy) if policy.by == AskBy::Call => Ok(Work { share: worker.share, standing: worker.standing }),

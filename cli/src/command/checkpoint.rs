@@ -82,14 +82,27 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// An agent that is being restarted comes back: work that saves itself meanwhile must not be told otherwise.
+fn is_away(failure: &Failure) -> bool {
+    failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
+}
+
+/// A connection to the agent, which may be away for a moment.
+async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failure> {
+    match session.connect().await {
+        Err(failure) if is_away(&failure) => patience.connect_again(session, failure).await,
+        connected => connected,
+    }
+}
+
 /// Says something to the agent, again where it went away before it said that it heard.
 async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
     let patience = Patience::default();
-    let mut client = session.connect().await?;
+    let mut client = reached(session, &patience).await?;
     loop {
         match told(&client).await {
             Ok(v1::SaveAnswered {}) => return Ok(()),
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     }
@@ -98,7 +111,7 @@ async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAn
 /// Waits to be asked. An agent that goes away meanwhile is waited for at its next start.
 async fn asked(session: &Session) -> Result<(), Failure> {
     let patience = Patience::default();
-    let mut client = session.connect().await?;
+    let mut client = reached(session, &patience).await?;
     let request = loop {
         let waited = async {
             let mut requests = answer(client.application().register(v1::RegisterRequest {})).await?;
@@ -107,7 +120,7 @@ async fn asked(session: &Session) -> Result<(), Failure> {
         };
         match waited.await {
             Ok(request) => break request,
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     };
