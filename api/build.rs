@@ -5,6 +5,7 @@ use std::error::Error;
 fn main() -> Result<(), Box<dyn Error>> {
     let files = [
         "allocations.proto",
+        "application.proto",
         "attach.proto",
         "nodes.proto",
         "admin.proto",

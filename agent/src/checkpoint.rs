@@ -1,7 +1,7 @@
 //! Checkpoints: work is asked to save itself, and begins from what it saved when it runs again.
 //!
 //! ```text
-//!   any agent ──CheckpointOpen──▶ head ──PartOpen, Go──▶ each node: signal ─▶ the application saves, and says so
+//!   any agent ──CheckpointOpen──▶ head ──PartOpen, Go──▶ each node: asks ──▶ the application saves, and says so
 //!     ▲                            │ ◀─Able, Saved────          └─ its files ─▶ store
 //!     └────── how it goes ─────────┤
 //!                                  ├─ manifest.json ─▶ store
@@ -12,14 +12,19 @@
 //! next life asks again. A node writes nothing down: what it was asked for lies in the allocation's directory ([`directory`]), and
 //! who is asked for the same round again goes on with that.
 
+mod callers;
 mod catching;
 mod counts;
 mod directory;
 mod head;
+mod page;
 mod part;
 mod restore;
 pub mod store;
+mod way;
 
+pub use callers::Callers;
+pub use directory::{Answer, Claims, Listed, is_blake3, reason};
 pub use head::begin;
 pub use part::serve;
 pub use restore::{restore, verify};
@@ -29,10 +34,11 @@ use anyhow::Context as _;
 use counts::Counts;
 use directory::Directories;
 use head::Head;
-use lattice_model::{AllocationId, DesiredShare, Epoch};
+use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use part::Parts;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{CheckpointStore, Owner};
 use tokio::sync::watch;
@@ -46,6 +52,10 @@ struct Inner {
     means: Result<Means, String>,
     heads: Mutex<BTreeMap<AllocationId, Head>>,
     parts: Parts,
+    /// Work that waits in calls to be asked.
+    callers: Callers,
+    /// One answer of a call is written down at a time.
+    answers: Mutex<()>,
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
     counts: Counts,
@@ -78,7 +88,15 @@ impl Checkpoints {
             Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
         let begins = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner { means, heads: Mutex::default(), parts: Parts::default(), begins, counts: Counts::default() })))
+        Ok(Self(Arc::new(Inner {
+            means,
+            heads: Mutex::default(),
+            parts: Parts::default(),
+            callers: Callers::default(),
+            answers: Mutex::default(),
+            begins,
+            counts: Counts::default(),
+        })))
     }
 
     fn means(&self) -> Result<&Means, String> {
@@ -92,17 +110,57 @@ impl Checkpoints {
 
     /// Makes the directory of work that asks for checkpoints.
     pub fn make(&self, share: &DesiredShare) -> Result<(), String> {
-        if share.spec.checkpoint.is_none() {
-            return Ok(());
+        let Some(policy) = share.spec.checkpoint else { return Ok(()) };
+        let directories = &self.means()?.directories;
+        directories.make(share.allocation, &share.owner)?;
+        match policy.by {
+            AskBy::SharedMemory => directories.make_page(share.allocation, &share.owner),
+            AskBy::Signal | AskBy::Call => Ok(()),
         }
-        self.means()?.directories.make(share.allocation, &share.owner)
+    }
+
+    /// Work that waits in calls to be asked.
+    pub fn callers(&self) -> &Callers {
+        &self.0.callers
+    }
+
+    /// Where an allocation's work is asked to save itself.
+    pub fn directory_of(&self, allocation: AllocationId) -> Result<PathBuf, String> {
+        self.means().map(|means| means.directories.of(allocation))
+    }
+
+    /// Writes down what an application answered in a call, where its next look finds it whichever agent lives then. The same answer
+    /// again is taken as well: who was not told that it was taken says it again.
+    pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), String> {
+        let key = (share.allocation, share.epoch);
+        let place = self.means()?.directories.open(share.allocation, &share.owner)?;
+        let _one_at_a_time = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is asked for lies there: an agent that has just begun knows it as well.
+        if place.requested()?.as_deref() != Some(token) {
+            return Err(callers::unasked(token));
+        }
+        match place.answered(token)? {
+            Some(there) if there == *answer => {}
+            Some(_) => return Err(format!("{token} was answered already, and otherwise")),
+            None => {
+                if let Some(why) = self.callers().given_up(key, token) {
+                    return Err(why);
+                }
+                place.put_answer(token, answer)?;
+            }
+        }
+        self.callers().answered(key, token);
+        Ok(())
     }
 
     /// What its processes are told.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(&'static str, String)> {
-        let (Ok(means), Some(_)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
+        let (Ok(means), Some(policy)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
         let told = |name, path: std::path::PathBuf| (name, path.display().to_string());
         let mut env = vec![told("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
+        if policy.by == AskBy::SharedMemory {
+            env.push(told("LATTICE_CHECKPOINT_SHM", means.directories.page_of(share.allocation)));
+        }
         if share.restore.is_some() {
             env.push(told("LATTICE_RESTORE_FROM", means.directories.restore_of(share.allocation)));
         }
@@ -112,6 +170,7 @@ impl Checkpoints {
     /// Removes what lies here of an allocation. May be done again.
     pub fn remove(&self, share: &DesiredShare) -> Result<(), String> {
         self.0.parts.stop(share.allocation);
+        self.0.callers.forget((share.allocation, share.epoch));
         let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
         if heads.get(&share.allocation).is_some_and(|head| head.epoch == share.epoch) {
             heads.remove(&share.allocation);

@@ -156,7 +156,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.data.environment(share));
     // Of the allocation from which it was submitted, they are not its own.
-    for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_RESTORE_FROM"] {
+    for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM"] {
         env.remove(name);
     }
     env.extend(context.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));

@@ -5,8 +5,8 @@ use crate::data_plane::DataPlane;
 use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
-    CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES, NVME_SCRATCH, PMIX,
-    PREEMPTS, RUN_LEASE, UNIFIED_MEMORY,
+    CHECKPOINT_MODES, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES,
+    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -36,14 +36,16 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         features.insert(CXI.to_owned());
     }
     // Not the site's to say.
-    features
-        .retain(|feature| ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS, PREEMPTS].contains(&feature.as_str()));
+    features.retain(|feature| {
+        ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS, CHECKPOINT_MODES, PREEMPTS].contains(&feature.as_str())
+    });
     let own = [
         (LAUNCH_SHAPES, true),
         (LAUNCH_INPUT, true),
         (LAUNCH_CALLS, true),
         (PREEMPTS, true),
         (CHECKPOINTS, config.makes_checkpoints().is_ok()),
+        (CHECKPOINT_MODES, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
     ];

@@ -4,6 +4,7 @@ mod access;
 mod accounts;
 mod admin;
 mod allocations;
+mod application;
 mod attaching;
 mod auditing;
 mod caller;
@@ -42,6 +43,7 @@ use crate::session::SessionState;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
+use lattice_api::v1::application_service_server::ApplicationServiceServer;
 use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_api::v1::session_service_server::SessionServiceServer;
@@ -115,6 +117,7 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
     tonic::transport::Server::builder()
         .concurrency_limit_per_connection(256)
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(ApplicationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))

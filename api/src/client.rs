@@ -3,6 +3,7 @@
 use crate::MESSAGE_BYTES_MAX;
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
+use crate::v1::application_service_client::ApplicationServiceClient;
 use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
 use crate::v1::session_service_client::SessionServiceClient;
@@ -124,6 +125,13 @@ impl Client {
     /// Submissions, their life, logs and launches.
     pub fn allocations(&self) -> AllocationServiceClient<Channel> {
         AllocationServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Of work that is asked to save itself.
+    pub fn application(&self) -> ApplicationServiceClient<Channel> {
+        ApplicationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

@@ -80,12 +80,16 @@ pub struct SubmitFlags {
     /// On a node that is cut off from the cluster: go on there, or end when its run lease lapses, and never run twice [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
-    /// It can save itself: asked by a signal, it writes into $LATTICE_CHECKPOINT_DIR; run again, it begins from $LATTICE_RESTORE_FROM [default: none]
+    /// It can save itself: asked by a signal (signal), through shared memory (shmem) or in a call that it waits in (grpc), it writes into
+    /// $LATTICE_CHECKPOINT_DIR; run again, it begins from $LATTICE_RESTORE_FROM [default: none]
     #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
     pub checkpoint: Option<String>,
     /// The signal that asks for it [default: SIGUSR1]
     #[arg(long, value_name = "SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
+    /// Its own port, at which it would be called (later)
+    #[arg(long, hide = true, value_name = "PORT", overrides_with = "checkpoint_port")]
+    pub checkpoint_port: Option<u16>,
     /// The queue
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
@@ -137,6 +141,7 @@ impl SubmitFlags {
             on_isolation: self.on_isolation.or(under.on_isolation),
             checkpoint: self.checkpoint.or(under.checkpoint),
             checkpoint_signal: self.checkpoint_signal.or(under.checkpoint_signal),
+            checkpoint_port: self.checkpoint_port.or(under.checkpoint_port),
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
@@ -159,10 +164,11 @@ impl SubmitFlags {
     /// How it is asked to save itself: as the server is to judge it.
     pub fn checkpointing(&self) -> Option<v1::Checkpoint> {
         let signal = self.checkpoint_signal.clone().unwrap_or_default();
-        (self.checkpoint.is_some() || self.checkpoint_signal.is_some()).then(|| v1::Checkpoint {
+        let given = self.checkpoint.is_some() || self.checkpoint_signal.is_some() || self.checkpoint_port.is_some();
+        given.then(|| v1::Checkpoint {
             // A signal alone says how.
             strategy: self.checkpoint.clone().unwrap_or_else(|| "signal".to_owned()),
-            port: 0,
+            port: self.checkpoint_port.unwrap_or(0).into(),
             signal,
         })
     }
@@ -190,6 +196,7 @@ impl SubmitFlags {
             ("--on-isolation", self.on_isolation.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--checkpoint-signal", self.checkpoint_signal.is_some()),
+            ("--checkpoint-port", self.checkpoint_port.is_some()),
             ("--vcluster", self.vcluster.is_some()),
             ("--tenant", self.tenant.is_some()),
             ("--project", self.project.is_some()),

@@ -6,12 +6,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Packages and the binaries that come of them.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 6] = [
     ("lattice-agent", "lattice-agent"),
     ("lattice-quorum", "lattice-quorum"),
     ("lattice-shim", "lattice-shim"),
     ("lattice-pmi", "lattice-pmix"),
     ("lattice-cli", "lattice"),
+    ("lattice-checkpoint", "liblattice_checkpoint.a"),
 ];
 
 /// Where the binaries lie.

@@ -12,10 +12,56 @@ pub const DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
 pub const DEADLINE_MS: (u64, u64) = (1_000, 24 * 60 * 60 * 1000);
 
 /// What an allocation says of its checkpoints at its submission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPolicy {
-    /// The signal that asks for one.
+    /// The signal that asks for one, where a signal does.
     pub signal: AskSignal,
+    /// What asks.
+    #[serde(default, skip_serializing_if = "AskBy::is_signal")]
+    pub by: AskBy,
+}
+
+impl CheckpointPolicy {
+    /// Asked by this signal.
+    pub fn by_signal(signal: AskSignal) -> Self {
+        Self { signal, by: AskBy::Signal }
+    }
+
+    /// Asked in another way.
+    pub fn by(by: AskBy) -> Self {
+        Self { signal: AskSignal::default(), by }
+    }
+}
+
+/// What asks work to save itself. A new one is known to no older member, and to no older agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AskBy {
+    /// A signal; the answer is a file.
+    #[default]
+    Signal,
+    /// A page of memory that the work and its node's agent share, the answer as well.
+    SharedMemory,
+    /// The answer to a call of the work to its node's agent, in which it waits; what it says is calls as well.
+    Call,
+}
+
+impl AskBy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Signal, Self::SharedMemory, Self::Call];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Signal => "signal",
+            Self::SharedMemory => "shmem",
+            Self::Call => "grpc",
+        }
+    }
+
+    /// The first one, which every version that knows checkpoints knows.
+    pub fn is_signal(&self) -> bool {
+        *self == Self::Signal
+    }
 }
 
 /// The checkpoint that an allocation begins from when it runs again.

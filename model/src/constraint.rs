@@ -28,6 +28,8 @@ pub const LAUNCH_INPUT: &str = "launch_input";
 pub const LAUNCH_CALLS: &str = "launch_calls";
 /// The feature of a node whose agent makes checkpoints: work with `--checkpoint` goes to no other.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// The feature of a node whose agent asks work to save itself in other ways than by a signal: see [`crate::AskBy`].
+pub const CHECKPOINT_MODES: &str = "checkpoint_modes";
 /// The feature of a node whose agent, as an allocation's head, has its work save itself and give its nodes back.
 pub const PREEMPTS: &str = "preempts";
 /// Features that one allocation may ask for, and that one node may have.

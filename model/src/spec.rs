@@ -387,9 +387,13 @@ impl AllocationSpec {
 
     /// Why a node's agent cannot ask it to save itself, nor give it back what it saved.
     pub fn unsaved_by(&self, node: &Node) -> Option<String> {
-        (self.checkpoint.is_some() && !constraint::has(&node.features, constraint::CHECKPOINTS)).then(|| {
-            "makes no checkpoints (an older agent, or neither checkpoint_store nor log_store is configured), and --checkpoint asks for them".to_owned()
-        })
+        let asked = self.checkpoint.as_ref()?;
+        if !constraint::has(&node.features, constraint::CHECKPOINTS) {
+            let why = "makes no checkpoints (an older agent, or neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
+            return Some(why.to_owned());
+        }
+        let older = !asked.by.is_signal() && !constraint::has(&node.features, constraint::CHECKPOINT_MODES);
+        older.then(|| format!("has an older agent, which knows --checkpoint=signal and not --checkpoint={}", asked.by.name()))
     }
 
     /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.

@@ -39,6 +39,15 @@ pub struct Saved {
     pub manifest: Option<String>,
 }
 
+/// How far a node's application says that it is: for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Of 100.
+    pub percent: Option<u8>,
+    /// How long it will take yet, in milliseconds.
+    pub left_ms: Option<u64>,
+}
+
 /// When a round is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadline {
@@ -93,6 +102,8 @@ pub enum CheckpointEvent {
     NodeSaved { node: NodeId, round: u32, saved: Saved },
     /// The application wants to be asked again after so long.
     Deferred { node: NodeId, round: u32, for_ms: u64 },
+    /// It says how far it is.
+    Progressed { node: NodeId, round: u32, progress: Progress },
     /// The manifest is in the store.
     Written,
     /// It cannot be.
@@ -139,13 +150,16 @@ pub struct Checkpointing {
     pub deferred_ms: u64,
     /// How far it is.
     pub phase: CheckpointPhase,
+    /// What the nodes that save say of it. Nothing is decided by it, and it is not written down.
+    #[serde(skip)]
+    pub progress: BTreeMap<NodeId, Progress>,
 }
 
 impl Checkpointing {
     /// One that is asked for now. What is to be done first is [`Self::resume`]'s to say.
     pub fn begin(id: CheckpointId, epoch: Epoch, parent: Option<CheckpointId>, nodes: Vec<NodeId>, length_ms: u64, now_ms: u64) -> Self {
         let phase = asking(now_ms, length_ms);
-        Self { id, epoch, parent, length_ms, nodes, round: 1, deferred_ms: 0, phase }
+        Self { id, epoch, parent, length_ms, nodes, round: 1, deferred_ms: 0, phase, progress: BTreeMap::new() }
     }
 
     /// How it ended, once it has.
@@ -221,7 +235,12 @@ impl Checkpointing {
             CheckpointEvent::Deferred { node, round, for_ms } if self.is_heard(&node, round) && self.awaits(&node) => {
                 self.deferred(now_ms, for_ms)
             }
+            CheckpointEvent::Progressed { node, round, progress } if self.is_heard(&node, round) && self.is_saving(&node) => {
+                self.progress.insert(node, progress);
+                Vec::new()
+            }
             CheckpointEvent::Able { .. }
+            | CheckpointEvent::Progressed { .. }
             | CheckpointEvent::NodeFailed { .. }
             | CheckpointEvent::NodeSaved { .. }
             | CheckpointEvent::Deferred { .. } => Vec::new(),
@@ -247,8 +266,13 @@ impl Checkpointing {
         round == self.round && self.nodes.contains(node)
     }
 
+    fn is_saving(&self, node: &NodeId) -> bool {
+        matches!(self.phase, CheckpointPhase::Saving { .. }) && self.awaits(node)
+    }
+
     fn over(&mut self, end: CheckpointEnd) -> Vec<CheckpointStep> {
         self.phase = CheckpointPhase::Ended(end);
+        self.progress.clear();
         vec![CheckpointStep::Forget]
     }
 
@@ -301,6 +325,7 @@ impl Checkpointing {
         }
         let granted = for_ms.clamp(DEFERRAL_MS_MIN, left);
         self.deferred_ms += granted;
+        self.progress.clear();
         self.phase = CheckpointPhase::Deferred { until_ms: now_ms.saturating_add(granted) };
         vec![CheckpointStep::Forget]
     }

@@ -104,6 +104,20 @@ fn what_was_saved_before_a_deferral_is_of_another_moment() {
 }
 
 #[test]
+fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
+    let mut c = begun(1);
+    let says = |round| CheckpointEvent::Progressed { node: node(0), round, progress: Progress { percent: Some(40), left_ms: None } };
+    c.handle(1, says(1));
+    assert!(c.progress.is_empty(), "nothing was asked yet");
+    c.handle(1, able(0, 1));
+    let phase = c.phase.clone();
+    c.handle(2, says(2));
+    assert_eq!((c.handle(2, says(1)), c.progress[&node(0)].percent, &c.phase), (vec![], Some(40), &phase));
+    c.handle(3, CheckpointEvent::Deferred { node: node(0), round: 1, for_ms: 1000 });
+    assert!(c.progress.is_empty());
+}
+
+#[test]
 fn steps_that_differ_are_of_different_moments() {
     let mut c = begun(2);
     c.handle(1, able(0, 1));
@@ -120,6 +134,7 @@ fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
         6 => (of(), any::<bool>()).prop_map(|((n, round), idle)| CheckpointEvent::Able { node: node(n), round, idle }),
         6 => (of(), prop::option::of(Just(7u64))).prop_map(|((n, round), step)| saved(n, round, step)),
         3 => of().prop_map(|(n, round)| CheckpointEvent::NodeSaved { node: node(n), round, saved: Saved::default() }),
+        1 => of().prop_map(|(n, round)| CheckpointEvent::Progressed { node: node(n), round, progress: Progress::default() }),
         1 => of().prop_map(|(n, round)| CheckpointEvent::NodeFailed { node: node(n), round, why: "x".to_owned() }),
         2 => (of(), 0..DEFERRAL_MS_MAX).prop_map(|((n, round), for_ms)| CheckpointEvent::Deferred { node: node(n), round, for_ms }),
         2 => Just(CheckpointEvent::Written),

@@ -18,7 +18,9 @@ mod record;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, GpusNow, Local, Phase};
-pub use checkpoint::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Saved};
+pub use checkpoint::{
+    CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Progress, Saved,
+};
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
 pub use record::Record;

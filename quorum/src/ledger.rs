@@ -90,7 +90,7 @@ pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, level_of, level_of_hold};
+pub use level::{CHECKPOINT_MODES_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, level_of, level_of_hold};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};

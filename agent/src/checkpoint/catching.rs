@@ -56,7 +56,7 @@ impl Hearers {
         for pid in processes()? {
             // Opened before it is looked at: what is seen is of this process or of none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
-            match look(pid, signal)? {
+            match look_at(pid, signal)? {
                 None => {}
                 Some(Look::Deaf) => drop(seen.insert(pid)),
                 Some(Look::Catches(program)) => {
@@ -79,7 +79,7 @@ impl Hearers {
         // What has just begun counts: a node where something runs is not idle.
         let mut all = 0;
         for pid in still {
-            if seen.contains(&pid) || look(pid, signal)?.is_some() {
+            if seen.contains(&pid) || look_at(pid, signal)?.is_some() {
                 all += 1;
             }
         }
@@ -110,8 +110,24 @@ impl Hearers {
 
 impl Hearer {
     fn catches_still(&self, signal: AskSignal) -> io::Result<bool> {
-        Ok(matches!(look(self.pid, signal)?, Some(Look::Catches(program)) if program == self.program))
+        Ok(matches!(look_at(self.pid, signal)?, Some(Look::Catches(program)) if program == self.program))
     }
+}
+
+/// [`Hearers::find`], with what went wrong for people.
+pub fn look(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
+    Hearers::find(context, allocation, shim, signal).map_err(|e| format!("what runs there cannot be looked at: {e}"))
+}
+
+/// How many processes of the script and of launches live.
+pub fn count(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<usize> {
+    let mut all = 0;
+    for pid in of_work(context, allocation, shim)? {
+        if look_at(pid, AskSignal::default())?.is_some() {
+            all += 1;
+        }
+    }
+    Ok(all)
 }
 
 /// Nothing where the process is gone; every other error is one.
@@ -143,7 +159,7 @@ fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io
 }
 
 /// `None`: no living process.
-fn look(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
+fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
     let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
         None => Ok(None),
@@ -182,12 +198,12 @@ mod tests {
     #[test]
     fn this_process_is_seen_as_it_is() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(look(own, AskSignal::Usr1).unwrap(), Some(Look::Deaf)));
+        assert!(matches!(look_at(own, AskSignal::Usr1).unwrap(), Some(Look::Deaf)));
     }
 
     #[test]
     fn only_what_is_gone_is_not_there() {
-        assert!(look(i32::MAX, AskSignal::Usr1).unwrap().is_none());
+        assert!(look_at(i32::MAX, AskSignal::Usr1).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
     }

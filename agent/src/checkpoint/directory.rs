@@ -4,8 +4,9 @@
 //!   <checkpoint_dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
 //!     request                               the token of what is asked for, and by when; put there whole
 //!     <token>/                              into which the application saves
-//!     <token>.done | .failed | .deferred    by the application: its answer
+//!     <token>.done | .failed | .deferred    by the application: its answer; by the agent, where it came in a call
 //!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: what is begun from
+//!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's, of what is asked through it ([`super::page`])
 //! ```
 //!
 //! The token is new in each round, so an answer is to one round alone. All in the allocation's directory is the user's to change
@@ -20,6 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -39,6 +41,8 @@ const PATHS_BYTES_MAX: usize = 32 << 20;
 const DEPTH_MAX: usize = 64;
 /// How the name of the directory ends from which work begins again.
 const RESTORE: &str = ".restore";
+/// How the name of the page ends through which work is asked.
+const PAGE: &str = ".shm";
 /// How the name of a directory begins that is being removed, or made.
 const ASIDE: &str = ".aside-";
 
@@ -67,6 +71,55 @@ pub struct Claims {
     pub files: Option<u64>,
     /// How many bytes.
     pub bytes: Option<u64>,
+    /// Its files, where it names them: all of them then.
+    pub listed: BTreeMap<String, Listed>,
+}
+
+/// What it says of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Its bytes.
+    pub bytes: Option<u64>,
+    /// BLAKE3 of them, 64 hexadecimal digits.
+    pub blake3: Option<String>,
+}
+
+impl Claims {
+    /// What is not as it says of what lies there.
+    pub fn wrong(&self, found: &[Found]) -> Option<String> {
+        let files: BTreeMap<&str, u64> = found.iter().filter_map(|f| Some((f.path.as_str(), f.size?))).collect();
+        let bytes = files.values().copied().fold(0, u64::saturating_add);
+        for (what, said, there) in [("files", self.files, files.len() as u64), ("bytes", self.bytes, bytes)] {
+            if let Some(said) = said.filter(|said| *said != there) {
+                return Some(format!("the application says that it saved {said} {what}, and {there} are there"));
+            }
+        }
+        if self.listed.is_empty() {
+            return None;
+        }
+        for (path, said) in &self.listed {
+            match (files.get(path.as_str()), said.bytes) {
+                (None, _) => return Some(format!("the application says that it saved {path}, which is not there")),
+                (Some(there), Some(bytes)) if bytes != *there => {
+                    return Some(format!("the application says that it saved {bytes} bytes in {path}, and {there} are there"));
+                }
+                (Some(_), _) => {}
+            }
+        }
+        let unnamed = files.keys().find(|path| !self.listed.contains_key(**path))?;
+        Some(format!("{unnamed} is there, and not among the files that the application says it saved"))
+    }
+
+    /// As the answer's file has it; see [`done`].
+    pub fn to_text(&self) -> String {
+        let numbers = [("step", self.step), ("files", self.files), ("bytes", self.bytes)];
+        let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}\n", value?)));
+        let listed = self.listed.iter().map(|(path, said)| {
+            let number = said.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+            format!("file={number} {} {path}\n", said.blake3.as_deref().unwrap_or("-"))
+        });
+        numbers.chain(listed).collect()
+    }
 }
 
 /// A file of what was saved.
@@ -104,6 +157,16 @@ impl Directories {
         self.root.join(format!("{allocation}{RESTORE}"))
     }
 
+    /// The page through which an allocation's work is asked, where it is asked through one.
+    pub fn page_of(&self, allocation: AllocationId) -> PathBuf {
+        self.root.join(format!("{allocation}{PAGE}"))
+    }
+
+    /// Makes it. May be done again.
+    pub fn make_page(&self, allocation: AllocationId, owner: &Principal) -> Result<(), String> {
+        super::page::make(&self.page_of(allocation), &self.root.join(format!("{ASIDE}{allocation}{PAGE}")), owner)
+    }
+
     /// Makes an allocation's. May be done again.
     pub fn make(&self, allocation: AllocationId, owner: &Principal) -> Result<(), String> {
         let path = self.of(allocation);
@@ -132,6 +195,9 @@ impl Directories {
         for path in [self.of(allocation), self.restore_of(allocation), aside] {
             remove_tree(&path).map_err(|e| format!("{} cannot be removed: {e}", path.display()))?;
         }
+        for path in [self.page_of(allocation), self.root.join(format!("{ASIDE}{allocation}{PAGE}"))] {
+            gone(fs::remove_file(&path)).map_err(|e| format!("{} cannot be removed: {e}", path.display()))?;
+        }
         Ok(())
     }
 
@@ -140,7 +206,7 @@ impl Directories {
         let names = fs::read_dir(&self.root).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
         for name in names {
             let plain = name.strip_prefix(ASIDE).unwrap_or(&name);
-            let plain = plain.strip_suffix(RESTORE).unwrap_or(plain);
+            let plain = plain.strip_suffix(RESTORE).or_else(|| plain.strip_suffix(PAGE)).unwrap_or(plain);
             let Ok(allocation) = plain.parse::<AllocationId>() else { continue };
             if !known(allocation)
                 && let Err(why) = self.remove(allocation)
@@ -192,16 +258,35 @@ impl Place {
             }
             self.give(&directory).map_err(|e| failed(token, &e))?;
         }
-        let new = format!(".{token}.request");
-        match unlinkat(&self.at, new.as_str(), UnlinkatFlags::NoRemoveDir) {
+        self.put(&format!(".{token}.request"), "request", &format!("{token}\n{deadline_ms}\n"))
+    }
+
+    /// Puts the application's answer there for it, as it would itself.
+    pub fn put_answer(&self, token: &str, answer: &Answer) -> Result<(), String> {
+        let (ending, text) = match answer {
+            Answer::Done(claims) => ("done", claims.to_text()),
+            Answer::Failed { why } => ("failed", format!("{why}\n")),
+            Answer::Deferred { for_ms } => ("deferred", format!("{}.{:03}\n", for_ms / 1000, for_ms % 1000)),
+        };
+        if text.len() as u64 > ANSWER_BYTES_MAX {
+            let what = "the names of its files have more than 64 KiB";
+            return Err(format!("{what}: tell how many files and bytes there are instead, or pack them, with tar"));
+        }
+        self.put(&format!(".{token}.answer"), &format!("{token}.{ending}"), &text)
+    }
+
+    /// A file of the owner's, whole from the moment that it is there. `new`: its name until then.
+    fn put(&self, new: &str, name: &str, text: &str) -> Result<(), String> {
+        let failed = |what: &str, e: &dyn std::fmt::Display| format!("{}/{what}: {e}", self.path.display());
+        match unlinkat(&self.at, new, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(error) => return Err(failed(&new, &error)),
+            Err(error) => return Err(failed(new, &error)),
         }
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let file = openat2(&self.at, new.as_str(), how(flags).mode(Mode::S_IRUSR | Mode::S_IWUSR)).map_err(|e| failed(&new, &e))?;
-        self.give(&file).map_err(|e| failed(&new, &e))?;
-        File::from(file).write_all(format!("{token}\n{deadline_ms}\n").as_bytes()).map_err(|e| failed(&new, &e))?;
-        renameat(&self.at, new.as_str(), &self.at, "request").map_err(|e| failed("request", &e))
+        let file = openat2(&self.at, new, how(flags).mode(Mode::S_IRUSR | Mode::S_IWUSR)).map_err(|e| failed(new, &e))?;
+        self.give(&file).map_err(|e| failed(new, &e))?;
+        File::from(file).write_all(text.as_bytes()).map_err(|e| failed(new, &e))?;
+        renameat(&self.at, new, &self.at, name).map_err(|e| failed(name, &e))
     }
 
     fn give(&self, what: &OwnedFd) -> nix::Result<()> {
@@ -232,19 +317,33 @@ impl Place {
         openat2(&self.at, name, how(flags))
     }
 
+    /// The token that is asked for; `None`: none was yet, or the application removed what says so.
+    pub fn requested(&self) -> Result<Option<String>, String> {
+        Ok(self.read("request", false)?.and_then(|text| text.lines().next().map(str::to_owned)))
+    }
+
     /// What the application answered to this token, if it did.
     pub fn answer(&self, token: &str) -> Result<Option<Answer>, String> {
+        self.find(token, true)
+    }
+
+    /// The same of an answer that came in a call, which is there whole from the first moment.
+    pub fn answered(&self, token: &str) -> Result<Option<Answer>, String> {
+        self.find(token, false)
+    }
+
+    fn find(&self, token: &str, settled: bool) -> Result<Option<Answer>, String> {
         for (ending, read) in [("done", done as fn(&str) -> _), ("failed", not_done), ("deferred", deferred)] {
             let name = format!("{token}.{ending}");
-            if let Some(text) = self.read(&name)? {
+            if let Some(text) = self.read(&name, settled)? {
                 return read(&text).map(Some).map_err(|why| format!("{name}: {why}"));
             }
         }
         Ok(None)
     }
 
-    /// A small file of the user's; `None`: it is not there, or is just being written.
-    fn read(&self, name: &str) -> Result<Option<String>, String> {
+    /// A small file of the user's; `None`: it is not there, or, where it is to have settled, is just being written.
+    fn read(&self, name: &str, settled: bool) -> Result<Option<String>, String> {
         let failed = |e: &dyn std::fmt::Display| format!("{name}: {e}");
         let file = match self.beneath(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
             Ok(file) => file,
@@ -253,7 +352,7 @@ impl Place {
         };
         let about = fstat(&file).map_err(|e| failed(&e))?;
         self.check(&about).map_err(|why| failed(&why))?;
-        if just_written(&about) {
+        if settled && just_written(&about) {
             return Ok(None);
         }
         let mut text = String::new();
@@ -362,6 +461,11 @@ fn done(text: &str) -> Result<Answer, String> {
     let mut claims = Claims::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (key, value) = line.split_once('=').ok_or_else(|| odd(line))?;
+        if key.trim() == "file" {
+            let (path, said) = listed(value).ok_or_else(|| odd(line))?;
+            claims.listed.insert(path, said);
+            continue;
+        }
         let number = Some(value.trim().parse().map_err(|_| odd(line))?);
         match key.trim() {
             "step" => claims.step = number,
@@ -375,12 +479,43 @@ fn done(text: &str) -> Result<Answer, String> {
 
 fn odd(line: &str) -> String {
     let line: String = line.chars().take(40).collect();
-    format!("{line:?} is none of step=NUMBER, files=NUMBER, bytes=NUMBER")
+    format!("{line:?} is none of step=NUMBER, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not told)")
+}
+
+/// `BYTES BLAKE3 PATH`, of a file.
+fn listed(value: &str) -> Option<(String, Listed)> {
+    let (bytes, rest) = value.trim().split_once(' ')?;
+    let (blake3, path) = rest.split_once(' ')?;
+    let told = |text: &str| (text != "-").then(|| text.to_owned());
+    let bytes = told(bytes).map(|number| number.parse().ok().ok_or(())).transpose().ok()?;
+    let blake3 = told(blake3).map(|digits| digits.to_ascii_lowercase());
+    if path.is_empty() || blake3.as_ref().is_some_and(|digits| !is_blake3(digits)) {
+        return None;
+    }
+    Some((path.to_owned(), Listed { bytes, blake3 }))
+}
+
+/// Whether it is 64 hexadecimal digits.
+pub fn is_blake3(digits: &str) -> bool {
+    digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Nothing, where there was nothing.
+pub fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// What an application says of its failure, as people are shown it.
+pub fn reason(text: &str) -> String {
+    let why: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
+    if why.is_empty() { "the application says that it failed".to_owned() } else { why }
 }
 
 fn not_done(text: &str) -> Result<Answer, String> {
-    let why: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
-    Ok(Answer::Failed { why: if why.is_empty() { "the application says that it failed".to_owned() } else { why } })
+    Ok(Answer::Failed { why: reason(text) })
 }
 
 fn deferred(text: &str) -> Result<Answer, String> {

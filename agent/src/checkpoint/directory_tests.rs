@@ -79,7 +79,11 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
     let (first, second) = tokens();
     for (ending, text, want) in [
         ("done", "", Answer::Done(Claims::default())),
-        ("done", "step=5\nfiles = 2\n\nbytes=9", Answer::Done(Claims { step: Some(5), files: Some(2), bytes: Some(9) })),
+        (
+            "done",
+            "step=5\nfiles = 2\n\nbytes=9",
+            Answer::Done(Claims { step: Some(5), files: Some(2), bytes: Some(9), ..Claims::default() }),
+        ),
         ("failed", "no space\n", Answer::Failed { why: "no space".to_owned() }),
         ("deferred", "1.5\n", Answer::Deferred { for_ms: 1500 }),
     ] {
@@ -140,4 +144,49 @@ fn what_a_manifest_names_is_laid_down_below_or_not_at_all() {
     assert_eq!(fs::read(bed.directories.restore_of(bed.id).join("d/f")).unwrap(), b"x");
     bed.directories.sweep(|_| false);
     assert!(!bed.directories.restore_of(bed.id).exists() && !bed.directories.of(bed.id).exists());
+}
+
+#[test]
+fn an_answer_that_came_in_a_call_is_read_as_the_applications_own() {
+    let (first, second) = tokens();
+    let listed = BTreeMap::from([
+        ("a b=c".to_owned(), Listed { bytes: Some(3), blake3: None }),
+        ("d".to_owned(), Listed { bytes: None, blake3: Some("0f".repeat(32)) }),
+    ]);
+    for answer in [
+        Answer::Done(Claims { step: Some(1), files: None, bytes: Some(2), listed }),
+        Answer::Failed { why: "no space".to_owned() },
+        Answer::Deferred { for_ms: 1250 },
+    ] {
+        let bed = Bed::new("called");
+        assert_eq!(bed.place().requested(), Ok(None));
+        bed.place().ask(&first, 1).unwrap();
+        assert_eq!((bed.place().requested(), bed.place().answered(&first)), (Ok(Some(first.clone())), Ok(None)));
+        bed.place().put_answer(&first, &answer).unwrap();
+        assert_eq!((bed.place().answered(&first), bed.place().answered(&second)), (Ok(Some(answer.clone())), Ok(None)));
+        assert_eq!(bed.answer(&first), Ok(Some(answer)));
+    }
+    let long = BTreeMap::from([("x".repeat(70_000), Listed::default())]);
+    let refused = Bed::new("long").place().put_answer(&first, &Answer::Done(Claims { listed: long, ..Claims::default() }));
+    assert!(refused.unwrap_err().contains("64 KiB"));
+}
+
+#[test]
+fn what_the_application_says_of_its_files_is_compared_with_what_lies_there() {
+    let found = [("a", Some(3)), ("d", None), ("d/b", Some(4))].map(|(path, size)| Found { path: path.to_owned(), mode: 0o600, size });
+    let says = |listed: &[(&str, Option<u64>)]| {
+        let listed = listed.iter().map(|(path, bytes)| ((*path).to_owned(), Listed { bytes: *bytes, blake3: None })).collect();
+        Claims { listed, ..Claims::default() }
+    };
+    for right in [says(&[]), says(&[("a", Some(3)), ("d/b", None)]), Claims { files: Some(2), bytes: Some(7), ..Claims::default() }] {
+        assert_eq!(right.wrong(&found), None);
+    }
+    for (wrong, about) in [
+        (says(&[("a", Some(3))]), "d/b is there"),
+        (says(&[("a", Some(9)), ("d/b", None)]), "9 bytes in a"),
+        (says(&[("a", None), ("d/b", None), ("c", None)]), "c, which is not there"),
+        (Claims { files: Some(3), ..Claims::default() }, "3 files"),
+    ] {
+        assert!(wrong.wrong(&found).is_some_and(|why| why.contains(about)), "{about}");
+    }
 }

@@ -10,7 +10,7 @@ use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpe
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, Epoch, NodeId};
-use lattice_node::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, Event, Saved};
+use lattice_node::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, Event, Progress, Saved};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
@@ -168,7 +168,15 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
         }
         CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
-            let awaited: Vec<&str> = state.nodes.iter().filter(|node| state.awaits(node)).map(NodeId::as_str).collect();
+            let told = |node: &NodeId| match state.progress.get(node) {
+                Some(Progress { percent: Some(percent), left_ms: Some(left) }) => {
+                    format!("{node} ({percent} %, {} s left)", left.div_ceil(1000))
+                }
+                Some(Progress { percent: Some(percent), left_ms: None }) => format!("{node} ({percent} %)"),
+                Some(Progress { percent: None, left_ms: Some(left) }) => format!("{node} ({} s left)", left.div_ceil(1000)),
+                Some(Progress { percent: None, left_ms: None }) | None => node.to_string(),
+            };
+            let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(told).collect();
             let extended = if deadline.extended { "; its time was extended" } else { "" };
             CheckpointItem::Stands { id, word, detail: format!("waits for {}{extended}", awaited.join(", ")) }
         }
@@ -295,8 +303,11 @@ impl Driver {
                 }
             };
             let before = self.state.clone();
+            let only_told = matches!(event, CheckpointEvent::Progressed { .. });
             steps = self.state.handle(boottime_ms(), event);
-            if self.state != before {
+            if only_told {
+                self.out.send_replace(self.state.clone());
+            } else if self.state != before {
                 self.write_down().await;
             }
         }
@@ -461,6 +472,9 @@ impl Asking {
                 CheckpointEvent::NodeSaved { node, round, saved: Saved { files, bytes, step, manifest } }
             }
             FromSaver::Deferred { for_ms } => CheckpointEvent::Deferred { node, round, for_ms },
+            FromSaver::Progressed { percent, left_ms } => {
+                CheckpointEvent::Progressed { node, round, progress: Progress { percent, left_ms } }
+            }
         };
         let _ = self.events.send(event).await;
     }

@@ -1,31 +1,32 @@
 //! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
 
-use super::catching::Hearers;
 use super::directory::{self, Answer, Claims, Place};
 use super::owner_of;
 use super::store::{Part, StoreError};
+use super::way::{AskedFor, Way};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
 use crate::environment;
 use crate::mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use crate::mesh::frame::{self, FrameError};
-use lattice_model::{AllocationId, AskSignal, CheckpointId, DesiredShare, Entrypoint, Epoch};
-use lattice_node::Saved;
+use lattice_model::{AllocationId, CheckpointId, DesiredShare, Entrypoint, Epoch};
+use lattice_node::{Progress, Saved};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::identity;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Between two looks for the answer.
 const LOOK: Duration = Duration::from_millis(10);
+/// Between two words of how far it is.
+const PROGRESS: Duration = Duration::from_millis(200);
 /// Between two tries of a store that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How much longer than its deadline a part is kept that nobody asks for any more.
@@ -185,33 +186,34 @@ async fn try_saved(
     out: &watch::Sender<Option<FromSaver>>,
     stop: &CancellationToken,
 ) -> Result<FromSaver, String> {
-    let signal = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?.signal;
+    let way = Way::of(context, share)?;
     let means = context.checkpoints.means()?.clone();
     let id = CheckpointId(Uuid::from_bytes(open.id));
     let token = directory::token(id, open.round);
     let (directories, allocation, owner) = (means.directories.clone(), share.allocation, share.owner.clone());
     let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
-    let known = answer(&place, &token).await?;
+    let known = way.answer(&place, &token).await?;
     if known.is_none() {
-        let now = find(context, share, signal).await?;
+        let (at, of) = (Arc::clone(&place), token.clone());
+        let asked = blocking(move || at.asked(&of)).await?;
+        let now = way.find(context, share, asked).await?;
         if now.all == 0 && has_ranks_here(context, share) {
             return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
         }
         if now.all == 0 {
-            let (at, of) = (Arc::clone(&place), token.clone());
-            if blocking(move || at.asked(&of)).await? {
+            if asked {
                 return Err("what ran there was asked, and has ended without an answer".to_owned());
             }
             out.send_replace(Some(FromSaver::Able { idle: true }));
             let _ = told.wait_for(|go| *go).await;
             // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
-            return match find(context, share, signal).await?.all {
+            return match way.find(context, share, true).await?.all {
                 0 => Ok(FromSaver::from(Saved::default())),
                 _ => Err("something was begun there when it was asked for already: ask for another".to_owned()),
             };
         }
-        if now.none_catches() {
-            return Err(deaf(now.all, signal));
+        if let Some(deaf) = now.deaf {
+            return Err(deaf);
         }
     }
     out.send_replace(Some(FromSaver::Able { idle: false }));
@@ -220,10 +222,11 @@ async fn try_saved(
         Some(answer) => answer,
         None => {
             failpoint::pass(Point::SaveUnasked);
-            let asked = ask(context, share, &place, &token, (open.deadline_ms, signal), stop).await?;
+            let asked = way.ask(context, share, &place, &token, open.deadline_ms, stop).await?;
             failpoint::pass(Point::SaveAsked);
             out.send_replace(Some(FromSaver::Saving));
-            wait(&place, &token, &asked).await?
+            let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };
+            waiting.answer().await?
         }
     };
     failpoint::pass(Point::SaveAnswered);
@@ -246,79 +249,57 @@ fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
     }
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+pub(super) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("saving broke: {broke}")))
 }
 
-async fn answer(place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
+pub(super) async fn read_answer(place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
     let (place, token) = (Arc::clone(place), token.to_owned());
     blocking(move || place.answer(&token)).await
 }
 
-async fn find(context: &Shared, share: &DesiredShare, signal: AskSignal) -> Result<Hearers, String> {
-    let (context, allocation) = (Arc::clone(context), share.allocation);
-    blocking(move || look(&context, allocation, signal)).await
-}
-
-fn look(context: &Context, allocation: AllocationId, signal: AskSignal) -> Result<Hearers, String> {
-    let found = Hearers::find(context, allocation, shim_of(context, allocation), signal);
-    found.map_err(|e| format!("what runs there cannot be looked at: {e}"))
-}
-
-fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
+pub(super) fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
     context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }
 
-fn deaf(all: usize, signal: AskSignal) -> String {
-    let which = if all == 1 { "its one process does not catch".to_owned() } else { format!("none of its {all} processes catches") };
-    format!("{which} {signal}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
+/// What was asked for, and where its answer comes.
+struct Waiting<'a> {
+    context: &'a Shared,
+    share: &'a DesiredShare,
+    way: &'a Way,
+    place: &'a Arc<Place>,
+    token: &'a str,
+    asked: &'a AskedFor,
+    out: &'a watch::Sender<Option<FromSaver>>,
 }
 
-/// Says what is asked for, and sends the signal to all that catch it. Asked for the same again, who has begun to answer is left alone.
-async fn ask(
-    context: &Shared,
-    share: &Arc<DesiredShare>,
-    place: &Arc<Place>,
-    token: &str,
-    (deadline_ms, signal): (u64, AskSignal),
-    stop: &CancellationToken,
-) -> Result<Vec<OwnedFd>, String> {
-    let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
-    let stop = stop.clone();
-    blocking(move || {
-        // A thread outlives the round that it works for: what is asked for since then stays as it is.
-        let going_on = || if stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) };
-        let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
-        place.forget_all_but(&token).map_err(|e| format!("what earlier checkpoints left there: {e}"))?;
-        going_on()?;
-        place.ask(&token, deadline_ms)?;
-        let now = look(&context, share.allocation, signal)?;
-        if again && !now.none_catches() {
-            return Ok(now.unasked());
-        }
-        let all = now.all;
-        going_on()?;
-        let sent = now.send(signal).map_err(|e| format!("{signal} cannot be sent: {e}"))?;
-        if sent.is_empty() { Err(deaf(all, signal)) } else { Ok(sent) }
-    })
-    .await
-}
-
-/// Waits for the answer for as long as one lives that was asked.
-async fn wait(place: &Arc<Place>, token: &str, asked: &[OwnedFd]) -> Result<Answer, String> {
-    let mut last_looks = 0;
-    loop {
-        if let Some(answer) = answer(place, token).await? {
-            return Ok(answer);
-        }
-        if asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true)) {
-            // What was written in the last moment is old enough to be read after a few more.
-            last_looks += 1;
-            if last_looks > 10 {
-                return Err(format!("all {} processes that were asked have ended, and none said that it had saved", asked.len()));
+impl Waiting<'_> {
+    /// Waits for the answer for as long as one lives that was asked, and says how far that is.
+    async fn answer(&self) -> Result<Answer, String> {
+        let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
+        loop {
+            if let Some(answer) = self.way.answer(self.place, self.token).await? {
+                return Ok(answer);
             }
+            if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {
+                looked_at = Instant::now();
+                match self.asked.in_vain(self.context, self.share).await? {
+                    // What was written in the last moment is old enough to be read after a few more.
+                    Some(why) if last_looks > 10 => return Err(why),
+                    Some(_) => last_looks += 1,
+                    None => last_looks = 0,
+                }
+            }
+            if told_at.elapsed() >= PROGRESS {
+                told_at = Instant::now();
+                let progress = self.asked.progress().await;
+                if let Some(Progress { percent, left_ms }) = progress.filter(|_| progress != told) {
+                    told = progress;
+                    self.out.send_replace(Some(FromSaver::Progressed { percent, left_ms }));
+                }
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -336,16 +317,13 @@ async fn put(
         let (at, of) = (Arc::clone(place), token.to_owned());
         let found = blocking(move || at.saved(&of)).await?;
         let files = found.iter().filter(|f| f.size.is_some()).count() as u64;
-        let bytes = found.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
         if files == 0 {
             return Err(format!("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}"));
         }
-        for (what, said, there) in [("files", claims.files, files), ("bytes", claims.bytes, bytes)] {
-            if let Some(said) = said.filter(|said| *said != there) {
-                return Err(format!("the application says that it saved {said} {what}, and {there} are there"));
-            }
+        if let Some(wrong) = claims.wrong(&found) {
+            return Err(wrong);
         }
-        match store.put_part(part, claims.step, Arc::clone(place), token, found).await {
+        match store.put_part(part, &claims, Arc::clone(place), token, found).await {
             Ok(saved) => {
                 failpoint::pass(Point::SavePut);
                 return Ok(saved);

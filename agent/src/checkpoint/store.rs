@@ -9,7 +9,7 @@
 //!
 //! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
 
-use crate::checkpoint::directory::{Found, Place as Directory};
+use crate::checkpoint::directory::{Claims, Found, Place as Directory};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
@@ -183,7 +183,7 @@ impl CheckpointStore {
     pub async fn put_part(
         &self,
         part: &Part,
-        step: Option<u64>,
+        claims: &Claims,
         directory: Arc<Directory>,
         token: &str,
         found: Vec<Found>,
@@ -193,14 +193,22 @@ impl CheckpointStore {
             async move { self.put_file(part, number, found, directory, token).await }
         });
         let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
+        let other = |f: &&FileEntry| {
+            let said = claims.listed.get(&f.path).and_then(|listed| listed.blake3.as_ref());
+            said.is_some() && said != f.blake3.as_ref()
+        };
+        if let Some(file) = files.iter().find(other) {
+            let there = file.blake3.as_deref().unwrap_or_default();
+            return Err(StoreError::Unfit(format!("{}: its BLAKE3 is {there}, the application says that it saved another", file.path)));
+        }
         let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
         let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
         let (id, allocation, epoch, node) = (part.id, part.owner.allocation, part.epoch, part.node.clone());
-        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step, files };
+        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step: claims.step, files };
         let json = to_json(&manifest)?;
         let hash = blake3::hash(&json).to_hex().to_string();
         self.objects.store.put(&self.part_key(part, "node.json"), PutPayload::from(json)).await?;
-        Ok(Saved { files: count, bytes, step, manifest: Some(hash) })
+        Ok(Saved { files: count, bytes, step: claims.step, manifest: Some(hash) })
     }
 
     async fn put_file(

@@ -5,7 +5,7 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    AskSignal, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape,
+    AskBy, AskSignal, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape,
     LivenessProbe, ProbeCheck,
 };
 use proptest::prelude::*;
@@ -315,7 +315,10 @@ prop_compose! {
         requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
         requeues_max in 1..=100u32,
         on_isolation in prop::sample::select(vec![OnIsolation::Continue, OnIsolation::Stop]),
-        checkpoint in prop::option::of(prop::sample::select(AskSignal::ALL.to_vec()).prop_map(|signal| CheckpointPolicy { signal })),
+        checkpoint in prop::option::of(prop_oneof![
+            prop::sample::select(AskSignal::ALL.to_vec()).prop_map(CheckpointPolicy::by_signal),
+            prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
+        ]),
         preemption_class in 0..=10u8,
         data in data(),
         liveness_probe in prop::option::of(probe()),

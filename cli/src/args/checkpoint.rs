@@ -8,6 +8,8 @@ const CHECKPOINT_EXAMPLES: &str = "Examples:
       work that saves itself when it gets SIGUSR1; --checkpoint-signal names another
   lattice checkpoint create 1f0c9a4e --deadline 5m
       ask it now, and wait until the checkpoint is whole in the store
+  lattice submit --checkpoint=shmem -- ./train; lattice submit --checkpoint=grpc -- ./train
+      work that is asked through memory that it shares with the agent, or in a call in which it waits
   lattice checkpoint list 1f0c9a4e; lattice checkpoint verify 1f0c9a4e
       what there is; read the last one and compare it with its manifest
 
@@ -33,6 +35,69 @@ pub enum CheckpointCommand {
     Verify(CheckpointOne),
     /// Remove checkpoints
     Rm(CheckpointRemove),
+    /// For work submitted with --checkpoint=grpc: wait to be asked; prints a token and the directory to save into
+    Await,
+    /// For such work: say how far saving is
+    Progress(CheckpointProgress),
+    /// For such work: ask to be asked again later
+    Defer(CheckpointDefer),
+    /// For such work: it cannot be saved, and why
+    Fail(CheckpointFail),
+    /// For such work: all of this node is saved
+    Done(CheckpointDone),
+}
+
+#[derive(Args)]
+pub struct CheckpointProgress {
+    /// What is asked for
+    pub token: String,
+    /// Of 100
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub percent: u32,
+    /// How long it will take yet: 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    pub left: Option<Duration>,
+}
+
+#[derive(Args)]
+pub struct CheckpointDefer {
+    /// What is asked for
+    pub token: String,
+    /// How long: 30s, 2m; five minutes at most, all deferrals of one checkpoint together
+    #[arg(value_parser = super::ttl)]
+    pub time: Duration,
+}
+
+#[derive(Args)]
+pub struct CheckpointFail {
+    /// What is asked for
+    pub token: String,
+    /// Why it cannot be saved
+    pub why: String,
+}
+
+#[derive(Args)]
+pub struct CheckpointDone {
+    /// What is asked for
+    pub token: String,
+    /// The step that was saved, the same on all nodes
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// How many files there are; compared with what lies there
+    #[arg(long, value_name = "N")]
+    pub files: Option<u64>,
+    /// How many bytes they have; compared with what lies there
+    #[arg(long, value_name = "N")]
+    pub bytes: Option<u64>,
+    /// One of the files, as often as there are files; all are compared with what lies there
+    #[arg(long = "file", value_name = "BYTES:PATH", value_parser = saved_file)]
+    pub list: Vec<(u64, String)>,
+}
+
+fn saved_file(text: &str) -> Result<(u64, String), String> {
+    let (bytes, path) = text.split_once(':').ok_or("a file is told as 4096:state/weights")?;
+    let bytes = bytes.parse().map_err(|e| format!("{bytes:?}: {e}"))?;
+    if path.is_empty() { Err("a file is told as 4096:state/weights".to_owned()) } else { Ok((bytes, path.to_owned())) }
 }
 
 #[derive(Args)]

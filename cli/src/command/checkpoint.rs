@@ -1,6 +1,8 @@
 //! `lattice checkpoint`.
 
-use crate::args::{CheckpointCommand, CheckpointCreate, CheckpointOne};
+use crate::args::{
+    CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
+};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::patience::Patience;
@@ -54,6 +56,80 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             }
             Ok(())
         }
+        CheckpointCommand::Await => asked(session).await,
+        CheckpointCommand::Progress(CheckpointProgress { token, percent, left }) => {
+            let left_ms = left.map(millis);
+            let told = v1::SaveProgress { token, percent: Some(percent), left_ms };
+            say(session, async |client| answer(client.application().progress(tokio_stream::iter([told.clone()]))).await).await
+        }
+        CheckpointCommand::Defer(CheckpointDefer { token, time }) => {
+            let told = v1::SaveDeferral { token, for_ms: millis(time) };
+            say(session, async |client| answer(client.application().defer(told.clone())).await).await
+        }
+        CheckpointCommand::Fail(CheckpointFail { token, why }) => {
+            let told = v1::SaveFailure { token, why };
+            say(session, async |client| answer(client.application().fail(told.clone())).await).await
+        }
+        CheckpointCommand::Done(CheckpointDone { token, step, files, bytes, list }) => {
+            let list = list.into_iter().map(|(bytes, path)| v1::SavedFile { path, bytes: Some(bytes), blake3: String::new() }).collect();
+            let told = v1::SaveDone { token, step, files, bytes, list };
+            say(session, async |client| answer(client.application().done(told.clone())).await).await
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An agent that is being restarted comes back: work that saves itself meanwhile must not be told otherwise.
+fn is_away(failure: &Failure) -> bool {
+    failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
+}
+
+/// A connection to the agent, which may be away for a moment.
+async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failure> {
+    match session.connect().await {
+        Err(failure) if is_away(&failure) => patience.connect_again(session, failure).await,
+        connected => connected,
+    }
+}
+
+/// Says something to the agent, again where it went away before it said that it heard.
+async fn say(session: &Session, told: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
+    let patience = Patience::default();
+    let mut client = reached(session, &patience).await?;
+    loop {
+        match told(&client).await {
+            Ok(v1::SaveAnswered {}) => return Ok(()),
+            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Waits to be asked. An agent that goes away meanwhile is waited for at its next start.
+async fn asked(session: &Session) -> Result<(), Failure> {
+    let patience = Patience::default();
+    let mut client = reached(session, &patience).await?;
+    let request = loop {
+        let waited = async {
+            let mut requests = answer(client.application().register(v1::RegisterRequest {})).await?;
+            patience.progress();
+            requests.message().await?.ok_or_else(|| Failure::from(tonic::Status::unavailable("the agent went away")))
+        };
+        match waited.await {
+            Ok(request) => break request,
+            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    };
+    match session.format() {
+        Format::Table => print(&format!("{} {}\n", request.token, request.directory)),
+        Format::Json => print_json(&serde_json::json!({
+            "token": request.token, "directory": request.directory, "deadline_ms": request.deadline_ms
+        })),
+        Format::Name => print_names([request.token.as_str()]),
     }
 }
 

@@ -7,6 +7,7 @@ mod auditing;
 mod backups;
 mod certificates;
 mod checkpoint;
+mod checkpoint_modes;
 mod clocks;
 mod conformance;
 mod crash;
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         checkpoint::trials(),
+        checkpoint_modes::trials(),
         preemption::trials(),
         fencing::trials(),
         input::trials(),

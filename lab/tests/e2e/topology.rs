@@ -63,6 +63,7 @@ fn unlike(world: &World) {
     // The machine may have the library of PMIx.
     let plain = |features: &[String]| {
         features.iter().filter(|f| *f != "pmix").eq([
+            "checkpoint_modes",
             "checkpoints",
             "launch_calls",
             "launch_input",

@@ -1,12 +1,12 @@
 //! Stories of checkpoints: whose word counts, and what is begun from.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, Outcome, Registration};
+use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
 use crate::wire::Refusal;
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::{
-    AllocationSpec, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation, NodeReport,
-    ReportItem, RequeuePolicy,
+    AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
+    NodeReport, ReportItem, RequeuePolicy,
 };
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ fn whole(number: u128, epoch: Epoch) -> CheckpointRef {
 }
 
 fn asks() -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1 }), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::Usr1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
 }
 
 impl Saving {
@@ -115,4 +115,19 @@ fn the_audit_log_says_which_and_by_whom() {
     let records = s.story.acted(Action::Report(report));
     let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.contains("step 5"))).collect();
     assert_eq!(told, [(AuditAction::CheckpointCommitted, "node:n0", true)]);
+}
+
+#[test]
+fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_older_agent_has_such_work() {
+    for by in [AskBy::SharedMemory, AskBy::Call] {
+        let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
+        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL);
+        let mut older = Story::at_level(1, CHECKPOINT_MODES_LEVEL - 1);
+        let refused = older.act(Action::Submit { id: id(1), owner: user(7), spec: Box::new(spec.clone()), claim: None });
+        assert_eq!(refused, Err(Refusal::ClusterLevel { needed: CHECKPOINT_MODES_LEVEL, now: CHECKPOINT_MODES_LEVEL - 1 }));
+        let saving = Saving::new();
+        let older = saving.story.ledger.node(&node(0)).unwrap();
+        assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
+    }
+    const { assert!(CHECKPOINT_MODES_LEVEL <= LEVEL_KNOWN) };
 }

@@ -1,0 +1,210 @@
+//! Work that waits in a call to be asked (`--checkpoint=grpc`), and what it says.
+//!
+//! Nothing of this outlives the agent: work calls again, and what it answered lies in the allocation's directory before it is told
+//! that it was heard.
+
+use lattice_model::{AllocationId, Epoch};
+use lattice_node::Progress;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// Calls of one allocation on this node that wait at once.
+const WAITING_MAX: usize = 64;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub token: String,
+    pub deadline_ms: u64,
+}
+
+/// An allocation's, under one claim.
+type Key = (AllocationId, Epoch);
+
+/// Of all allocations of this node. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Callers(Arc<Mutex<BTreeMap<Key, Called>>>);
+
+struct Called {
+    /// Calls that wait.
+    waiting: watch::Sender<usize>,
+    /// What is asked for now.
+    asked: watch::Sender<Option<Asked>>,
+    /// What it says of that.
+    progress: Option<Progress>,
+    /// What was asked for before, and given up.
+    given_up: Option<String>,
+}
+
+impl Default for Called {
+    fn default() -> Self {
+        Self { waiting: watch::channel(0).0, asked: watch::channel(None).0, progress: None, given_up: None }
+    }
+}
+
+impl Callers {
+    fn of(&self) -> MutexGuard<'_, BTreeMap<Key, Called>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that waits, for as long as what is given lives; `None`: too many do.
+    pub fn wait(&self, key: Key) -> Option<Waiting> {
+        let mut all = self.of();
+        let called = all.entry(key).or_default();
+        if *called.waiting.borrow() >= WAITING_MAX {
+            return None;
+        }
+        called.waiting.send_modify(|number| *number += 1);
+        Some(Waiting { callers: self.clone(), key, asked: called.asked.subscribe() })
+    }
+
+    /// How many wait, now and later.
+    pub fn waiting(&self, key: Key) -> watch::Receiver<usize> {
+        self.of().entry(key).or_default().waiting.subscribe()
+    }
+
+    /// Asks all that wait, and who comes to wait, until what is given is dropped.
+    pub fn ask(&self, key: Key, asked: Asked) -> Asking {
+        let mut all = self.of();
+        let called = all.entry(key).or_default();
+        (called.progress, called.given_up) = (None, None);
+        called.asked.send_replace(Some(asked.clone()));
+        Asking { callers: self.clone(), key, asked }
+    }
+
+    /// Why no answer to this token is of use; `None`: one may be.
+    pub fn given_up(&self, key: Key, token: &str) -> Option<String> {
+        let all = self.of();
+        let over = all.get(&key).is_some_and(|called| called.given_up.as_deref() == Some(token));
+        over.then(|| unasked(token))
+    }
+
+    /// Its answer lies there: it is not asked for any more.
+    pub fn answered(&self, key: Key, token: &str) {
+        if let Some(called) = self.of().get(&key) {
+            called.asked.send_if_modified(|now| now.as_ref().is_some_and(|asked| asked.token == token) && now.take().is_some());
+        }
+    }
+
+    /// Keeps what it says of how far it is.
+    pub fn progresses(&self, key: Key, token: &str, progress: Progress) -> Result<(), String> {
+        present(self.of().get_mut(&key), token)?.progress = Some(progress);
+        Ok(())
+    }
+
+    /// What it said last.
+    pub fn progress(&self, key: Key) -> Option<Progress> {
+        self.of().get(&key).and_then(|called| called.progress)
+    }
+
+    /// The allocation is over here.
+    pub fn forget(&self, key: Key) {
+        self.of().remove(&key);
+    }
+
+    /// Where nobody waits and nothing is asked, nothing is kept.
+    fn tidy(&self, key: Key) {
+        let mut all = self.of();
+        let idle = |called: &Called| {
+            let waited_for = *called.waiting.borrow() > 0 || called.waiting.receiver_count() > 0;
+            !waited_for && called.asked.borrow().is_none() && called.given_up.is_none()
+        };
+        if all.get(&key).is_some_and(idle) {
+            all.remove(&key);
+        }
+    }
+}
+
+fn present<'a>(called: Option<&'a mut Called>, token: &str) -> Result<&'a mut Called, String> {
+    let asks = |called: &Called| called.asked.borrow().as_ref().is_some_and(|asked| asked.token == token);
+    called.filter(|called| asks(called)).ok_or_else(|| unasked(token))
+}
+
+/// Why nothing is heard of it.
+pub fn unasked(token: &str) -> String {
+    let token: String = token.chars().take(80).collect();
+    format!("{token:?} is not asked for now: it was answered, was given up, or is of another round")
+}
+
+/// A call that waits.
+pub struct Waiting {
+    callers: Callers,
+    key: Key,
+    /// What is asked for, as it comes.
+    pub asked: watch::Receiver<Option<Asked>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(called) = self.callers.of().get(&self.key) {
+            called.waiting.send_modify(|number| *number = number.saturating_sub(1));
+        }
+        self.callers.tidy(self.key);
+    }
+}
+
+/// What is asked for, as long as it lives.
+pub struct Asking {
+    callers: Callers,
+    key: Key,
+    asked: Asked,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(called) = self.callers.of().get_mut(&self.key)
+            && called.asked.send_if_modified(|now| now.as_ref() == Some(&self.asked) && now.take().is_some())
+        {
+            called.given_up = Some(self.asked.token.clone());
+        }
+        self.callers.tidy(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        ("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(), Epoch(3))
+    }
+
+    fn asked(token: &str) -> Asked {
+        Asked { token: token.to_owned(), deadline_ms: 1 }
+    }
+
+    #[test]
+    fn what_is_given_up_is_answered_by_nobody() {
+        let callers = Callers::default();
+        let progress = Progress { percent: Some(5), left_ms: None };
+        assert!(callers.progresses(key(), "a", progress).is_err());
+        let asking = callers.ask(key(), asked("a"));
+        callers.progresses(key(), "a", progress).unwrap();
+        assert_eq!((callers.progress(key()), callers.given_up(key(), "a")), (Some(progress), None));
+        let later = callers.ask(key(), asked("b"));
+        drop(asking);
+        assert!(callers.progresses(key(), "b", progress).is_ok(), "what was asked for before takes nothing with it");
+        drop(later);
+        assert!(callers.given_up(key(), "b").is_some());
+        let answered = callers.ask(key(), asked("c"));
+        callers.answered(key(), "c");
+        drop(answered);
+        assert!(callers.given_up(key(), "c").is_none() && callers.of().is_empty());
+    }
+
+    #[test]
+    fn who_waits_is_asked_and_who_comes_later_as_well() {
+        let callers = Callers::default();
+        let counted = callers.waiting(key());
+        let first = callers.wait(key()).unwrap();
+        assert_eq!(*counted.borrow(), 1);
+        let asking = callers.ask(key(), asked("a"));
+        let second = callers.wait(key()).unwrap();
+        assert!([&first, &second].iter().all(|w| *w.asked.borrow() == Some(asked("a"))));
+        let more: Vec<Waiting> = (2..WAITING_MAX).map(|_| callers.wait(key()).unwrap()).collect();
+        assert!(callers.wait(key()).is_none());
+        drop((first, second, more, asking));
+        assert_eq!(*counted.borrow(), 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! The page of memory through which an allocation's work on this node is asked (`--checkpoint=shmem`): see
+//! [`lattice_checkpoint::layout`].
+//!
+//! The file is the user's, who may write anything into it and make it shorter at any moment, and the agent has root's rights. So the
+//! agent never touches its memory: it reads and writes the file by system calls, and has the kernel count the futex word up. A page
+//! that is not there is an error of those calls, where it would be the end of a process that touched it.
+
+use super::directory::{Answer, Claims};
+use lattice_checkpoint::layout::{
+    AT_ANSWER, AT_ANSWERED, AT_BYTES, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST,
+    AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES, TOKEN_BYTES, UNSAID,
+    VERSION,
+};
+use lattice_model::Principal;
+use lattice_node::Progress;
+use nix::unistd::{Gid, Uid, fchown};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+/// `FUTEX_WAKE_OP`: add the argument to the word.
+const OP_ADD: u32 = 1 << 28;
+/// The longest time that a day's clock has, in milliseconds.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// An allocation's page, opened.
+pub struct Page {
+    file: File,
+    path: PathBuf,
+}
+
+/// Makes an allocation's page, whole from the moment that it is there; one that is there already stays. `aside` is on the same file
+/// system, and nobody else writes to the directory of either.
+pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), String> {
+    let failed = |e: io::Error| format!("{}: {e}", path.display());
+    match fs::symlink_metadata(path) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+        Err(_) => {}
+    }
+    super::directory::gone(fs::remove_file(aside)).map_err(failed)?;
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(failed)?;
+    let mut page = [0; BYTES];
+    page[..MAGIC.len()].copy_from_slice(&MAGIC);
+    page[AT_VERSION..AT_VERSION + 4].copy_from_slice(&VERSION.to_ne_bytes());
+    page[AT_BYTES..AT_BYTES + 4].copy_from_slice(&bytes_word().to_ne_bytes());
+    // All of it is written, and on the disk: who writes into a hole of a mapped file on a full disk is ended.
+    file.write_all(&page).and_then(|()| file.sync_all()).map_err(failed)?;
+    fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(|e| failed(e.into()))?;
+    fs::rename(aside, path).map_err(failed)
+}
+
+fn bytes_word() -> u32 {
+    u32::try_from(BYTES).unwrap_or(u32::MAX)
+}
+
+impl Page {
+    pub fn open(path: PathBuf, owner: &Principal) -> Result<Self, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = File::options().read(true).write(true).custom_flags(flags).open(&path).map_err(|e| failed(&e))?;
+        let about = file.metadata().map_err(|e| failed(&e))?;
+        if !about.is_file() || about.uid() != owner.uid {
+            return Err(failed(&"it is not the file that was made for the allocation's owner"));
+        }
+        Ok(Self { file, path })
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> String {
+        format!("the shared page {}: {why}", self.path.display())
+    }
+
+    /// Its bytes.
+    fn read(&self) -> Result<[u8; BYTES], String> {
+        let mut page = [0; BYTES];
+        match self.file.read_exact_at(&mut page, 0) {
+            Ok(()) => Ok(page),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(self.failed(format!("the application made it shorter than {BYTES} bytes, and cannot be asked through it any more")))
+            }
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) -> Result<(), String> {
+        self.file.write_all_at(bytes, at as u64).map_err(|e| self.failed(e))
+    }
+
+    /// Whether somebody listens: who does holds a shared lock.
+    pub fn is_listened(&self) -> Result<bool, String> {
+        // SAFETY: the descriptor is open for as long as `self` lives.
+        if unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            // Given up in so many words: a child that is being forked has the descriptor as well.
+            // SAFETY: as above.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+            return Ok(false);
+        }
+        match io::Error::last_os_error() {
+            held if held.kind() == ErrorKind::WouldBlock => Ok(true),
+            error => Err(self.failed(error)),
+        }
+    }
+
+    /// The number under which this token was asked for, where it is what is asked for now.
+    pub fn asked(&self, token: &str) -> Result<Option<u32>, String> {
+        let page = self.read()?;
+        let (number, of) = (word(&page, AT_REQUEST), word(&page, AT_OF_REQUEST));
+        let same = text(&page, AT_TOKEN, TOKEN_BYTES).is_some_and(|there| there == token);
+        Ok((number != 0 && number == of && same).then_some(number))
+    }
+
+    /// Asks, and wakes all that wait for it. Asked for the same again, only wakes. Gives the number that an answer is to.
+    pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, String> {
+        if let Some(number) = self.asked(token)? {
+            self.count_up(0)?;
+            return Ok(number);
+        }
+        if token.len() >= TOKEN_BYTES {
+            return Err(self.failed(format!("a token of {} bytes has no room", token.len())));
+        }
+        let page = self.read()?;
+        // What is ours there the application may have written over.
+        self.write(0, &MAGIC)?;
+        self.write(AT_VERSION, &VERSION.to_ne_bytes())?;
+        self.write(AT_BYTES, &bytes_word().to_ne_bytes())?;
+        let mut now = word(&page, AT_REQUEST);
+        if now == u32::MAX {
+            now = 0;
+            self.write(AT_REQUEST, &now.to_ne_bytes())?;
+        }
+        let number = now + 1;
+        // The next number is of no request yet: what is half written is none.
+        self.write(AT_OF_REQUEST, &number.to_ne_bytes())?;
+        self.write(AT_DEADLINE, &deadline_ms.to_ne_bytes())?;
+        let mut name = [0; TOKEN_BYTES];
+        name[..token.len()].copy_from_slice(token.as_bytes());
+        self.write(AT_TOKEN, &name)?;
+        self.count_up(1)?;
+        if self.asked(token)? == Some(number) {
+            return Ok(number);
+        }
+        Err(self.failed("the application writes where the agent does: what it is asked for cannot be said there"))
+    }
+
+    /// Adds to the number of the request, and wakes all that wait for another one: one call of the kernel, for which a page that is
+    /// gone is an error. Nothing here reads or writes what is mapped.
+    fn count_up(&self, by: u32) -> Result<(), String> {
+        // SAFETY: no address is wanted, the descriptor is open, and the result is looked at.
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, self.file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(self.failed(io::Error::last_os_error()));
+        }
+        let word = base.wrapping_byte_add(AT_REQUEST);
+        let none: libc::c_long = 0;
+        // SAFETY: the kernel alone follows the address, and looks at what is there as at any that it is given.
+        let woken = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE_OP, i32::MAX, none, word, OP_ADD | (by << 12)) };
+        let error = io::Error::last_os_error();
+        // SAFETY: mapped above with this length, and nobody else has the address.
+        unsafe { libc::munmap(base, BYTES) };
+        if woken < 0 { Err(self.failed(error)) } else { Ok(()) }
+    }
+
+    /// What the application answered to this request, if it did.
+    pub fn answer(&self, number: u32) -> Result<Option<Answer>, String> {
+        if word(&self.read()?, AT_ANSWERED) != number {
+            return Ok(None);
+        }
+        // Once more: the number is written behind all else, and may have been read before it.
+        let page = self.read()?;
+        let said = |at: usize| Some(long(&page, at)).filter(|value| *value != UNSAID);
+        match word(&page, AT_ANSWER) {
+            DONE => {
+                let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
+                Ok(Some(Answer::Done(Claims { step, files, bytes, ..Claims::default() })))
+            }
+            FAILED => {
+                let why = text(&page, AT_REASON, REASON_BYTES).unwrap_or_default();
+                Ok(Some(Answer::Failed { why: super::directory::reason(&why) }))
+            }
+            DEFERRED => Ok(Some(Answer::Deferred { for_ms: long(&page, AT_DEFERRAL).min(DAY_MS) })),
+            other => Err(self.failed(format!("the application answers {other}, which is none of 1 (done), 2 (failed), 3 (deferred)"))),
+        }
+    }
+
+    /// How far it says that it is with this request.
+    pub fn progress(&self, number: u32) -> Result<Option<Progress>, String> {
+        let page = self.read()?;
+        if word(&page, AT_TAKEN) != number {
+            return Ok(None);
+        }
+        let percent = u8::try_from(word(&page, AT_PERCENT)).ok().filter(|percent| *percent <= 100);
+        Ok(Some(Progress { percent, left_ms: Some(long(&page, AT_LEFT)).filter(|left| *left <= DAY_MS) }))
+    }
+}
+
+fn word(page: &[u8; BYTES], at: usize) -> u32 {
+    page[at..at + 4].try_into().map_or(0, u32::from_ne_bytes)
+}
+
+fn long(page: &[u8; BYTES], at: usize) -> u64 {
+    page[at..at + 8].try_into().map_or(0, u64::from_ne_bytes)
+}
+
+/// A text that ends with a zero; what is no UTF-8 in it is shown as that.
+fn text(page: &[u8; BYTES], at: usize, most: usize) -> Option<String> {
+    let all = &page[at..at + most];
+    let end = all.iter().position(|b| *b == 0)?;
+    Some(String::from_utf8_lossy(&all[..end]).into_owned())
+}
+
+#[cfg(test)]
+#[path = "page_tests.rs"]
+mod tests;

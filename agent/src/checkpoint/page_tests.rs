@@ -1,0 +1,117 @@
+use super::*;
+use lattice_checkpoint::Listener;
+use std::time::Duration;
+
+struct Bed {
+    root: PathBuf,
+    owner: Principal,
+}
+
+impl Bed {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("lattice-page-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(&root).unwrap();
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let bed = Self { root, owner: Principal { name: "u".to_owned(), uid, gid, groups: vec![] } };
+        make(&bed.path(), &bed.root.join("aside"), &bed.owner).unwrap();
+        bed
+    }
+
+    fn path(&self) -> PathBuf {
+        self.root.join("page")
+    }
+
+    fn page(&self) -> Page {
+        Page::open(self.path(), &self.owner).unwrap()
+    }
+
+    fn listener(&self) -> Listener {
+        Listener::open(&self.path(), &self.root).unwrap()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn the_application_is_asked_and_its_answer_is_to_that_request_alone() {
+    let bed = Bed::new("asked");
+    let (page, listener) = (bed.page(), bed.listener());
+    let first = page.ask("aa-1", 77).unwrap();
+    assert_eq!((page.ask("aa-1", 77), page.asked("aa-1"), page.asked("aa-2")), (Ok(first), Ok(Some(first)), Ok(None)));
+    assert_eq!((page.answer(first), page.progress(first)), (Ok(None), Ok(None)));
+    let request = listener.asked().unwrap();
+    assert_eq!((request.token.as_str(), request.deadline_ms), ("aa-1", 77));
+    request.progress(30, Some(Duration::from_secs(2)));
+    assert_eq!(page.progress(first), Ok(Some(Progress { percent: Some(30), left_ms: Some(2000) })));
+    // Given up meanwhile: what it says of the first is no answer to the second.
+    let second = page.ask("aa-2", 78).unwrap();
+    request.done(lattice_checkpoint::Done { step: Some(5), ..Default::default() });
+    assert_eq!(page.answer(second), Ok(None));
+    listener.asked().unwrap().failed("no space\nleft");
+    assert_eq!(page.answer(second), Ok(Some(Answer::Failed { why: "no spaceleft".to_owned() })));
+    let third = page.ask("aa-3", 79).unwrap();
+    listener.asked().unwrap().defer(Duration::MAX);
+    assert_eq!(page.answer(third), Ok(Some(Answer::Deferred { for_ms: DAY_MS })));
+}
+
+#[test]
+fn who_waits_is_woken() {
+    let bed = Bed::new("woken");
+    let (page, listener) = (bed.page(), bed.listener());
+    let waits = std::thread::spawn(move || {
+        let request = listener.wait(Duration::from_secs(60)).unwrap();
+        request.done(lattice_checkpoint::Done { files: Some(3), ..Default::default() });
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let number = page.ask("aa-1", 1).unwrap();
+    waits.join().unwrap();
+    assert_eq!(page.answer(number), Ok(Some(Answer::Done(Claims { files: Some(3), ..Claims::default() }))));
+}
+
+#[test]
+fn whether_somebody_listens_is_known_at_any_moment() {
+    let bed = Bed::new("listens");
+    let page = bed.page();
+    assert_eq!(page.is_listened(), Ok(false));
+    let (one, other) = (bed.listener(), bed.listener());
+    assert_eq!(page.is_listened(), Ok(true));
+    drop(one);
+    assert_eq!(page.is_listened(), Ok(true));
+    drop(other);
+    assert_eq!(page.is_listened(), Ok(false));
+}
+
+#[test]
+fn a_page_that_is_shortened_or_full_of_rubbish_harms_nobody() {
+    let bed = Bed::new("rubbish");
+    let page = bed.page();
+    page.ask("aa-1", 1).unwrap();
+    bed.page().file.write_all_at(&[0xff; BYTES], 0).unwrap();
+    let number = page.ask("aa-2", 2).unwrap();
+    assert_eq!((number, page.asked("aa-2")), (1, Ok(Some(1))));
+    assert_eq!(page.answer(number), Ok(None));
+    bed.page().write(AT_ANSWERED, &number.to_ne_bytes()).unwrap();
+    assert!(page.answer(number).unwrap_err().contains("4294967295"));
+    bed.page().write(AT_ANSWER, &FAILED.to_ne_bytes()).unwrap();
+    assert_eq!(page.answer(number), Ok(Some(Answer::Failed { why: "the application says that it failed".to_owned() })));
+    page.file.set_len(0).unwrap();
+    assert!(page.count_up(1).is_err(), "the page that the kernel is to count up is not there");
+    for why in [page.ask("aa-3", 3).unwrap_err(), page.answer(number).unwrap_err()] {
+        assert!(why.contains("shorter"), "{why}");
+    }
+}
+
+#[test]
+fn one_that_is_there_stays_and_another_owners_is_refused() {
+    let bed = Bed::new("stays");
+    bed.page().ask("aa-1", 1).unwrap();
+    make(&bed.path(), &bed.root.join("aside"), &bed.owner).unwrap();
+    assert_eq!(bed.page().asked("aa-1"), Ok(Some(1)));
+    let other = Principal { uid: bed.owner.uid + 1, ..bed.owner.clone() };
+    assert!(Page::open(bed.path(), &other).is_err());
+}

@@ -1,0 +1,211 @@
+//! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, or in a call
+//! in which it waits.
+
+use super::callers::{Asked, Asking, Callers};
+use super::catching::{self, Hearers};
+use super::directory::{Answer, Place};
+use super::page::Page;
+use super::part::{blocking, read_answer, shim_of};
+use crate::context::Shared;
+use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
+use lattice_node::Progress;
+use lattice_runtime::identity;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How long work may take to call again after its agent came back.
+const CALLS_AGAIN: Duration = Duration::from_secs(5);
+/// Between two looks at whether processes of it live.
+const LIVES: Duration = Duration::from_millis(500);
+
+/// How one allocation's work on this node is asked.
+#[derive(Clone)]
+pub enum Way {
+    Signal(AskSignal),
+    Page(Arc<Page>),
+    Call { callers: Callers, key: (AllocationId, Epoch) },
+}
+
+/// What runs there.
+pub struct Found {
+    /// Processes in all.
+    pub all: usize,
+    /// Why none of them would hear.
+    pub deaf: Option<String>,
+}
+
+/// What was asked for, until the answer is there.
+pub enum AskedFor {
+    /// These got the signal.
+    Processes(Vec<OwnedFd>),
+    /// Under this number.
+    Page(Arc<Page>, u32),
+    /// In the calls that wait.
+    Call { callers: Callers, key: (AllocationId, Epoch), _asking: Asking },
+}
+
+impl Way {
+    /// As the submission has it.
+    pub fn of(context: &Shared, share: &DesiredShare) -> Result<Self, String> {
+        let policy = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?;
+        match policy.by {
+            AskBy::Signal => Ok(Self::Signal(policy.signal)),
+            AskBy::SharedMemory => {
+                let path = context.checkpoints.means()?.directories.page_of(share.allocation);
+                Page::open(path, &share.owner).map(|page| Self::Page(Arc::new(page)))
+            }
+            AskBy::Call => {
+                let key = (share.allocation, share.epoch);
+                Ok(Self::Call { callers: context.checkpoints.callers().clone(), key })
+            }
+        }
+    }
+
+    /// What runs there, and whether it would hear. `asked`: the same was asked before; who heard it then waits no more where it waited
+    /// in a call.
+    pub async fn find(&self, context: &Shared, share: &DesiredShare, asked: bool) -> Result<Found, String> {
+        if let Self::Signal(signal) = self {
+            let now = find(context, share, *signal).await?;
+            let deaf = now.none_catches().then(|| deaf(now.all, *signal));
+            return Ok(Found { all: now.all, deaf });
+        }
+        let all = count(context, share).await?;
+        let deaf = match self {
+            Self::Page(page) if all > 0 => {
+                let page = Arc::clone(page);
+                let listened = blocking(move || page.is_listened()).await?;
+                let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names: nothing was asked; \
+                           --checkpoint=shmem is for programs that use it, with lattice_checkpoint for one";
+                (!listened).then(|| why.to_owned())
+            }
+            Self::Call { callers, key } if all > 0 && !asked => {
+                let mut waiting = callers.waiting(*key);
+                let called = matches!(tokio::time::timeout(CALLS_AGAIN, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
+                let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
+                           call ApplicationService.Register, with `lattice checkpoint await` for one";
+                (!called).then(|| why.to_owned())
+            }
+            Self::Page(_) | Self::Call { .. } | Self::Signal(_) => None,
+        };
+        Ok(Found { all, deaf })
+    }
+
+    /// The answer to this token, if it is there.
+    pub async fn answer(&self, place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
+        match self {
+            Self::Signal(_) | Self::Call { .. } => read_answer(place, token).await,
+            Self::Page(page) => {
+                let (page, token) = (Arc::clone(page), token.to_owned());
+                blocking(move || page.asked(&token)?.map_or(Ok(None), |number| page.answer(number))).await
+            }
+        }
+    }
+
+    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone.
+    pub async fn ask(
+        &self,
+        context: &Shared,
+        share: &Arc<DesiredShare>,
+        place: &Arc<Place>,
+        token: &str,
+        deadline_ms: u64,
+        stop: &CancellationToken,
+    ) -> Result<AskedFor, String> {
+        let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
+        let (way, stop) = (self.clone(), stop.clone());
+        blocking(move || {
+            // A thread outlives the round that it works for: what is asked for since then stays as it is.
+            let going_on = || if stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) };
+            let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
+            place.forget_all_but(&token).map_err(|e| format!("what earlier checkpoints left there: {e}"))?;
+            going_on()?;
+            place.ask(&token, deadline_ms)?;
+            match way {
+                Self::Signal(signal) => {
+                    let now = catching::look(&context, share.allocation, shim_of(&context, share.allocation), signal)?;
+                    if again && !now.none_catches() {
+                        return Ok(AskedFor::Processes(now.unasked()));
+                    }
+                    let all = now.all;
+                    going_on()?;
+                    let sent = now.send(signal).map_err(|e| format!("{signal} cannot be sent: {e}"))?;
+                    if sent.is_empty() { Err(deaf(all, signal)) } else { Ok(AskedFor::Processes(sent)) }
+                }
+                Self::Page(page) => {
+                    going_on()?;
+                    let number = page.ask(&token, deadline_ms)?;
+                    Ok(AskedFor::Page(page, number))
+                }
+                Self::Call { callers, key } => {
+                    going_on()?;
+                    let _asking = callers.ask(key, Asked { token, deadline_ms });
+                    Ok(AskedFor::Call { callers, key, _asking })
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl AskedFor {
+    /// Why no answer can come any more; `None`: one may.
+    pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, String> {
+        match self {
+            Self::Processes(asked) => {
+                let ended = asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true));
+                Ok(ended.then(|| format!("all {} processes that were asked have ended, and none said that it had saved", asked.len())))
+            }
+            Self::Page(page, _) => {
+                let page = Arc::clone(page);
+                let listened = blocking(move || page.is_listened()).await?;
+                Ok((!listened).then(|| "nobody listens any more who was asked, and none said that it had saved".to_owned()))
+            }
+            Self::Call { .. } => {
+                let all = count(context, share).await?;
+                Ok((all == 0).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
+            }
+        }
+    }
+
+    /// Between two looks at that.
+    pub fn pause(&self) -> Duration {
+        match self {
+            Self::Processes(_) | Self::Page(..) => Duration::ZERO,
+            Self::Call { .. } => LIVES,
+        }
+    }
+
+    /// How far it says that it is.
+    pub async fn progress(&self) -> Option<Progress> {
+        match self {
+            Self::Processes(_) => None,
+            Self::Page(page, number) => {
+                let (page, number) = (Arc::clone(page), *number);
+                // What is wrong with it, the answer says.
+                blocking(move || page.progress(number)).await.ok().flatten()
+            }
+            Self::Call { callers, key, .. } => callers.progress(*key),
+        }
+    }
+}
+
+async fn find(context: &Shared, share: &DesiredShare, signal: AskSignal) -> Result<Hearers, String> {
+    let (context, allocation) = (Arc::clone(context), share.allocation);
+    blocking(move || catching::look(&context, allocation, shim_of(&context, allocation), signal)).await
+}
+
+async fn count(context: &Shared, share: &DesiredShare) -> Result<usize, String> {
+    let (context, allocation) = (Arc::clone(context), share.allocation);
+    blocking(move || {
+        let counted = catching::count(&context, allocation, shim_of(&context, allocation));
+        counted.map_err(|e| format!("what runs there cannot be looked at: {e}"))
+    })
+    .await
+}
+
+fn deaf(all: usize, signal: AskSignal) -> String {
+    let which = if all == 1 { "its one process does not catch".to_owned() } else { format!("none of its {all} processes catches") };
+    format!("{which} {signal}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
+}

@@ -1,0 +1,149 @@
+//! What the work of an allocation says of itself, in calls: that it waits to be asked to save itself, how far it is, its answer.
+
+use super::Api;
+use super::allocations::Streamed;
+use crate::allocation::Standing;
+use crate::checkpoint::{Answer, Claims, Listed, is_blake3, reason};
+use lattice_api::v1;
+use lattice_api::v1::application_service_server::ApplicationService;
+use lattice_model::{AskBy, DesiredShare};
+use lattice_node::Progress;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The longest deferral that is written down, in milliseconds: more is never granted.
+const DEFERRAL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// The work that calls, as it runs here.
+struct Work {
+    share: Arc<DesiredShare>,
+    standing: watch::Receiver<Standing>,
+}
+
+impl Api {
+    /// Recognises the work that calls.
+    async fn work<T>(&self, request: &Request<T>) -> Result<Work, Status> {
+        let caller = self.caller(request).await?;
+        if self.context.slice.is_none() {
+            let why = "whose work calls cannot be told on this machine, which has no usable cgroup v2 tree: submit with --checkpoint=shmem or signal";
+            return Err(Status::failed_precondition(why));
+        }
+        let within = caller.within.ok_or_else(|| {
+            Status::permission_denied("this process is no allocation's work: only work that runs here is asked to save itself, and answers")
+        })?;
+        let worker = self.context.workers.get(within);
+        // Its processes live, so that the agent has just begun, or they are about to end.
+        let worker = worker.ok_or_else(|| {
+            Status::unavailable(format!("allocation {} is not taken up again on this node yet: call again in a moment", within.short()))
+        })?;
+        caller.check(within, &worker.share.owner)?;
+        match worker.share.spec.checkpoint {
+            Some(policy) if policy.by == AskBy::Call => Ok(Work { share: worker.share, standing: worker.standing }),
+            Some(policy) => Err(Status::failed_precondition(format!(
+                "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
+                within.short(),
+                policy.by.name()
+            ))),
+            None => Err(Status::failed_precondition(format!("allocation {} was submitted without --checkpoint=grpc", within.short()))),
+        }
+    }
+
+    /// Writes an answer down, and only then says that it was taken.
+    async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
+        let checkpoints = self.context.checkpoints.clone();
+        // Behind the caller's back: one that goes away in the middle of it has answered.
+        let written = tokio::task::spawn_blocking(move || checkpoints.put_answer(&work.share, &token, &answer));
+        match written.await {
+            Ok(Ok(())) => Ok(Response::new(v1::SaveAnswered {})),
+            Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is not taken: {why}"))),
+            Err(broke) => Err(Status::internal(format!("the answer is not taken: {broke}"))),
+        }
+    }
+}
+
+/// Until the allocation is being ended.
+async fn ending(standing: &mut watch::Receiver<Standing>) {
+    let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+}
+
+#[tonic::async_trait]
+impl ApplicationService for Api {
+    type RegisterStream = Streamed<v1::SaveRequest>;
+
+    async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<Self::RegisterStream>, Status> {
+        let Work { share, mut standing } = self.work(&request).await?;
+        let key = (share.allocation, share.epoch);
+        let waiting = self.context.checkpoints.callers().wait(key);
+        let mut waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many of this allocation's processes wait here already"))?;
+        let directory = self.context.checkpoints.directory_of(share.allocation).map_err(Status::failed_precondition)?;
+        let (out, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let asked = waiting.asked.borrow_and_update().clone();
+                if let Some(asked) = asked {
+                    let directory = directory.join(&asked.token).display().to_string();
+                    let told = v1::SaveRequest { directory, token: asked.token, deadline_ms: asked.deadline_ms };
+                    if out.send(Ok(told)).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::select! {
+                    () = out.closed() => return,
+                    changed = waiting.asked.changed() => if changed.is_err() { return },
+                    () = ending(&mut standing) => return,
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn progress(&self, request: Request<Streaming<v1::SaveProgress>>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let key = (work.share.allocation, work.share.epoch);
+        let mut told = request.into_inner();
+        while let Some(v1::SaveProgress { token, percent, left_ms }) = told.next().await.transpose()? {
+            let percent = percent.map(|percent| u8::try_from(percent).ok().filter(|percent| *percent <= 100).ok_or(percent)).transpose();
+            let percent = percent.map_err(|odd| Status::invalid_argument(format!("percent: {odd}; 0 to 100 are possible")))?;
+            let progress = Progress { percent, left_ms: left_ms.map(|left| left.min(DEFERRAL_MS_MAX)) };
+            self.context.checkpoints.callers().progresses(key, &token, progress).map_err(Status::failed_precondition)?;
+        }
+        Ok(Response::new(v1::SaveAnswered {}))
+    }
+
+    async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let v1::SaveDeferral { token, for_ms } = request.into_inner();
+        self.answered(work, token, Answer::Deferred { for_ms: for_ms.min(DEFERRAL_MS_MAX) }).await
+    }
+
+    async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let v1::SaveFailure { token, why } = request.into_inner();
+        self.answered(work, token, Answer::Failed { why: reason(&why) }).await
+    }
+
+    async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let v1::SaveDone { token, step, files, bytes, list } = request.into_inner();
+        let mut claims = Claims { step, files, bytes, ..Claims::default() };
+        for v1::SavedFile { path, bytes, blake3 } in list {
+            let odd = |why: &str| Status::invalid_argument(format!("{:?}: {why}", path.chars().take(80).collect::<String>()));
+            // They are lines of a file.
+            if path.is_empty() || path.trim() != path || path.chars().any(char::is_control) {
+                return Err(odd("a path with these characters cannot be told: tell how many files and bytes there are instead"));
+            }
+            if !blake3.is_empty() && !is_blake3(&blake3) {
+                return Err(odd("its BLAKE3 has to be 64 hexadecimal digits"));
+            }
+            let blake3 = (!blake3.is_empty()).then(|| blake3.to_ascii_lowercase());
+            if claims.listed.insert(path.clone(), Listed { bytes, blake3 }).is_some() {
+                return Err(odd("it is told twice"));
+            }
+        }
+        self.answered(work, token, Answer::Done(claims)).await
+    }
+}

@@ -1,0 +1,475 @@
+//! The ways beside the signal in which work is asked to save itself: through shared memory and in a call. The examples of the client
+//! libraries survive preemption; programs ignore, put it off, die, lie, shorten the page and fill it with rubbish; agents are killed
+//! while they ask; others' work is refused.
+
+use crate::harness::{Folder, Group, JOB, NOBODY, World, binaries, fresh_dir};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process::{self, Finished};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+static MODES: Group = Group { theme: "checkpoint_modes", name: "ckptmodes", nodes: 2, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        MODES.test("the_libraries_examples_survive_preemption", &[], examples),
+        MODES.test("in_shared_memory_who_ignores_dies_or_lies_makes_none", &[], memory_misbehaves),
+        MODES.test("a_page_that_is_shortened_or_full_of_rubbish_harms_nobody", &[], memory_hostile),
+        MODES.test("in_shared_memory_an_agent_killed_while_it_asks_goes_on", &[], memory_killed),
+        MODES.test("in_calls_it_is_whole_on_two_nodes_and_gone_on_from", &[], calls),
+        MODES.test("in_calls_who_ignores_dies_or_lies_makes_none", &[], calls_misbehave),
+        MODES.test("in_calls_it_can_be_put_off_but_not_for_ever", &[], calls_deferred),
+        MODES.test("in_calls_an_agent_killed_while_it_asks_goes_on", &[], calls_killed),
+        MODES.test("in_calls_work_speaks_for_itself_alone", &[], calls_foreign),
+        MODES.test("where_nobody_listens_nothing_is_asked", &[], deaf),
+    ]
+}
+
+/// Of the client libraries.
+fn client() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/client").canonicalize().unwrap()
+}
+
+/// Counts, and listens through the Python module.
+const MEMORY: &str = r#"
+import os, sys, time
+sys.path.insert(0, os.environ["MODULE"])
+from lattice_checkpoint import Listener, restore_from
+
+go, page = os.environ["GO"], os.environ["LATTICE_CHECKPOINT_SHM"]
+def behaviour():
+    try:
+        return open(go + ".behave").read().strip()
+    except FileNotFoundError:
+        return ""
+def held():
+    while not os.path.exists(go + ".release"):
+        time.sleep(0.02)
+
+n, deferred = 0, False
+if restore_from():
+    n = int(open(os.path.join(restore_from(), "n")).read())
+    print("restored", n, flush=True)
+with Listener() as listener:
+    while not os.path.exists(go):
+        n += 1
+        print("step", n, flush=True)
+        request = listener.asked()
+        if request:
+            behave = behaviour()
+            if behave == "fail":
+                try:
+                    with request:
+                        raise OSError("the disk is gone")
+                except OSError:
+                    pass
+            elif behave == "defer" and not deferred:
+                deferred = True
+                request.defer(1)
+            elif behave == "die":
+                open(os.path.join(request.directory, "half"), "w").write("half")
+                os._exit(3)
+            elif behave == "shorten":
+                os.truncate(page, 100)
+                held()
+                os._exit(4)
+            elif behave == "rubbish":
+                with open(page, "r+b", buffering=0) as file:
+                    file.write(b"\xff" * 4096)
+            elif behave != "ignore":
+                if behave == "wait":
+                    request.progress(40, left_seconds=9)
+                    print("asked", n, flush=True)
+                    held()
+                with request:
+                    with open(os.path.join(request.directory, "n"), "w") as file:
+                        file.write(str(n))
+                    request.step, request.files = n, 7 if behave == "lie" else 1
+        time.sleep(0.02)
+print("final", n)
+"#;
+
+/// Counts, and waits in a call.
+const CALLS: &str = r#"#!/bin/sh
+n=0
+if [ -n "$LATTICE_RESTORE_FROM" ]; then
+  read -r n < "$LATTICE_RESTORE_FROM/n" || exit 21
+  echo "restored $n"
+fi
+T=$GO.$LATTICE_NODE_INDEX.$$
+waits() { "$LATTICE" checkpoint await > "$T.new" && mv "$T.new" "$T"; }
+save() {
+  behave=
+  [ ! -e "$GO.behave" ] || read -r behave < "$GO.behave"
+  case $behave in
+    ignore) return;;
+    die) echo half > "$dir/half"; exit 3;;
+    lie) echo x > "$dir/x"; "$LATTICE" checkpoint done "$token" --file 7:x; return;;
+    unnamed) echo x > "$dir/x"; echo y > "$dir/y"; "$LATTICE" checkpoint done "$token" --file 2:x; return;;
+    fail) "$LATTICE" checkpoint fail "$token" "the disk is gone"; return;;
+    defer) "$LATTICE" checkpoint defer "$token" 1s; return;;
+    once) rm "$GO.behave"; echo early > "$dir/early"; "$LATTICE" checkpoint defer "$token" 1s; return;;
+    wait) "$LATTICE" checkpoint progress "$token" 40 --left 9s; echo "asked $token"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
+  esac
+  echo $n > "$dir/n"
+  step=
+  [ "$STEPLESS" ] || step="--step $n"
+  "$LATTICE" checkpoint done "$token" $step --file "$(stat -c %s "$dir/n"):n" || echo "not taken"
+}
+waits & waiter=$!
+while [ ! -e "$GO" ]; do
+  n=$(($n + 1))
+  echo "step $n"
+  if [ -e "$T" ]; then
+    read -r token dir < "$T"; rm "$T"
+    save
+    waits & waiter=$!
+  fi
+  sleep 0.02
+done
+kill $waiter
+echo "final $n"
+"#;
+
+/// One job that counts.
+struct Counting {
+    id: String,
+    go: PathBuf,
+}
+
+impl Counting {
+    fn memory(w: &World) -> Self {
+        let module = format!("MODULE={}", client().join("python").display());
+        let program = w.script("memory.py", MEMORY);
+        Self::submit(w, 0, "shmem", &[&module], &["--nodes", "1"], &["python3", &program])
+    }
+
+    fn calls(w: &World, env: &[&str], more: &[&str]) -> Self {
+        Self::calls_of(w, 0, env, more)
+    }
+
+    fn calls_of(w: &World, uid: u32, env: &[&str], more: &[&str]) -> Self {
+        let lattice = format!("LATTICE={}", w.dir.join("bin/lattice").display());
+        let program = w.script("calls.sh", CALLS);
+        Self::submit(w, uid, "grpc", &[&[lattice.as_str()], env].concat(), more, &["/bin/sh", &program])
+    }
+
+    fn submit(w: &World, uid: u32, mode: &str, env: &[&str], more: &[&str], program: &[&str]) -> Self {
+        let go = fresh_dir("modes-go");
+        let (asks, go_variable) = (format!("--checkpoint={mode}"), format!("GO={}", go.display()));
+        let mut args = vec![asks.as_str(), "--env", &go_variable];
+        env.iter().for_each(|variable| args.extend(["--env", variable]));
+        args.extend(more);
+        args.push("--");
+        args.extend(program);
+        let id = submitted(w, uid, &args);
+        w.running(&id);
+        w.wait_log(&id, "step 3\n");
+        Self { id, go }
+    }
+
+    fn behaves(&self, how: &str) {
+        fs::write(self.go.with_extension("behave"), format!("{how}\n")).unwrap();
+    }
+
+    fn behaves_well(&self) {
+        let _ = fs::remove_file(self.go.with_extension("behave"));
+    }
+
+    fn release(&self) {
+        fs::write(self.go.with_extension("release"), "").unwrap();
+    }
+
+    fn create(&self, w: &World, deadline: &str) -> Finished {
+        w.run_for(&["checkpoint", "create", &self.id, "--deadline", deadline, "-o", "json"], Duration::from_secs(90))
+    }
+
+    fn created(&self, w: &World) -> (String, u64) {
+        let done = self.create(w, "20s");
+        assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
+        let told: Value = serde_json::from_str(&done.out()).unwrap();
+        (text(&told, "id"), told["step"].as_u64().unwrap())
+    }
+
+    /// That one came to nothing for this reason, and the one before it is as good as it was.
+    fn fails(&self, w: &World, says: &str, deadline: &str, first: &str) {
+        let done = self.create(w, deadline);
+        assert!(done.code() == 1 && done.err().contains(says), "{says}: {}\n{}", done.err(), w.log(&self.id));
+        self.keeps(w, first);
+    }
+
+    fn keeps(&self, w: &World, first: &str) {
+        assert_eq!(text(&w.status(&self.id)["checkpoint"], "id"), first);
+        w.ok(&["checkpoint", "verify", &self.id, first]);
+    }
+
+    fn end(&self, w: &World) {
+        fs::write(&self.go, "").unwrap();
+        w.completed(&self.id);
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        for path in [self.go.clone(), self.go.with_extension("behave"), self.go.with_extension("release")] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// By a user. Another one than root learns what root's rights would hide.
+fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
+    if uid == 0 {
+        return w.submit(args);
+    }
+    let done = w.run_as(uid, &[&["submit", "-o", "name"], args].concat());
+    assert_eq!(done.code(), 0, "{}", done.err());
+    done.out().trim().to_owned()
+}
+
+/// The program that a command makes, or the test fails with what it says.
+fn made(command: &mut Command) {
+    let done = process::run(command, Duration::from_secs(300)).unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+}
+
+fn rust_example() -> String {
+    let manifest = client().join("../../Cargo.toml");
+    let dir = &binaries().dir;
+    let profile = if binaries().profile() == "debug" { "dev".to_owned() } else { binaries().profile() };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "-p", "lattice-checkpoint", "--example", "train", "--profile", &profile, "--manifest-path"]);
+    made(cargo.arg(manifest).arg("--target-dir").arg(dir.parent().unwrap()));
+    dir.join("examples/train").display().to_string()
+}
+
+fn c_example(folder: &Path) -> String {
+    let program = folder.join("train-c");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-I"]).arg(client().join("include"));
+    cc.arg(client().join("examples/train.c")).arg(binaries().dir.join("liblattice_checkpoint.a"));
+    made(cc.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program));
+    program.display().to_string()
+}
+
+fn examples(w: &World) {
+    let folder = Folder::new("modes-c");
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    for (from, to) in [("examples/train.py", "examples"), ("python/lattice_checkpoint.py", "python")] {
+        fs::create_dir(folder.0.join(to)).unwrap();
+        fs::copy(client().join(from), folder.0.join(from)).unwrap();
+    }
+    let python = vec!["python3".to_owned(), folder.0.join("examples/train.py").display().to_string()];
+    for (uid, program) in [(0, vec![rust_example()]), (NOBODY, vec![c_example(&folder.0)]), (NOBODY, python)] {
+        let mut args = vec!["--checkpoint=shmem", "--requeue=never", "--"];
+        args.extend(program.iter().map(String::as_str));
+        args.push("600");
+        let id = submitted(w, uid, &args);
+        w.running(&id);
+        w.wait_log(&id, "step 3\n");
+        w.ok(&["preempt", &id]);
+        w.wait("it to go on", || w.log(&id).contains("restored "));
+        let step = w.status(&id)["checkpoint"]["step"].as_u64().unwrap();
+        let over = w.completed(&id);
+        assert_eq!(over["preempted_count"], 1, "{over}");
+        let log = w.log(&id);
+        let (_, after) = log.split_once(&format!("restored {step}\n")).unwrap_or_else(|| panic!("{program:?} step {step}: {log}"));
+        let counted: Vec<u64> = after.lines().filter_map(|l| l.strip_prefix("step ")?.parse().ok()).collect();
+        assert_eq!(counted, (step + 1..=600).collect::<Vec<_>>(), "{program:?}");
+        assert!(after.contains("final 600 "), "{program:?}: {after}");
+    }
+    w.assert_nothing_left();
+}
+
+fn memory_misbehaves(w: &World) {
+    let counting = Counting::memory(w);
+    let (first, _) = counting.created(w);
+    counting.behaves("lie");
+    counting.fails(w, "the application says that it saved 7 files, and 1 are there", "20s", &first);
+    counting.behaves("fail");
+    counting.fails(w, "OSError: the disk is gone", "20s", &first);
+    counting.behaves("ignore");
+    counting.fails(w, "timed out", "1s", &first);
+    counting.behaves("defer");
+    let (second, _) = counting.created(w);
+    assert_ne!(first, second);
+    counting.behaves("die");
+    let done = counting.create(w, "20s");
+    assert!([1, 4].contains(&done.code()), "{}", done.err());
+    assert_eq!(text(&w.ended(&counting.id), "exit_code"), "3");
+    counting.keeps(w, &second);
+    w.assert_nothing_left();
+}
+
+fn memory_hostile(w: &World) {
+    let counting = Counting::memory(w);
+    let (first, _) = counting.created(w);
+    counting.behaves("rubbish");
+    let done = counting.create(w, "1s");
+    assert_eq!(done.code(), 1, "{}", done.err());
+    counting.keeps(w, &first);
+    counting.behaves_well();
+    let (second, _) = counting.created(w);
+    counting.behaves("shorten");
+    counting.fails(w, "the application made it shorter than 4096 bytes", "20s", &second);
+    counting.fails(w, "the application made it shorter than 4096 bytes", "20s", &second);
+    counting.release();
+    assert_eq!(text(&w.ended(&counting.id), "exit_code"), "4");
+    assert!(w.cluster().nodes.iter().all(|node| node.daemon.alive()), "an agent died of it");
+    w.assert_nothing_left();
+}
+
+/// Its agent is killed while it waits for the answer; it goes on from what it saved.
+fn killed(w: &World, counting: &Counting) {
+    let id = &counting.id;
+    counting.behaves("wait");
+    w.ok(&["preempt", id, "--deadline", "60s"]);
+    w.wait("it to be asked", || w.log(id).contains("asked "));
+    let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::start_node(&w.dir, &node).unwrap();
+    w.wait("the agent to answer", || w.at(&node).json(&["node", "status"]).is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
+    // Longer than until the head has asked again: for the same, which is under way.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(w.log(id).matches("asked ").count(), 1, "{}", w.log(id));
+    counting.behaves_well();
+    counting.release();
+    w.wait("it to run again", || {
+        let now = w.status(id);
+        text(&now, "state") == "Running" && now["preempted_count"] == 1
+    });
+    let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
+    w.wait_log(id, &format!("restored {step}\nstep {}\n", step + 1));
+    counting.end(w);
+    w.assert_nothing_left();
+}
+
+fn memory_killed(w: &World) {
+    killed(w, &Counting::memory(w));
+}
+
+fn calls_killed(w: &World) {
+    killed(w, &Counting::calls(w, &[], &["--nodes", "1"]));
+}
+
+fn calls(w: &World) {
+    let counting = Counting::calls_of(w, NOBODY, &["STEPLESS=1"], &["--nodes", "2"]);
+    let id = &counting.id;
+    counting.behaves("wait");
+    let asking = {
+        let (lattice, id) = (w.lattice.clone(), id.clone());
+        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "30s"], JOB).unwrap())
+    };
+    w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
+    // Longer than between two words of how far it is.
+    std::thread::sleep(Duration::from_secs(1));
+    counting.behaves_well();
+    counting.release();
+    let done = asking.join().unwrap();
+    assert!(done.code() == 0 && done.err().contains("(40 %, 9 s left)"), "{}", done.err());
+    let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
+    let files: Vec<String> =
+        shown["nodes"].as_array().unwrap().iter().flat_map(|n| n["list"].as_array().unwrap()).map(|f| text(f, "path")).collect();
+    assert_eq!(files, ["n", "n"], "{shown}");
+    w.ok(&["preempt", id]);
+    w.wait("both ranks to go on", || w.log(id).matches("restored ").count() == 2);
+    assert_eq!(w.status(id)["preempted_count"], 1);
+    counting.end(w);
+    w.assert_nothing_left();
+}
+
+fn calls_misbehave(w: &World) {
+    let counting = Counting::calls(w, &[], &["--nodes", "1"]);
+    let (first, _) = counting.created(w);
+    counting.behaves("lie");
+    counting.fails(w, "the application says that it saved 7 bytes in x, and 2 are there", "20s", &first);
+    counting.behaves("unnamed");
+    counting.fails(w, "y is there, and not among the files that the application says it saved", "20s", &first);
+    counting.behaves("fail");
+    counting.fails(w, "the disk is gone", "20s", &first);
+    counting.behaves("ignore");
+    counting.fails(w, "timed out", "1s", &first);
+    counting.behaves_well();
+    let (second, _) = counting.created(w);
+    counting.behaves("die");
+    let done = counting.create(w, "20s");
+    assert!([1, 4].contains(&done.code()), "{}", done.err());
+    assert_eq!(text(&w.ended(&counting.id), "exit_code"), "3");
+    counting.keeps(w, &second);
+    w.assert_nothing_left();
+}
+
+fn calls_deferred(w: &World) {
+    let counting = Counting::calls(w, &[], &["--nodes", "1"]);
+    counting.behaves("once");
+    let (first, _) = counting.created(w);
+    let shown = w.lattice.json(&["checkpoint", "show", &counting.id]).unwrap();
+    let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
+    assert_eq!(paths, ["n"], "what lay there before the deferral is of another moment");
+    // All that it may put off is used up: then it is waited for no longer than for others.
+    counting.behaves("defer");
+    counting.fails(w, "timed out", "1s", &first);
+    counting.end(w);
+    w.assert_nothing_left();
+}
+
+fn calls_foreign(w: &World) {
+    let counting = Counting::calls(w, &[], &["--nodes", "1", "--cores", "1"]);
+    counting.behaves("wait");
+    let asking = {
+        let (lattice, id) = (w.lattice.clone(), counting.id.clone());
+        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "30s"], JOB).unwrap())
+    };
+    w.wait_log(&counting.id, "asked ");
+    let log = w.log(&counting.id);
+    let token = log.lines().find_map(|l| l.strip_prefix("asked ")).unwrap().to_owned();
+    let node = w.status(&counting.id)["nodes"][0].as_str().unwrap().to_owned();
+    // A process of no allocation, root's as it is.
+    for args in [&["checkpoint", "done", &token][..], &["checkpoint", "await"]] {
+        let outside = w.at(&node).run(args, JOB).unwrap();
+        assert!(outside.code() == 4 && outside.err().contains("no allocation's work"), "{}", outside.err());
+    }
+    // The work of another allocation of the same user on the same node, which waits in calls itself or does not.
+    w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);
+    let lattice = format!("LATTICE={}", binaries().lattice().display());
+    let asks = format!("\"$LATTICE\" checkpoint done {token}; echo code $?");
+    for (more, says) in [(vec!["--checkpoint=grpc"], "is not asked for now"), (vec![], "submitted without --checkpoint=grpc")] {
+        let mut args = vec!["--env", &lattice, "--cores", "1", "--nodes", "1"];
+        args.extend(more);
+        args.extend(["--", "/bin/sh", "-c", &asks]);
+        let other = w.submit(&args);
+        w.completed(&other);
+        let log = w.log(&other);
+        assert!(log.contains("code 4") && log.contains(says), "{log}");
+    }
+    w.ok(&["node", "uncordon", if node == "n1" { "n2" } else { "n1" }]);
+    counting.release();
+    assert_eq!(asking.join().unwrap().code(), 0);
+    counting.end(w);
+    w.assert_nothing_left();
+}
+
+fn deaf(w: &World) {
+    for (mode, says) in [("shmem", "no process listens on the page"), ("grpc", "nothing of it waits at its agent's socket")] {
+        let id = w.submit(&[&format!("--checkpoint={mode}"), "--", "/bin/sleep", "600"]);
+        w.running(&id);
+        let done = w.run(&["checkpoint", "create", &id]);
+        assert!(done.code() == 1 && done.err().contains(says) && done.err().contains("nothing was asked"), "{}", done.err());
+        assert_eq!(text(&w.status(&id), "state"), "Running");
+        w.ok(&["cancel", &id]);
+        w.ended(&id);
+    }
+    for (args, says) in [
+        (&["--checkpoint=grpc", "--checkpoint-port=9999"][..], "--checkpoint-port"),
+        (&["--checkpoint=shmem", "--checkpoint-signal=USR2"], "a signal is for --checkpoint=signal"),
+    ] {
+        let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
+        assert!([2, 4].contains(&refused.code()) && refused.err().contains(says), "{}", refused.err());
+    }
+}

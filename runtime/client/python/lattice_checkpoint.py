@@ -1,0 +1,177 @@
+"""For applications that run under Lattice: being asked to save themselves, through shared memory (--checkpoint=shmem).
+
+    from lattice_checkpoint import Listener
+
+    with Listener() as listener:
+        for step in range(1000):
+            ...
+            with listener.asked() as request:
+                if request:
+                    model.save(request.directory)
+                    request.step = step
+
+Left without an exception, the block tells the agent that all is saved; with one, that it failed, and why. `request.defer(seconds)`
+asks to be asked again later. Asking costs two loads from memory. Outside of Lattice nothing is ever asked. One process of each
+node answers. Run again, a program finds what it saved in the directory that `restore_from()` gives.
+
+The page is described in the Rust crate beside this file, `src/layout.rs`. Only the standard library is used.
+"""
+
+import fcntl
+import mmap
+import os
+import time
+
+__all__ = ["Listener", "Request", "restore_from"]
+
+_MAGIC = b"LATTCKPT"
+_VERSION = 1
+_BYTES = 4096
+_DONE, _FAILED, _DEFERRED = 1, 2, 3
+_UNSAID = 0xFFFFFFFFFFFFFFFF
+# In words of 32 bits, and of 64.
+_W_VERSION, _W_BYTES, _W_REQUEST, _W_OF_REQUEST = 2, 3, 16, 17
+_W_ANSWERED, _W_ANSWER, _W_TAKEN, _W_PERCENT = 256, 257, 258, 259
+_L_DEADLINE, _L_LEFT, _L_STEP, _L_FILES, _L_SAVED_BYTES, _L_DEFERRAL = 9, 130, 131, 132, 133, 134
+_AT_TOKEN, _TOKEN_BYTES = 80, 64
+_AT_REASON, _REASON_BYTES = 1080, 256
+
+
+def restore_from():
+    """The directory to go on from, or None where the work begins from its beginning."""
+    return os.environ.get("LATTICE_RESTORE_FROM") or None
+
+
+class Listener:
+    """Hears requests until it is closed: the agent asks only where somebody does."""
+
+    def __init__(self, page=None, directory=None):
+        page = page or os.environ.get("LATTICE_CHECKPOINT_SHM")
+        self._directory = directory or os.environ.get("LATTICE_CHECKPOINT_DIR")
+        self._file = self._map = self._words = self._longs = None
+        if not page or not self._directory:
+            return
+        file = open(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)
+        try:
+            size = os.fstat(file.fileno()).st_size
+            if size < _BYTES:
+                raise ValueError(f"{page}: it has {size} bytes of {_BYTES}: somebody made it shorter")
+            self._map = mmap.mmap(file.fileno(), _BYTES)
+            self._file = file
+            # Whole words are loaded and stored, of the machine's own byte order.
+            self._words = memoryview(self._map).cast("I")
+            self._longs = memoryview(self._map).cast("Q")
+            if self._map[:8] != _MAGIC or self._words[_W_BYTES] != _BYTES:
+                raise ValueError(f"{page}: it is no page of checkpoints")
+            if self._words[_W_VERSION] != _VERSION:
+                raise ValueError(f"{page}: it is of version {self._words[_W_VERSION]}, this module knows {_VERSION}")
+            fcntl.flock(file, fcntl.LOCK_SH)
+        except BaseException:
+            self._file = file
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Says that nobody listens any more."""
+        for view in (self._words, self._longs):
+            if view is not None:
+                view.release()
+        if self._map is not None:
+            self._map.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = self._map = self._words = self._longs = None
+
+    def asked(self):
+        """The request that stands; one that is false where none does."""
+        words = self._words
+        if words is None:
+            return Request(None, 0, None, None, 0)
+        number = words[_W_REQUEST]
+        if number == 0 or number == words[_W_ANSWERED]:
+            return Request(None, 0, None, None, 0)
+        of, deadline_ms = words[_W_OF_REQUEST], self._longs[_L_DEADLINE]
+        token = self._map[_AT_TOKEN : _AT_TOKEN + _TOKEN_BYTES].split(b"\0", 1)[0].decode("ascii", "replace")
+        whole = of == number and words[_W_OF_REQUEST] == number and words[_W_REQUEST] == number
+        # While the agent writes the next one the numbers differ: it is found a moment later.
+        if not whole or not token or not all(c == "-" or c in "0123456789abcdefABCDEF" for c in token):
+            return Request(None, 0, None, None, 0)
+        return Request(self, number, token, os.path.join(self._directory, token), deadline_ms)
+
+    def wait(self, seconds):
+        """The same, waiting for one so long at most: looks every millisecond."""
+        until = time.monotonic() + seconds
+        while True:
+            request = self.asked()
+            if request or time.monotonic() >= until:
+                return request
+            time.sleep(0.001)
+
+    def _answer(self, number, answer):
+        self._words[_W_ANSWER] = answer
+        # Last: from here on the agent reads the rest.
+        self._words[_W_ANSWERED] = number
+
+
+class Request:
+    """What is asked for; false where nothing is. Not answered, it is asked for again.
+
+    token, directory: the directory's name, new with each request, and its path: it is there.
+    deadline_ms: by when, in milliseconds since 1970; the agent waits half as long again.
+    step, files, bytes: told with the answer where they are set; files and bytes are compared with what lies there.
+    """
+
+    def __init__(self, listener, number, token, directory, deadline_ms):
+        self._listener, self._number, self._open = listener, number, listener is not None
+        self.token, self.directory, self.deadline_ms = token, directory, deadline_ms
+        self.step = self.files = self.bytes = None
+
+    def __bool__(self):
+        return self._listener is not None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if self._open and kind is None:
+            self.done()
+        elif self._open:
+            self.failed(f"{kind.__name__}: {error}")
+        return False
+
+    def progress(self, percent, left_seconds=None):
+        """Says how far it is, and how long it will take yet. For people: the deadline stays."""
+        if self._open:
+            self._listener._words[_W_PERCENT] = int(percent)
+            self._listener._longs[_L_LEFT] = _UNSAID if left_seconds is None else int(left_seconds * 1000)
+            self._listener._words[_W_TAKEN] = self._number
+
+    def done(self):
+        """All of this node is written."""
+        if self._open:
+            for place, value in ((_L_STEP, self.step), (_L_FILES, self.files), (_L_SAVED_BYTES, self.bytes)):
+                self._listener._longs[place] = _UNSAID if value is None else value
+            self._answer(_DONE)
+
+    def failed(self, why):
+        """It cannot be saved: the checkpoint before this one stays, and the work runs on."""
+        if self._open:
+            text = str(why).encode("utf-8")[: _REASON_BYTES - 1].decode("utf-8", "ignore").encode("utf-8") + b"\0"
+            self._listener._map[_AT_REASON : _AT_REASON + len(text)] = text
+            self._answer(_FAILED)
+
+    def defer(self, seconds):
+        """Asks to be asked again after so long: five minutes at most, all deferrals of one checkpoint together."""
+        if self._open:
+            self._listener._longs[_L_DEFERRAL] = int(seconds * 1000)
+            self._answer(_DEFERRED)
+
+    def _answer(self, answer):
+        self._listener._answer(self._number, answer)
+        self._open = False
