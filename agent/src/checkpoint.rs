@@ -12,14 +12,20 @@
 //! next life asks again. A node writes nothing down: what it was asked for lies in the allocation's directory ([`directory`]), and
 //! who is asked for the same round again goes on with that.
 
+mod asking;
+pub mod broker;
 mod catching;
 mod counts;
 mod directory;
 mod head;
+mod kept;
 mod part;
 mod restore;
+pub mod retention;
+pub mod settings;
 pub mod store;
 
+pub use asking::ask;
 pub use head::begin;
 pub use part::serve;
 pub use restore::{restore, verify};
@@ -32,6 +38,7 @@ use head::Head;
 use lattice_model::{AllocationId, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use part::Parts;
+use settings::CheckpointSettings;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{CheckpointStore, Owner};
@@ -49,6 +56,9 @@ struct Inner {
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
     counts: Counts,
+    settings: CheckpointSettings,
+    /// What the broker knows, while it is here.
+    broker: Mutex<Option<broker::Latest>>,
 }
 
 /// What checkpoints are made with.
@@ -78,7 +88,16 @@ impl Checkpoints {
             Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
         let begins = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner { means, heads: Mutex::default(), parts: Parts::default(), begins, counts: Counts::default() })))
+        let inner = Inner {
+            means,
+            heads: Mutex::default(),
+            parts: Parts::default(),
+            begins,
+            counts: Counts::default(),
+            settings: config.checkpoint,
+            broker: Mutex::default(),
+        };
+        Ok(Self(Arc::new(inner)))
     }
 
     fn means(&self) -> Result<&Means, String> {
@@ -127,7 +146,16 @@ impl Checkpoints {
         }
     }
 
-    /// What became of preemptions here.
+    /// When work is asked without a request, and how long checkpoints are kept.
+    pub fn settings(&self) -> &CheckpointSettings {
+        &self.0.settings
+    }
+
+    fn broker_says(&self, latest: Option<broker::Latest>) {
+        *self.0.broker.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+    }
+
+    /// What became of checkpoints and preemptions here.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }

@@ -47,7 +47,7 @@ pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use call::Call;
-pub use checkpoint::{AskSignal, CheckpointPolicy, CheckpointRef};
+pub use checkpoint::{AskSignal, Automatic, CheckpointPolicy, CheckpointRef};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;

@@ -1,37 +1,61 @@
 //! How work is asked to save itself.
 
 use crate::v1;
+use lattice_model::checkpoint::EVERY_SECONDS;
 use lattice_model::spec::SpecError;
-use lattice_model::{AskSignal, CheckpointPolicy};
+use lattice_model::{AskSignal, Automatic, CheckpointPolicy};
 
 /// Ways of the documents that are not built yet.
-const LATER: [(&str, &str); 4] =
-    [("auto", "--checkpoint=auto"), ("manual", "--checkpoint=manual"), ("grpc", "--checkpoint=grpc"), ("shmem", "--checkpoint=shmem")];
+const LATER: [(&str, &str); 3] = [("manual", "--checkpoint=manual"), ("grpc", "--checkpoint=grpc"), ("shmem", "--checkpoint=shmem")];
 
-/// `signal`; `none` and nothing said are the same.
+/// `signal`, and `auto`, which is by a signal as well; `none` and nothing said are the same.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
-    let Some(v1::Checkpoint { strategy, port, signal }) = given else { return Ok(None) };
+    let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
     let invalid = |why: String| SpecError::Invalid { field: "checkpoint", why };
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
+    let automatic = automatic(*auto || strategy == "auto", *every_ms).map_err(invalid)?;
     match strategy.as_str() {
-        "signal" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
-        "signal" if signal.is_empty() => Ok(Some(CheckpointPolicy { signal: AskSignal::default() })),
-        "signal" => Ok(Some(CheckpointPolicy {
+        "signal" | "auto" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
+        "signal" | "auto" if signal.is_empty() => Ok(Some(CheckpointPolicy { signal: AskSignal::default(), automatic })),
+        "signal" | "auto" => Ok(Some(CheckpointPolicy {
             signal: signal.parse().map_err(|e: lattice_model::checkpoint::NoSuchSignal| invalid(e.to_string()))?,
+            automatic,
         })),
+        "none" | "" if automatic.is_some() => Err(invalid("when it is asked is for work that says how: --checkpoint=signal".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
         "none" | "" => Err(invalid("a signal or a port is for --checkpoint=signal or grpc".to_owned())),
         other => {
             let other: String = other.chars().take(40).collect();
-            Err(invalid(format!("{other:?} is none of signal, none")))
+            Err(invalid(format!("{other:?} is none of signal, auto, none")))
         }
     }
 }
 
+/// When it is asked without anybody's request.
+fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, String> {
+    let (least, most) = EVERY_SECONDS;
+    match (weighed, every_ms) {
+        (false, 0) => Ok(None),
+        (true, 0) => Ok(Some(Automatic::Weighed)),
+        (true, _) => Err("it is asked either when that is worth it (auto) or every so often, not both".to_owned()),
+        (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
+            Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
+        }
+        (false, every_ms) => Err(format!("every {every_ms} ms; whole seconds are possible, from 1 s to 30 days")),
+    }
+}
+
 pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkpoint> {
-    policy.map(|policy| v1::Checkpoint { strategy: "signal".to_owned(), port: 0, signal: policy.signal.name().to_owned() })
+    policy.map(|policy| {
+        let (auto, every_ms) = match policy.automatic {
+            None => (false, 0),
+            Some(Automatic::Weighed) => (true, 0),
+            Some(Automatic::Every { seconds }) => (false, seconds.saturating_mul(1000)),
+        };
+        v1::Checkpoint { strategy: "signal".to_owned(), port: 0, signal: policy.signal.name().to_owned(), auto, every_ms }
+    })
 }
 
 #[cfg(test)]
@@ -39,19 +63,42 @@ mod tests {
     use super::*;
 
     fn of(strategy: &str, signal: &str) -> Result<Option<CheckpointPolicy>, SpecError> {
-        to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), port: 0, signal: signal.to_owned() }))
+        to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), signal: signal.to_owned(), ..Default::default() }))
     }
 
     #[test]
     fn only_what_is_built_is_taken() {
-        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy { signal: AskSignal::Usr1 })));
-        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy { signal: AskSignal::Usr2 })));
+        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy { signal: AskSignal::Usr1, automatic: None })));
+        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy { signal: AskSignal::Usr2, automatic: None })));
         assert_eq!((to_model(None), of("none", "")), (Ok(None), Ok(None)));
-        for strategy in ["auto", "manual", "grpc", "shmem"] {
+        for strategy in ["manual", "grpc", "shmem"] {
             assert!(matches!(of(strategy, ""), Err(SpecError::NotBuilt { field }) if field.ends_with(strategy)));
         }
         for (strategy, signal) in [("signal", "SIGKILL"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")] {
             assert!(matches!(of(strategy, signal), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {signal}");
+        }
+    }
+
+    #[test]
+    fn it_is_asked_without_a_request_where_it_says_when() {
+        let of = |strategy: &str, auto: bool, every_ms: u64| {
+            to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), auto, every_ms, ..Default::default() }))
+        };
+        let automatic = |asked: Result<Option<CheckpointPolicy>, SpecError>| asked.unwrap().unwrap().automatic;
+        assert_eq!(automatic(of("auto", false, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("signal", true, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("signal", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
+        assert_eq!(automatic(of("signal", false, 0)), None);
+        let refused = [
+            ("auto", false, 60_000),
+            ("signal", true, 60_000),
+            ("signal", false, 1),
+            ("signal", false, 1500),
+            ("none", true, 0),
+            ("signal", false, u64::MAX),
+        ];
+        for (strategy, auto, every_ms) in refused {
+            assert!(matches!(of(strategy, auto, every_ms), Err(SpecError::Invalid { .. })), "{strategy} {auto} {every_ms}");
         }
     }
 }

@@ -5,6 +5,7 @@
 mod attach;
 mod auditing;
 mod backups;
+mod broker;
 mod certificates;
 mod checkpoint;
 mod clocks;
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         outage::trials(),
         checkpoint::trials(),
         preemption::trials(),
+        broker::trials(),
         fencing::trials(),
         input::trials(),
         tree::trials(),

@@ -21,7 +21,10 @@ fn whole(number: u128, epoch: Epoch) -> CheckpointRef {
 }
 
 fn asks() -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1 }), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
+    AllocationSpec {
+        checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1, automatic: None }),
+        ..spec(2, RequeuePolicy::OnNodeFailure, 3)
+    }
 }
 
 impl Saving {

@@ -16,7 +16,7 @@ struct Preempting {
 }
 
 fn saves(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1 }), ..spec(nodes, requeue, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy { signal: AskSignal::Usr1, automatic: None }), ..spec(nodes, requeue, 3) }
 }
 
 fn asked(number: u128, hold: bool) -> Preemption {
