@@ -12,17 +12,23 @@
 //! next life asks again. A node writes nothing down: what it was asked for lies in the allocation's directory ([`directory`]), and
 //! who is asked for the same round again goes on with that.
 
+mod asking;
+pub mod broker;
 mod callers;
 mod catching;
 mod counts;
 mod directory;
 mod head;
+mod kept;
 mod page;
 mod part;
 mod restore;
+pub mod retention;
+pub mod settings;
 pub mod store;
 mod way;
 
+pub use asking::ask;
 pub use callers::Callers;
 pub use directory::{Answer, Claims, Listed, is_blake3, reason};
 pub use head::begin;
@@ -37,6 +43,7 @@ use head::Head;
 use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use part::Parts;
+use settings::CheckpointSettings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,6 +66,9 @@ struct Inner {
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
     counts: Counts,
+    settings: CheckpointSettings,
+    /// What the broker knows, while it is here.
+    broker: Mutex<Option<broker::Latest>>,
 }
 
 /// What checkpoints are made with.
@@ -88,7 +98,7 @@ impl Checkpoints {
             Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
         let begins = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             means,
             heads: Mutex::default(),
             parts: Parts::default(),
@@ -96,7 +106,10 @@ impl Checkpoints {
             answers: Mutex::default(),
             begins,
             counts: Counts::default(),
-        })))
+            settings: config.checkpoint,
+            broker: Mutex::default(),
+        };
+        Ok(Self(Arc::new(inner)))
     }
 
     fn means(&self) -> Result<&Means, String> {
@@ -186,7 +199,16 @@ impl Checkpoints {
         }
     }
 
-    /// What became of preemptions here.
+    /// When work is asked without a request, and how long checkpoints are kept.
+    pub fn settings(&self) -> &CheckpointSettings {
+        &self.0.settings
+    }
+
+    fn broker_says(&self, latest: Option<broker::Latest>) {
+        *self.0.broker.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+    }
+
+    /// What became of checkpoints and preemptions here.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }

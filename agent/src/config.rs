@@ -1,5 +1,6 @@
 //! The agent's configuration: one YAML file, read once.
 
+use crate::checkpoint::settings::{CheckpointSettings, CheckpointSettingsError};
 use crate::checkpoint::store::CheckpointStore;
 use crate::conformance::settings::{ConformanceSettings, ConformanceSettingsError};
 use crate::health::settings::{HealthSettings, HealthSettingsError};
@@ -119,6 +120,8 @@ pub struct AgentConfig {
     /// it; absolute, root's, writable by nobody else, with room for the checkpoints of all that runs here. Empty: `checkpoints` in
     /// `state_dir`.
     pub checkpoint_dir: PathBuf,
+    /// When work is asked to save itself without anybody's request, and how long checkpoints are kept, see [`CheckpointSettings`].
+    pub checkpoint: CheckpointSettings,
     /// Seconds that output may wait before it is flushed; 1 to 3600.
     pub log_flush_seconds: u64,
     /// Log streams that one user may have open at this agent; 1 to 10,000.
@@ -256,6 +259,7 @@ impl Default for AgentConfig {
             checkpoint_store_options: BTreeMap::new(),
             checkpoint_store_credentials: PathBuf::new(),
             checkpoint_dir: PathBuf::new(),
+            checkpoint: CheckpointSettings::default(),
             log_flush_seconds: 30,
             logs_max_concurrent: 10,
             prologue: PathBuf::new(),
@@ -313,6 +317,8 @@ pub enum AgentConfigError {
     TopologyGroup { group: String },
     #[error(transparent)]
     Health(#[from] HealthSettingsError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointSettingsError),
     #[error(transparent)]
     Conformance(#[from] ConformanceSettingsError),
     #[error(transparent)]
@@ -376,6 +382,7 @@ impl AgentConfig {
         }
         self.gossip.validate()?;
         self.health.validate()?;
+        self.checkpoint.validate()?;
         self.conformance.validate()?;
         self.telemetry.validate()?;
         if !self.metrics_query_url.is_empty() {

@@ -369,6 +369,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone() };
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
+        tasks.spawn(checkpoint::broker::run(Arc::clone(&context), quorum.clone(), placing.clone(), stop.child_token()));
     }
     let for_metrics = (&tasks, &stop);
     metrics::begin(&config, &context, &membership, &session_view, journal_counts, &mut degraded, for_metrics).await;

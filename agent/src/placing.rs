@@ -13,7 +13,7 @@
 use crate::cluster::Cluster;
 use crate::membership::Membership;
 use futures::StreamExt;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::ledger::scheduler_lease;
 use lattice_quorum::wire::{Answer, Refusal, Request};
@@ -49,6 +49,11 @@ pub struct Placing {
 }
 
 impl Placing {
+    /// Whether this agent has the lease of the default queue: who has it is the checkpoint broker as well.
+    pub fn leads(&self) -> bool {
+        self.leases.borrow().get(DEFAULT_VCLUSTER).is_some_and(|lease| lease.ours && Instant::now() < lease.until)
+    }
+
     /// The claim to submit an allocation with: where its queue's token is known and there is room and nobody waits in it.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
         let (token, view) = {

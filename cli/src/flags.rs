@@ -90,6 +90,9 @@ pub struct SubmitFlags {
     /// Its own port, at which it would be called (later)
     #[arg(long, hide = true, value_name = "PORT", overrides_with = "checkpoint_port")]
     pub checkpoint_port: Option<u16>,
+    /// Ask it to save itself without my request: "auto" when that is worth more than it costs, or every so often, as 30m [default: never, but before its walltime ends]
+    #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]
+    pub checkpoint_every: Option<CheckpointEvery>,
     /// The queue
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
@@ -142,6 +145,7 @@ impl SubmitFlags {
             checkpoint: self.checkpoint.or(under.checkpoint),
             checkpoint_signal: self.checkpoint_signal.or(under.checkpoint_signal),
             checkpoint_port: self.checkpoint_port.or(under.checkpoint_port),
+            checkpoint_every: self.checkpoint_every.or(under.checkpoint_every),
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
@@ -164,12 +168,20 @@ impl SubmitFlags {
     /// How it is asked to save itself: as the server is to judge it.
     pub fn checkpointing(&self) -> Option<v1::Checkpoint> {
         let signal = self.checkpoint_signal.clone().unwrap_or_default();
-        let given = self.checkpoint.is_some() || self.checkpoint_signal.is_some() || self.checkpoint_port.is_some();
+        let given = self.checkpoint.is_some()
+            || self.checkpoint_signal.is_some()
+            || self.checkpoint_port.is_some()
+            || self.checkpoint_every.is_some();
         given.then(|| v1::Checkpoint {
-            // A signal alone says how.
+            // A signal alone says how, and so does that it is asked often.
             strategy: self.checkpoint.clone().unwrap_or_else(|| "signal".to_owned()),
             port: self.checkpoint_port.unwrap_or(0).into(),
             signal,
+            auto: self.checkpoint_every == Some(CheckpointEvery::Auto),
+            every_ms: match self.checkpoint_every {
+                Some(CheckpointEvery::Time(time)) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+                Some(CheckpointEvery::Auto) | None => 0,
+            },
         })
     }
 
@@ -197,6 +209,7 @@ impl SubmitFlags {
             ("--checkpoint", self.checkpoint.is_some()),
             ("--checkpoint-signal", self.checkpoint_signal.is_some()),
             ("--checkpoint-port", self.checkpoint_port.is_some()),
+            ("--checkpoint-every", self.checkpoint_every.is_some()),
             ("--vcluster", self.vcluster.is_some()),
             ("--tenant", self.tenant.is_some()),
             ("--project", self.project.is_some()),
@@ -308,6 +321,23 @@ impl OnIsolation {
     }
 }
 
+/// When work is asked to save itself without a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointEvery {
+    /// When that is worth more than it costs.
+    Auto,
+    /// So often.
+    Time(Duration),
+}
+
+impl FromStr for CheckpointEvery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { walltime(text).map(Self::Time) }
+    }
+}
+
 fn walltime(text: &str) -> Result<Duration, String> {
     let time = duration::parse(text, BareNumber::Seconds).map_err(|error| error.to_string())?;
     if time.is_zero() { Err("more than 0 is needed".to_owned()) } else { Ok(time) }
@@ -342,6 +372,18 @@ mod tests {
                 assert_eq!(flags(&format!("{flag} {text}")).walltime, Some(Duration::from_secs(seconds)), "{flag} {text}");
             }
         }
+    }
+
+    #[test]
+    fn when_it_is_asked_says_that_it_can_be() {
+        let asked = |line: &str| flags(line).checkpointing();
+        let every = |auto, every_ms| Some(v1::Checkpoint { strategy: "signal".to_owned(), auto, every_ms, ..Default::default() });
+        assert_eq!(asked("--checkpoint-every auto"), every(true, 0));
+        assert_eq!(asked("--checkpoint_every=30m"), every(false, 1_800_000));
+        assert_eq!(asked("--checkpoint=auto").unwrap().strategy, "auto");
+        assert_eq!(asked("--nodes=1"), None);
+        assert!(Line::try_parse_from(["x", "--checkpoint-every", "0"]).is_err());
+        assert!(Line::try_parse_from(["x", "--checkpoint-every", "often"]).is_err());
     }
 
     #[test]

@@ -19,17 +19,20 @@ pub struct CheckpointPolicy {
     /// What asks.
     #[serde(default, skip_serializing_if = "AskBy::is_signal")]
     pub by: AskBy,
+    /// When it is asked without anybody's request, besides before its walltime ends; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub automatic: Option<Automatic>,
 }
 
 impl CheckpointPolicy {
     /// Asked by this signal.
     pub fn by_signal(signal: AskSignal) -> Self {
-        Self { signal, by: AskBy::Signal }
+        Self { signal, ..Self::default() }
     }
 
     /// Asked in another way.
     pub fn by(by: AskBy) -> Self {
-        Self { signal: AskSignal::default(), by }
+        Self { by, ..Self::default() }
     }
 }
 
@@ -63,6 +66,31 @@ impl AskBy {
         *self == Self::Signal
     }
 }
+
+/// When work is asked to save itself without anybody's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Automatic {
+    /// Where that is worth more than it costs.
+    Weighed,
+    /// So many seconds after its last checkpoint, or after it began.
+    Every { seconds: u64 },
+}
+
+/// The shortest and the longest [`Automatic::Every`], in seconds.
+pub const EVERY_SECONDS: (u64, u64) = (1, 30 * 24 * 3600);
+
+/// How long before the end of its walltime work is asked to save itself, in milliseconds, where its last checkpoint took `took_ms`:
+/// twice as long, and ten seconds for what changes between two of them. Where none was made, five minutes. Never more than a tenth of
+/// the walltime.
+pub fn walltime_lead_ms(walltime_ms: u64, took_ms: Option<u64>) -> u64 {
+    let wanted = took_ms.map_or(WALLTIME_LEAD_MS_DEFAULT, |took| took.saturating_mul(2).saturating_add(WALLTIME_LEAD_MS_SPARE));
+    wanted.min(walltime_ms / 10)
+}
+
+/// Of work that has not saved itself yet.
+const WALLTIME_LEAD_MS_DEFAULT: u64 = 5 * 60 * 1000;
+/// Added to what is estimated.
+const WALLTIME_LEAD_MS_SPARE: u64 = 10_000;
 
 /// The checkpoint that an allocation begins from when it runs again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +179,15 @@ impl FromStr for AskSignal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_is_asked_in_time_before_its_walltime_and_not_for_most_of_it() {
+        assert_eq!(walltime_lead_ms(24 * 3_600_000, None), 300_000);
+        assert_eq!(walltime_lead_ms(24 * 3_600_000, Some(60_000)), 130_000);
+        assert_eq!(walltime_lead_ms(60_000, Some(60_000)), 6_000);
+        assert_eq!(walltime_lead_ms(u64::MAX, Some(u64::MAX)), u64::MAX / 10);
+        assert_eq!(walltime_lead_ms(0, None), 0);
+    }
 
     #[test]
     fn signals_are_read_with_and_without_their_prefix() {

@@ -211,6 +211,19 @@ impl Checkpointing {
         }
     }
 
+    /// How long the present round has taken so far, in milliseconds; `None`: none is under way.
+    pub fn round_ms(&self, now_ms: u64) -> Option<u64> {
+        match &self.phase {
+            CheckpointPhase::Asking { deadline, .. }
+            | CheckpointPhase::Saving { deadline, .. }
+            | CheckpointPhase::Verifying { deadline, .. } => {
+                let given = self.length_ms.saturating_add(if deadline.extended { self.length_ms / 2 } else { 0 });
+                Some(now_ms.saturating_sub(deadline.at_ms.saturating_sub(given)))
+            }
+            CheckpointPhase::Deferred { .. } | CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => None,
+        }
+    }
+
     /// What is to be done, again or for the first time, from the state alone.
     pub fn resume(&self) -> Vec<CheckpointStep> {
         let round = self.round;

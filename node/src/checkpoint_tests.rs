@@ -29,6 +29,18 @@ fn whole(step: Option<u64>, bytes: u64) -> CheckpointRef {
 }
 
 #[test]
+fn how_long_a_round_took_does_not_count_what_was_deferred_or_given_more() {
+    let mut c = begun(1);
+    assert_eq!(c.round_ms(300), Some(300));
+    c.handle(LENGTH + 1, CheckpointEvent::Clock);
+    assert_eq!(c.round_ms(LENGTH + 200), Some(LENGTH + 200), "its deadline was put off by half");
+    c.handle(1200, CheckpointEvent::Deferred { node: node(0), round: 1, for_ms: 5000 });
+    assert_eq!(c.round_ms(2000), None);
+    c.handle(6200, CheckpointEvent::Clock);
+    assert_eq!((c.round, c.round_ms(6300)), (2, Some(100)));
+}
+
+#[test]
 fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
     let mut c = begun(2);
     assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }]);

@@ -36,6 +36,8 @@ pub enum Part {
     Restore,
     /// While it is to give its nodes back.
     Preempt,
+    /// When its checkpoints go.
+    Removal,
 }
 
 /// Which work passes a point.
@@ -204,7 +206,10 @@ points! {
     PreemptSaved = "preempt-saved", Preempt, Any;
     PreemptFailedUnsent = "preempt-failed-unsent", Preempt, Any;
     PreemptFailedSent = "preempt-failed-sent", Preempt, Any;
+    WalltimeWarned = "walltime-warned", Preempt, Any;
     WalltimeAwaitsSave = "walltime-awaits-save", Preempt, Any;
+    // One is removed because its time is over.
+    CheckpointGone = "checkpoint-gone", Removal, Any;
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
 }

@@ -186,6 +186,11 @@ impl ShimDir {
         self.0.join("checkpoint.json")
     }
 
+    /// When its walltime is over, on its head, of work that can save itself.
+    pub fn walltime_ends(&self) -> PathBuf {
+        self.0.join("walltime-ends")
+    }
+
     /// The checkpoint that the end of its walltime waits for, on its head.
     pub fn walltime_awaits(&self) -> PathBuf {
         self.0.join("walltime-awaits")

@@ -3,6 +3,7 @@
 //!
 //! [`place`] decides and [`explain`] tells, and both ask [`why_not`]: the reason shown is the reason decided by.
 
+pub mod broker;
 mod conformity;
 mod domains;
 mod holdings;

@@ -6,9 +6,9 @@ use super::local_launch::LocalLaunch;
 use super::prepare::{self, Line, Preparing};
 use super::run_lease::{self, RunLease};
 use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing, probing, undo, walltime};
+use super::walltime::{self, Awaited};
+use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
-use crate::driver::NodeView;
 use crate::environment;
 use crate::hooks::Moment;
 use crate::hwloc;
@@ -77,6 +77,7 @@ pub(super) fn begin(
         link: None,
         preparing: None,
         probing: None,
+        warning: None,
         phase: Phase::Idle,
         fresh: false,
         synced: false,
@@ -119,6 +120,8 @@ struct AllocationTask {
     preparing: Option<Preparing>,
     /// Makes the probes, where there are any.
     probing: Option<AbortOnDropHandle<()>>,
+    /// Asks it to save itself before its walltime ends, on the head.
+    warning: Option<AbortOnDropHandle<()>>,
     phase: Phase,
     /// Whether the shim was just started when the present line came.
     fresh: bool,
@@ -327,6 +330,9 @@ impl AllocationTask {
             self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
             return;
         }
+        if self.is_head() {
+            walltime::begins(&self.share, &self.dir).await;
+        }
         self.send(ToShim::Go { walltime_ms }).await;
         failpoint::pass(Point::GoSent);
         self.say("running");
@@ -335,6 +341,9 @@ impl AllocationTask {
         }
         if !self.is_head() {
             return;
+        }
+        if self.warning.is_none() {
+            self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
         match &share.spec.entrypoint {
             Entrypoint::Script { text, args } => {
@@ -700,9 +709,7 @@ impl AllocationTask {
     async fn tell_walltime(&mut self) {
         // The quorum may understand more than when this began.
         let (id, epoch) = (self.share.allocation, self.share.epoch);
-        let suspends =
-            |view: &NodeView| view.locals.iter().map(|l| &l.share).any(|s| (s.allocation, s.epoch, s.suspends) == (id, epoch, true));
-        let saves = self.share.spec.checkpoint.is_some() && (self.share.suspends || suspends(&self.context.view.borrow()));
+        let saves = self.share.spec.checkpoint.is_some() && (self.share.suspends || walltime::suspends(&self.context, id, epoch));
         if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
             return;
         }
@@ -710,11 +717,19 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         if saves && !self.is_head() {
             tokio::spawn(walltime::end_without_head(context, share));
-        } else if saves && let Some(view) = walltime::awaited(&context, &share, &self.dir).await {
-            self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
-            tokio::spawn(walltime::end(context, share, view));
-        } else {
-            self.ended(EndReason::WalltimeExceeded).await;
+            return;
+        }
+        let awaited = if saves { walltime::awaited(&context, &share, &self.dir).await } else { None };
+        match awaited {
+            Some(Awaited::UnderWay(view)) => {
+                self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
+                tokio::spawn(walltime::end(context, share, view));
+            }
+            Some(Awaited::Whole(checkpoint)) => {
+                self.say("its walltime is over; it saved itself before that");
+                tokio::spawn(walltime::end_saved(context, share, checkpoint));
+            }
+            None => self.ended(EndReason::WalltimeExceeded).await,
         }
     }
 

@@ -1,6 +1,7 @@
-//! What became of preemptions of which this node was the head, for metrics.
+//! What became of checkpoints and preemptions of which this node was the head, and what the broker does where it is here; for metrics.
 
 use lattice_model::{AllocationSpec, DEFAULT_VCLUSTER, Preemption};
+use lattice_node::CheckpointEnd;
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::sample::Samples;
@@ -20,12 +21,40 @@ pub struct Counts {
     requeued: AtomicU64,
     unsaved: AtomicU64,
     walltime: AtomicU64,
+    /// Whole ones.
+    took: Histogram,
+    complete: AtomicU64,
+    failed: AtomicU64,
+    timed_out: AtomicU64,
+    /// Of the broker: whether it is here, whether its store is away, what is due and waits, its rounds, and what it asked for.
+    leads: AtomicU64,
+    away: AtomicU64,
+    waits: AtomicU64,
+    rounds: AtomicU64,
+    brokered: AtomicU64,
+    in_vain: AtomicU64,
 }
 
 impl Default for Counts {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { preempted: Mutex::default(), seconds: Histogram::new(SECONDS), requeued: zero(), unsaved: zero(), walltime: zero() }
+        Self {
+            preempted: Mutex::default(),
+            seconds: Histogram::new(SECONDS),
+            requeued: zero(),
+            unsaved: zero(),
+            walltime: zero(),
+            took: Histogram::new(SECONDS),
+            complete: zero(),
+            failed: zero(),
+            timed_out: zero(),
+            leads: zero(),
+            away: zero(),
+            waits: zero(),
+            rounds: zero(),
+            brokered: zero(),
+            in_vain: zero(),
+        }
     }
 }
 
@@ -50,6 +79,33 @@ impl Counts {
         self.walltime.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A checkpoint that was headed here is over.
+    pub fn checkpoint(&self, end: &CheckpointEnd, took: Duration) {
+        let counter = match end {
+            CheckpointEnd::Complete { .. } => {
+                self.took.observe(took);
+                &self.complete
+            }
+            CheckpointEnd::Failed { .. } => &self.failed,
+            CheckpointEnd::TimedOut { .. } => &self.timed_out,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the broker is here, after a round of its; whether its store is away; how much is due and waits for its turn.
+    pub fn broker(&self, leads: bool, away: bool, waits: u64) {
+        self.leads.store(u64::from(leads), Ordering::Relaxed);
+        self.away.store(u64::from(away), Ordering::Relaxed);
+        self.waits.store(waits, Ordering::Relaxed);
+        self.rounds.fetch_add(u64::from(leads), Ordering::Relaxed);
+    }
+
+    /// What the broker asked for is over.
+    pub fn brokered(&self, saved: bool) {
+        let counter = if saved { &self.brokered } else { &self.in_vain };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Tells all of it.
     pub fn tell(&self, samples: &mut Samples) {
         for ((vcluster, cause), count) in self.preempted.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -60,8 +116,22 @@ impl Counts {
             (&family::PREEMPTION_REQUEUES, &self.requeued),
             (&family::PREEMPTION_UNSAVED, &self.unsaved),
             (&family::CHECKPOINT_WALLTIME, &self.walltime),
+            (&family::BROKER_LEADS, &self.leads),
+            (&family::BROKER_STORAGE_AWAY, &self.away),
+            (&family::BROKER_WAITS, &self.waits),
+            (&family::BROKER_ROUNDS, &self.rounds),
         ] {
             samples.count(metric, &[], counter.load(Ordering::Relaxed));
+        }
+        samples.histogram(&family::CHECKPOINT_SECONDS, &[], self.took.counts());
+        for (metric, end, counter) in [
+            (&family::CHECKPOINTS, "complete", &self.complete),
+            (&family::CHECKPOINTS, "failed", &self.failed),
+            (&family::CHECKPOINTS, "timed_out", &self.timed_out),
+            (&family::BROKER_ASKED, "complete", &self.brokered),
+            (&family::BROKER_ASKED, "failed", &self.in_vain),
+        ] {
+            samples.count(metric, &[end], counter.load(Ordering::Relaxed));
         }
     }
 }

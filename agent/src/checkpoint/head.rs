@@ -268,13 +268,14 @@ impl Driver {
     async fn run(mut self, mut heard: mpsc::Receiver<CheckpointEvent>) {
         let allocation = self.share.allocation;
         let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
-        let mut over_at = None;
+        let (mut over_at, begun) = (None, Instant::now());
         let mut steps = self.state.resume();
         loop {
             for step in steps {
                 self.take(step);
             }
-            if self.state.end().is_some() {
+            if let Some(end) = self.state.end() {
+                self.context.checkpoints.counts().checkpoint(end, begun.elapsed());
                 tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
                 let farewell = async { while self.asked.join_next().await.is_some() {} };
                 let _ = tokio::time::timeout(FAREWELL, farewell).await;
@@ -414,7 +415,8 @@ fn pass(state: &Checkpointing, written: bool) {
 async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
     let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
     let owner = owner_of(share);
-    let manifest = CheckpointStore::manifest_of(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    let mut manifest = CheckpointStore::manifest_of(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    manifest.took_ms = state.round_ms(boottime_ms());
     loop {
         let store = match context.checkpoints.store() {
             Ok(store) => store,

@@ -89,6 +89,9 @@ pub struct Manifest {
     pub step: Option<u64>,
     /// Milliseconds since 1970.
     pub made_at_ms: u64,
+    /// How long its round took until all of it was in the store, in milliseconds; older heads do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
     pub owner: String,
     pub owner_uid: u32,
     /// In rank order.
@@ -142,7 +145,7 @@ pub struct FileEntry {
 /// A cloneable handle.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
-    objects: Objects,
+    pub(super) objects: Objects,
 }
 
 /// One node's part of a checkpoint.
@@ -265,6 +268,7 @@ impl CheckpointStore {
             Err(error) => return Err(error),
         }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
+        self.note_kept(owner).await?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())
     }
@@ -284,6 +288,7 @@ impl CheckpointStore {
             round: made.round,
             step: saved.values().find_map(|saved| saved.step),
             made_at_ms: at_ms,
+            took_ms: None,
             owner: user.0.to_owned(),
             owner_uid: user.1,
             nodes: made.nodes.iter().map(entry).collect(),
@@ -293,10 +298,8 @@ impl CheckpointStore {
     /// The manifests of an allocation's checkpoints, the oldest first, and what is wrong with those that cannot be read. What has
     /// no manifest is no checkpoint.
     pub async fn list(&self, owner: &Owner) -> Result<(Vec<Manifest>, Vec<(CheckpointId, String)>), StoreError> {
-        let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[]))).await?;
-        let ids = listed.common_prefixes.iter().filter_map(|key| key.parts().next_back()?.as_ref().parse().ok());
         let (mut found, mut broken) = (Vec::new(), Vec::new());
-        for id in ids {
+        for id in self.ids(owner).await? {
             match self.manifest(owner, id).await {
                 Ok(manifest) => found.push(manifest),
                 Err(StoreError::NoSuch(_)) => {}
@@ -306,6 +309,12 @@ impl CheckpointStore {
         }
         found.sort_by_key(|m| (m.made_at_ms, m.id));
         Ok((found, broken))
+    }
+
+    /// Whatever lies there of an allocation's checkpoints, whole or not.
+    pub async fn ids(&self, owner: &Owner) -> Result<Vec<CheckpointId>, StoreError> {
+        let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[]))).await?;
+        Ok(listed.common_prefixes.iter().filter_map(|key| key.parts().next_back()?.as_ref().parse().ok()).collect())
     }
 
     /// One checkpoint's.
@@ -390,7 +399,7 @@ impl CheckpointStore {
         Ok(())
     }
 
-    async fn get_bounded(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+    pub(super) async fn get_bounded(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
         match self.objects.store.get(key).await {
             Ok(found) if found.meta.size > MANIFEST_BYTES_MAX => {
                 Err(StoreError::Damaged { what: key.to_string(), why: format!("{} bytes", found.meta.size) })

@@ -10,6 +10,7 @@ fn manifest(owner: &Owner, epoch: u64) -> Manifest {
         round: 1,
         step: None,
         made_at_ms: epoch,
+        took_ms: None,
         owner: "u".to_owned(),
         owner_uid: 1000,
         nodes: Vec::new(),

@@ -213,10 +213,11 @@ impl AllocationService for Api {
             .into_iter()
             .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
             .collect();
+        let checkpoint = checkpoints::judged(self, &allocation).await;
         let network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
         let isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
         let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });
-        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim }))
+        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim, checkpoint }))
     }
 
     type LogsStream = Streamed<v1::LogChunk>;

@@ -3,12 +3,11 @@
 use super::Api;
 use super::launching::{self, Target, lives};
 use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
-use crate::checkpoint::{self, verify};
+use crate::checkpoint::{self, retention, verify};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{self, Open};
 use lattice_api::v1;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
-use lattice_model::{Allocation, CheckpointId};
+use lattice_model::{Allocation, AllocationState, CheckpointId};
 use lattice_quorum::pack::with_causes;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -101,34 +100,8 @@ impl Following {
     }
 
     async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, String> {
-        if self.target.head == self.api.context.me {
-            return match checkpoint::begin(&self.api.context, &self.open).await {
-                Ok(items) => Ok(items),
-                Err(why) => {
-                    let (send, items) = mpsc::channel(1);
-                    let _ = send.try_send(CheckpointItem::Refused { why });
-                    Ok(items)
-                }
-            };
-        }
-        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
-        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Checkpoint(Box::new(self.open.clone()))).await.map_err(|e| e.to_string())?;
-        let (items, receiver) = mpsc::channel(4);
-        tokio::spawn(async move {
-            let _send = send;
-            loop {
-                let item = tokio::select! {
-                    () = items.closed() => return,
-                    item = frame::read::<CheckpointItem, _>(&mut recv) => item,
-                };
-                let Ok(item) = item else { return };
-                if items.send(item).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(receiver)
+        let address = self.api.mesh_address(self.target.allocation, &self.target.head);
+        checkpoint::ask(&self.api.context, &self.target.head, address, &self.open).await
     }
 }
 
@@ -196,7 +169,25 @@ async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> R
     }
 }
 
-fn shown(manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
+/// What the broker makes of work that is to be asked without a request.
+pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::CheckpointJudgement> {
+    allocation.spec.checkpoint.filter(|policy| policy.automatic.is_some())?;
+    if allocation.state != AllocationState::Running {
+        return None;
+    }
+    let mut view = api.cluster.borrow().view(&api.membership);
+    view.allocations.insert(allocation.id, allocation.clone());
+    let judgement = checkpoint::broker::explain(&api.context, &view, allocation).await?;
+    let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {
+        name: name.to_owned(),
+        value,
+        meaning: meaning.to_owned(),
+    };
+    let terms = judgement.terms.lines().into_iter().map(term).collect();
+    Some(v1::CheckpointJudgement { verdict: judgement.verdict.to_string(), terms })
+}
+
+fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
     let (files, bytes) = manifest.size();
     let node = |n: &crate::checkpoint::store::NodeEntry| v1::checkpoint_info::Node {
         node: n.node.to_string(),
@@ -215,8 +206,14 @@ fn shown(manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
         bytes,
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == manifest.id),
         nodes: manifest.nodes.iter().map(node).collect(),
+        goes_at_ms: goes_at_ms(api, allocation),
         damaged: String::new(),
     }
+}
+
+/// When the checkpoints of an ended allocation go.
+fn goes_at_ms(api: &Api, allocation: &Allocation) -> Option<u64> {
+    retention::goes_at_ms(api.context.checkpoints.settings(), allocation.ended_at?.0)
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>) -> Result<v1::ListCheckpointsResponse, Status> {
@@ -228,10 +225,11 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>
         id: id.to_string(),
         allocation: allocation.id.to_string(),
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == id),
+        goes_at_ms: goes_at_ms(api, &allocation),
         damaged: why,
         ..Default::default()
     };
-    let whole = all.iter().map(|manifest| shown(manifest, &allocation));
+    let whole = all.iter().map(|manifest| shown(api, manifest, &allocation));
     Ok(v1::ListCheckpointsResponse { checkpoints: whole.chain(broken.into_iter().map(damaged)).collect() })
 }
 
@@ -239,7 +237,7 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
     let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
     let store = api.context.checkpoints.store().map_err(without)?;
-    let mut info = shown(&manifest, &allocation);
+    let mut info = shown(api, &manifest, &allocation);
     let mut left = FILES_MAX;
     for (index, (entry, node)) in manifest.nodes.iter().zip(&mut info.nodes).enumerate() {
         let part =

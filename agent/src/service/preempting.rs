@@ -48,10 +48,7 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
         let text = format!("allocation {short} is {}, not Suspended: there is nothing to resume", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    if !allocation.held {
-        let text = format!("allocation {short} is not held: it waits for nodes already\nhint: `lattice explain {short}` says for which");
-        return Err(Status::failed_precondition(text));
-    }
+    // One that waits for nodes already was resumed before, and the answer was lost on its way: the quorum says so again.
     api.at_level(SUSPENDS_LEVEL).await?;
     api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
     Ok(v1::ResumeResponse { id: allocation.id.to_string() })

@@ -1,44 +1,66 @@
 //! How work is asked to save itself.
 
 use crate::v1;
+use lattice_model::checkpoint::EVERY_SECONDS;
 use lattice_model::spec::SpecError;
-use lattice_model::{AskBy, CheckpointPolicy};
+use lattice_model::{AskBy, Automatic, CheckpointPolicy};
 
 /// Ways of the documents that are not built yet.
-const LATER: [(&str, &str); 2] = [("auto", "--checkpoint=auto"), ("manual", "--checkpoint=manual")];
+const LATER: [(&str, &str); 1] = [("manual", "--checkpoint=manual")];
 
-/// `signal`, `shmem`, `grpc`; `none` and nothing said are the same.
+/// `signal`, `shmem`, `grpc`, and `auto`, which is by a signal; `none` and nothing said are the same.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
-    let Some(v1::Checkpoint { strategy, port, signal }) = given else { return Ok(None) };
+    let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
     let invalid = |why: String| SpecError::Invalid { field: "checkpoint", why };
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
+    let automatic = automatic(*auto || strategy == "auto", *every_ms).map_err(invalid)?;
     match strategy.as_str() {
-        "signal" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
-        "signal" if signal.is_empty() => Ok(Some(CheckpointPolicy::default())),
-        "signal" => {
+        "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
+        "signal" | "auto" if signal.is_empty() => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::default() })),
+        "signal" | "auto" => {
             let signal = signal.parse().map_err(|e: lattice_model::checkpoint::NoSuchSignal| invalid(e.to_string()))?;
-            Ok(Some(CheckpointPolicy::by_signal(signal)))
+            Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by_signal(signal) }))
         }
         "shmem" | "grpc" if !signal.is_empty() => Err(invalid(format!("a signal is for --checkpoint=signal, not {strategy}"))),
-        "shmem" => Ok(Some(CheckpointPolicy::by(AskBy::SharedMemory))),
+        "shmem" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::SharedMemory) })),
         // The application calls, on its agent's socket: nothing says how it would be called on a port of its own.
         "grpc" if *port != 0 => Err(SpecError::NotBuilt { field: "--checkpoint-port" }),
-        "grpc" => Ok(Some(CheckpointPolicy::by(AskBy::Call))),
+        "grpc" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::Call) })),
+        "none" | "" if automatic.is_some() => Err(invalid("when it is asked is for work that says how: --checkpoint=signal".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
         "none" | "" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
         other => {
             let other: String = other.chars().take(40).collect();
-            Err(invalid(format!("{other:?} is none of signal, shmem, grpc, none")))
+            Err(invalid(format!("{other:?} is none of signal, shmem, grpc, auto, none")))
         }
+    }
+}
+
+/// When it is asked without anybody's request.
+fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, String> {
+    let (least, most) = EVERY_SECONDS;
+    match (weighed, every_ms) {
+        (false, 0) => Ok(None),
+        (true, 0) => Ok(Some(Automatic::Weighed)),
+        (true, _) => Err("it is asked either when that is worth it (auto) or every so often, not both".to_owned()),
+        (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
+            Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
+        }
+        (false, every_ms) => Err(format!("every {every_ms} ms; whole seconds are possible, from 1 s to 30 days")),
     }
 }
 
 pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkpoint> {
     policy.map(|policy| {
         let signal = if policy.by.is_signal() { policy.signal.name().to_owned() } else { String::new() };
-        v1::Checkpoint { strategy: policy.by.name().to_owned(), port: 0, signal }
+        let (auto, every_ms) = match policy.automatic {
+            None => (false, 0),
+            Some(Automatic::Weighed) => (true, 0),
+            Some(Automatic::Every { seconds }) => (false, seconds.saturating_mul(1000)),
+        };
+        v1::Checkpoint { strategy: policy.by.name().to_owned(), port: 0, signal, auto, every_ms }
     })
 }
 
@@ -48,7 +70,7 @@ mod tests {
     use lattice_model::AskSignal;
 
     fn of(strategy: &str, signal: &str) -> Result<Option<CheckpointPolicy>, SpecError> {
-        to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), port: 0, signal: signal.to_owned() }))
+        to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), signal: signal.to_owned(), ..Default::default() }))
     }
 
     #[test]
@@ -59,14 +81,40 @@ mod tests {
         for by in [AskBy::SharedMemory, AskBy::Call] {
             assert_eq!(of(by.name(), ""), Ok(Some(CheckpointPolicy::by(by))));
             assert!(matches!(of(by.name(), "SIGUSR1"), Err(SpecError::Invalid { field: "checkpoint", .. })));
+            let often = v1::Checkpoint { strategy: by.name().to_owned(), every_ms: 1000, ..Default::default() };
+            let every = Some(Automatic::Every { seconds: 1 });
+            assert_eq!(to_model(Some(&often)), Ok(Some(CheckpointPolicy { automatic: every, ..CheckpointPolicy::by(by) })));
         }
-        let at_a_port = v1::Checkpoint { strategy: "grpc".to_owned(), port: 9999, signal: String::new() };
+        let at_a_port = v1::Checkpoint { strategy: "grpc".to_owned(), port: 9999, ..Default::default() };
         assert_eq!(to_model(Some(&at_a_port)), Err(SpecError::NotBuilt { field: "--checkpoint-port" }));
-        for strategy in ["auto", "manual"] {
+        for strategy in ["manual"] {
             assert!(matches!(of(strategy, ""), Err(SpecError::NotBuilt { field }) if field.ends_with(strategy)));
         }
         for (strategy, signal) in [("signal", "SIGKILL"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")] {
             assert!(matches!(of(strategy, signal), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {signal}");
+        }
+    }
+
+    #[test]
+    fn it_is_asked_without_a_request_where_it_says_when() {
+        let of = |strategy: &str, auto: bool, every_ms: u64| {
+            to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), auto, every_ms, ..Default::default() }))
+        };
+        let automatic = |asked: Result<Option<CheckpointPolicy>, SpecError>| asked.unwrap().unwrap().automatic;
+        assert_eq!(automatic(of("auto", false, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("signal", true, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("signal", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
+        assert_eq!(automatic(of("signal", false, 0)), None);
+        let refused = [
+            ("auto", false, 60_000),
+            ("signal", true, 60_000),
+            ("signal", false, 1),
+            ("signal", false, 1500),
+            ("none", true, 0),
+            ("signal", false, u64::MAX),
+        ];
+        for (strategy, auto, every_ms) in refused {
+            assert!(matches!(of(strategy, auto, every_ms), Err(SpecError::Invalid { .. })), "{strategy} {auto} {every_ms}");
         }
     }
 }

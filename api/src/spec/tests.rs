@@ -5,8 +5,8 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    AskBy, AskSignal, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed, LaunchShape,
-    LivenessProbe, ProbeCheck,
+    AskBy, AskSignal, Automatic, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed,
+    LaunchShape, LivenessProbe, ProbeCheck,
 };
 use proptest::prelude::*;
 
@@ -115,7 +115,7 @@ fn what_is_not_built_is_refused_by_name() {
         ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
         ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
         ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
-        ("--checkpoint=auto", |s| s.checkpoint = Some(v1::Checkpoint { strategy: "auto".into(), ..Default::default() })),
+        ("--checkpoint=manual", |s| s.checkpoint = Some(v1::Checkpoint { strategy: "manual".into(), ..Default::default() })),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
@@ -302,6 +302,10 @@ prop_compose! {
     }
 }
 
+fn automatic() -> impl Strategy<Value = Option<Automatic>> {
+    prop::option::of(prop_oneof![Just(Automatic::Weighed), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
+}
+
 prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
@@ -315,10 +319,13 @@ prop_compose! {
         requeue in prop::sample::select(vec![RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always]),
         requeues_max in 1..=100u32,
         on_isolation in prop::sample::select(vec![OnIsolation::Continue, OnIsolation::Stop]),
-        checkpoint in prop::option::of(prop_oneof![
-            prop::sample::select(AskSignal::ALL.to_vec()).prop_map(CheckpointPolicy::by_signal),
-            prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
-        ]),
+        checkpoint in prop::option::of((
+            prop_oneof![
+                prop::sample::select(AskSignal::ALL.to_vec()).prop_map(CheckpointPolicy::by_signal),
+                prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
+            ],
+            automatic(),
+        ).prop_map(|(policy, automatic)| CheckpointPolicy { automatic, ..policy })),
         preemption_class in 0..=10u8,
         data in data(),
         liveness_probe in prop::option::of(probe()),

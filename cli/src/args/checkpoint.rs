@@ -6,6 +6,8 @@ use std::time::Duration;
 const CHECKPOINT_EXAMPLES: &str = "Examples:
   lattice submit --checkpoint=signal -- ./train
       work that saves itself when it gets SIGUSR1; --checkpoint-signal names another
+  lattice submit --checkpoint=signal --checkpoint-every=auto -- ./train
+      it is asked as well when that is worth more than it costs; `lattice explain` says why or why not
   lattice checkpoint create 1f0c9a4e --deadline 5m
       ask it now, and wait until the checkpoint is whole in the store
   lattice submit --checkpoint=shmem -- ./train; lattice submit --checkpoint=grpc -- ./train

@@ -207,7 +207,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
 }
 
 fn table(all: &[v1::CheckpointInfo]) -> String {
-    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST"]);
+    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "GOES"]);
     for c in all {
         table.row(vec![
             short(&c.id).to_owned(),
@@ -223,9 +223,10 @@ fn table(all: &[v1::CheckpointInfo]) -> String {
                 (false, false) => "damaged",
             }
             .to_owned(),
+            c.goes_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
-    table.text(&["STEP"])
+    table.text(&["STEP", "GOES"])
 }
 
 fn text(one: &v1::CheckpointInfo) -> String {
@@ -264,6 +265,7 @@ fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
         "files": c.files,
         "bytes": c.bytes,
         "last": c.last,
+        "goes_at": c.goes_at_ms.and_then(time),
         "damaged": filled(&c.damaged),
         "nodes": c.nodes.iter().map(node).collect::<Vec<_>>(),
     })

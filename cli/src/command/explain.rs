@@ -22,6 +22,7 @@ pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
                 "summary": explained.summary,
                 "nodes": nodes.collect::<Vec<_>>(),
                 "refused_claim": explained.refused_claim.as_ref().map(refused_json),
+                "checkpoint": explained.checkpoint.as_ref().map(judgement_json),
             }))
         }
         Format::Name => print_names([allocation.id.as_str()]),
@@ -44,6 +45,14 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push('\n');
         text.push_str(&table.text(&[]));
     }
+    if let Some(judgement) = &explained.checkpoint {
+        text.push_str(&format!("Checkpoints that nobody asks for: {}\n", judgement.verdict));
+        let mut table = Table::new(&["TERM", "VALUE", "MEANING"]);
+        for term in &judgement.terms {
+            table.row(vec![term.name.clone(), term.value.clone(), term.meaning.clone()]);
+        }
+        text.push_str(&table.text(&[]));
+    }
     if let Some(refused) = &explained.refused_claim {
         let mut table = Table::new(&["NODE", "HELD BY", "WHY"]);
         for conflict in &refused.conflicts {
@@ -53,6 +62,11 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.text(&[])));
     }
     text
+}
+
+fn judgement_json(judgement: &v1::CheckpointJudgement) -> serde_json::Value {
+    let term = |t: &v1::checkpoint_judgement::Term| serde_json::json!({ "name": t.name, "value": t.value, "meaning": t.meaning });
+    serde_json::json!({ "verdict": judgement.verdict, "terms": judgement.terms.iter().map(term).collect::<Vec<_>>() })
 }
 
 fn refused_json(refused: &v1::RefusedClaim) -> serde_json::Value {
@@ -78,6 +92,7 @@ mod tests {
                 at_ms: 1_772_704_812_034,
                 conflicts: vec![conflict("n2", "2f0c9a4e-5b7d", "has it"), conflict("n3", "", "is not registered")],
             }),
+            checkpoint: None,
         };
         let want = "\
 1f0c9a4e sim is Pending

@@ -5,6 +5,7 @@
 mod attach;
 mod auditing;
 mod backups;
+mod broker;
 mod certificates;
 mod checkpoint;
 mod checkpoint_modes;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         checkpoint::trials(),
         checkpoint_modes::trials(),
         preemption::trials(),
+        broker::trials(),
         fencing::trials(),
         input::trials(),
         tree::trials(),

@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
         PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
+        PREEMPTION.test("is_not_needed_at_walltime_before_which_work_is_asked_by_itself", &[], asked_before_walltime),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
         PREEMPTION.test("at_walltime_what_was_saved_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
         PREEMPTION.test("that_failed_is_said_when_its_heads_agent_was_killed", &[], failed_and_killed),
@@ -86,8 +87,12 @@ fn held_and_resumed(w: &World) {
     // The checkpoint is what it goes on from: it is kept.
     let kept = w.run(&["checkpoint", "rm", id, &last(w, id)]);
     assert_eq!(kept.code(), 4, "{}", kept.err());
-    w.ok(&["node", "cordon", &node, "--reason", "the test's"]);
+    w.ok(&["node", "cordon", "n1,n2,n3", "--reason", "the test's"]);
     w.ok(&["resume", id]);
+    // Said again after an answer that was lost: it waits for nodes.
+    w.ok(&["resume", id]);
+    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|other| *other != node).collect();
+    w.ok(&["node", "uncordon", &others.join(",")]);
     w.running(id);
     goes_on_from(w, id, step);
     let now = w.status(id);
@@ -321,6 +326,37 @@ fn walltime_killed(w: &World) {
         asking.join().unwrap();
         let now = w.status(id);
         assert!(text(&now, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{point}: {now}");
+        w.wait("the nodes to be free", || nodes_are_free(w));
+        let step = step_of_last(w, id);
+        w.ok(&["resume", id]);
+        w.running(id);
+        goes_on_from(w, id, step);
+        chain.end(w);
+    }
+    w.ok(&["node", "uncordon", "n3"]);
+    w.assert_nothing_left();
+}
+
+/// Nobody asks: the head does, a tenth of the walltime before its end; also where its agent is killed just then.
+fn asked_before_walltime(w: &World) {
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    for killed in [false, true] {
+        let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
+        let id = &chain.id;
+        let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+        if killed {
+            faults::kill_node(&w.dir, &node).unwrap();
+            faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", "walltime-warned")]).unwrap();
+            w.wait("the agent to come to it", || !w.cluster().node(&node).unwrap().daemon.alive());
+            faults::start_node(&w.dir, &node).unwrap();
+        }
+        let now = || caller.json(&["status", id]).unwrap();
+        w.wait("it to be asked and suspended", || text(&now(), "state") == "Suspended");
+        let over = now();
+        assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
+        assert_eq!((over["held"].as_bool(), over["preempted_count"].as_u64()), (Some(true), Some(0)), "{over}");
+        assert_eq!(w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().len(), 1, "it is asked once");
         w.wait("the nodes to be free", || nodes_are_free(w));
         let step = step_of_last(w, id);
         w.ok(&["resume", id]);

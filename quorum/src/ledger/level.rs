@@ -17,7 +17,7 @@ pub const LEVEL_FIRST: u32 = 1;
 /// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
 /// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
-/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal.
+/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, or without anybody's request.
 pub const LEVEL_KNOWN: u32 = 9;
 
 /// The level at which every member understands that work is suspended.
@@ -29,7 +29,7 @@ pub const CHECKPOINT_MODES_LEVEL: u32 = 9;
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
     if let Some(policy) = &spec.checkpoint {
-        return if policy.by.is_signal() { 7 } else { CHECKPOINT_MODES_LEVEL };
+        return if policy.by.is_signal() && policy.automatic.is_none() { 7 } else { CHECKPOINT_MODES_LEVEL };
     }
     if spec.on_isolation == OnIsolation::Stop || spec.constraints.conformance || spec.launch != EntryLaunch::default() {
         return 6;

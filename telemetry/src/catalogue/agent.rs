@@ -6,6 +6,8 @@ const DRIVER: &str = "the agent's driver";
 const JOURNAL: &str = "the agent's journal";
 const MESH: &str = "the agent's mesh";
 const PREEMPTIONS_OF: &str = "heads of work that is to give its nodes back";
+const CHECKPOINTS_OF: &str = "heads of work that saves itself";
+const BROKER: &str = "the checkpoint broker, where this agent is it";
 const SESSION: &str = "the session with the quorum";
 
 families! {
@@ -47,6 +49,20 @@ families! {
         "Those that were asked to save themselves and did not: no answer in time, or an answer that came to nothing.";
     CHECKPOINT_WALLTIME = Counter "lattice_checkpoint_walltime_conflict_total", Count, [], Agent, PREEMPTIONS_OF,
         "Allocations headed here whose walltime was over while a checkpoint was under way.";
+    CHECKPOINT_SECONDS = Histogram "lattice_checkpoint_duration_seconds", Seconds, [], Agent, CHECKPOINTS_OF,
+        "From the request to the checkpoint that the quorum has, of those that came to be.";
+    CHECKPOINTS = Counter "lattice_checkpoints_total", Count, ["end"], Agent, CHECKPOINTS_OF,
+        "Checkpoints headed here that are over, by how: complete, failed, timed_out.";
+    BROKER_LEADS = Gauge "lattice_checkpoint_broker_leads", Truth, [], Agent, BROKER,
+        "Whether this agent is the checkpoint broker.";
+    BROKER_STORAGE_AWAY = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,
+        "Whether the store of checkpoints takes nothing, and no work is asked to save itself by the broker until it does.";
+    BROKER_WAITS = Gauge "lattice_checkpoint_broker_waiting", Count, [], Agent, BROKER,
+        "Allocations that are due and wait until the store has room for them, as of the last round.";
+    BROKER_ROUNDS = Counter "lattice_checkpoint_broker_rounds_total", Count, [], Agent, BROKER,
+        "Rounds in which it looked at all running work.";
+    BROKER_ASKED = Counter "lattice_checkpoint_broker_asked_total", Count, ["end"], Agent, BROKER,
+        "Checkpoints that the broker asked for and that are over, by how: complete, failed.";
     MESH_CONNECTIONS = Gauge "lattice_mesh_connections", Count, [], Agent, MESH,
         "Connections to other agents that stand, opened from here.";
     MESH_STREAMS = Counter "lattice_mesh_streams_total", Count, ["opened_by"], Agent, MESH,

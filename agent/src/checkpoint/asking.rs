@@ -1,0 +1,49 @@
+//! An allocation's head is asked for a checkpoint, from whichever agent: for a user, or by the broker.
+
+use crate::checkpoint;
+use crate::context::Shared;
+use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use crate::mesh::frame::{self, Open};
+use lattice_model::NodeId;
+use tokio::sync::mpsc;
+
+/// Words that wait for who asked.
+const ITEMS: usize = 4;
+
+/// Asks the head; how it goes comes out of the receiver, which closes without a last word where the head goes away. `address`: where
+/// the head's mesh is. The error says why the head cannot be asked now.
+pub async fn ask(
+    context: &Shared,
+    head: &NodeId,
+    address: Option<String>,
+    open: &CheckpointOpen,
+) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+    if *head == context.me {
+        return match checkpoint::begin(context, open).await {
+            Ok(items) => Ok(items),
+            Err(why) => {
+                let (send, items) = mpsc::channel(1);
+                let _ = send.try_send(CheckpointItem::Refused { why });
+                Ok(items)
+            }
+        };
+    }
+    let address = address.ok_or("its address is not known")?;
+    let (mut send, mut recv) = context.mesh.open(head, &address).await.map_err(|e| e.to_string())?;
+    frame::write(&mut send, &Open::Checkpoint(Box::new(open.clone()))).await.map_err(|e| e.to_string())?;
+    let (items, receiver) = mpsc::channel(ITEMS);
+    tokio::spawn(async move {
+        let _send = send;
+        loop {
+            let item = tokio::select! {
+                () = items.closed() => return,
+                item = frame::read::<CheckpointItem, _>(&mut recv) => item,
+            };
+            let Ok(item) = item else { return };
+            if items.send(item).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}

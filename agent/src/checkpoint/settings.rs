@@ -1,0 +1,108 @@
+//! The configuration's section `checkpoint`.
+
+use lattice_scheduler::broker::Tuning;
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Failures of a node in so many days.
+const FAILURES_PER_DAYS: f64 = 1000.0;
+
+/// When work is asked to save itself without anybody's request, and how long checkpoints are kept. The agent that acts by it is the one that
+/// holds the scheduler's lease of the default queue, by its own file: the same on all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointSettings {
+    /// Seconds between two rounds of the broker; 1 to 3600.
+    pub evaluate_seconds: u64,
+    /// What the store may be written with by all checkpoints together that the broker asks for, in bytes a second; at least 1.
+    pub storage_bytes_per_second: u64,
+    /// Checkpoints that the broker has under way at once; 1 to 1000.
+    pub at_once_max: usize,
+    /// Seconds between two checkpoints of the same work that the broker asks for where it weighs them; 1 to 86,400.
+    pub least_interval_seconds: u64,
+    /// How often one well node in a thousand fails, by day; 0 to 1e9. The default is what Meta found of its research clusters (arXiv 2410.21680).
+    pub node_failures_per_1000_days: f64,
+    /// What a gigabyte in the store is worth, in seconds of a node; 0 to 1e9.
+    pub storage_cost_node_seconds_per_gb: f64,
+    /// Seconds for which checkpoints are kept after their allocation has ended, by the clock of the agent that removes them; 0: until they
+    /// are removed by hand. Only where the store is this cluster's alone: what its quorum does not know counts as ended.
+    pub retention_seconds: u64,
+    /// Checkpoints that are kept of one allocation, the last that the quorum has and those made before it by the clocks of their heads; 0: all.
+    pub keep: usize,
+    /// Seconds between two looks for checkpoints that are to go; 1 to 604,800.
+    pub retention_sweep_seconds: u64,
+}
+
+impl Default for CheckpointSettings {
+    fn default() -> Self {
+        Self {
+            evaluate_seconds: 30,
+            storage_bytes_per_second: 1_000_000_000,
+            at_once_max: 4,
+            least_interval_seconds: 300,
+            node_failures_per_1000_days: 6.5,
+            storage_cost_node_seconds_per_gb: 0.1,
+            retention_seconds: 0,
+            keep: 0,
+            retention_sweep_seconds: 3600,
+        }
+    }
+}
+
+/// A section that makes no sense.
+#[derive(Debug, Error)]
+#[error("checkpoint.{field}: {value} is not within {min} and {max}")]
+pub struct CheckpointSettingsError {
+    field: &'static str,
+    value: f64,
+    min: f64,
+    max: f64,
+}
+
+impl CheckpointSettings {
+    /// Checks the ranges.
+    pub fn validate(&self) -> Result<(), CheckpointSettingsError> {
+        let within = |field, value: f64, min: f64, max: f64| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(CheckpointSettingsError { field, value, min, max }) }
+        };
+        within("evaluate_seconds", self.evaluate_seconds as f64, 1.0, 3600.0)?;
+        within("storage_bytes_per_second", self.storage_bytes_per_second as f64, 1.0, 1e15)?;
+        within("at_once_max", self.at_once_max as f64, 1.0, 1000.0)?;
+        within("least_interval_seconds", self.least_interval_seconds as f64, 1.0, 86_400.0)?;
+        within("node_failures_per_1000_days", self.node_failures_per_1000_days, 0.0, 1e9)?;
+        within("storage_cost_node_seconds_per_gb", self.storage_cost_node_seconds_per_gb, 0.0, 1e9)?;
+        within("retention_sweep_seconds", self.retention_sweep_seconds as f64, 1.0, 604_800.0)
+    }
+
+    /// What the broker decides by.
+    pub fn tuning(&self) -> Tuning {
+        Tuning {
+            storage_bytes_per_second: self.storage_bytes_per_second as f64,
+            at_once_max: self.at_once_max,
+            least_interval_s: self.least_interval_seconds as f64,
+            failures_per_node_day: self.node_failures_per_1000_days / FAILURES_PER_DAYS,
+            storage_cost_node_s_per_gb: self.storage_cost_node_seconds_per_gb,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_its_name() {
+        CheckpointSettings::default().validate().unwrap();
+        let bad = [
+            CheckpointSettings { evaluate_seconds: 0, ..Default::default() },
+            CheckpointSettings { storage_bytes_per_second: 0, ..Default::default() },
+            CheckpointSettings { at_once_max: 0, ..Default::default() },
+            CheckpointSettings { node_failures_per_1000_days: f64::NAN, ..Default::default() },
+            CheckpointSettings { storage_cost_node_seconds_per_gb: -1.0, ..Default::default() },
+            CheckpointSettings { retention_sweep_seconds: 0, ..Default::default() },
+        ];
+        for settings in bad {
+            assert!(settings.validate().unwrap_err().to_string().starts_with("checkpoint."), "{settings:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Checkpoints that nobody asks for: work is asked in turn by what that is worth, the broker stops for a store that is away and is
+//! replaced when its agent is killed, and what is old or of ended work goes.
+
+use crate::checkpoint::{Chain, last};
+use crate::harness::{Group, JOB, World};
+use crate::telemetry::get;
+use lattice_lab::faults;
+use lattice_lab::lattice::{Lattice, text};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+/// Nodes fail so often that everything is worth it, and one checkpoint is under way at once.
+const LINES: &str = "checkpoint_store: file://{dir}/saved
+checkpoint:
+  evaluate_seconds: 1
+  storage_bytes_per_second: 1000000000000
+  at_once_max: 1
+  least_interval_seconds: 1
+  node_failures_per_1000_days: 1000000000
+  storage_cost_node_seconds_per_gb: 0
+  retention_seconds: 20
+  keep: 2
+  retention_sweep_seconds: 1
+";
+
+static BROKER: Group = Group { theme: "broker", name: "broker", nodes: 3, quorum: 1, tweak: |o| o.agent_lines += LINES };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        BROKER.test("asks_work_in_turn_and_explains_it_by_its_terms", &[], in_turn),
+        BROKER.test("asks_every_so_often_and_keeps_as_many_as_it_is_to", &[], every_so_often),
+        BROKER.test("pauses_while_the_store_is_away_and_says_so", &[], store_away),
+        BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
+        BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
+    ]
+}
+
+/// The node whose agent is the broker.
+fn holder(lattice: &Lattice) -> Option<String> {
+    let leases = lattice.json(&["lease", "list"]).ok()?;
+    let of = leases.as_array()?.iter().find(|lease| lease["name"] == "scheduler/default")?;
+    Some(text(of, "holder"))
+}
+
+fn broker(w: &World) -> String {
+    w.wait("an agent to be the broker", || holder(&w.lattice).is_some());
+    holder(&w.lattice).unwrap()
+}
+
+fn saved(w: &World, id: &str) -> bool {
+    !w.status(id)["checkpoint"].is_null()
+}
+
+fn list(w: &World, id: &str) -> Vec<Value> {
+    w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().clone()
+}
+
+/// What an agent says the broker makes of it.
+fn verdict(w: &World, node: &str, id: &str) -> String {
+    w.at(node).json(&["explain", id]).map(|explained| text(&explained["checkpoint"], "verdict")).unwrap_or_default()
+}
+
+fn in_turn(w: &World) {
+    let chains = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
+    let plain = Chain::submit(w, &[], &["--nodes", "1"]);
+    w.wait("both to be asked without a request", || chains.iter().all(|chain| saved(w, &chain.id)));
+    chains.iter().for_each(|chain| chain.behaves("wait"));
+    let asked = |chain: &Chain| w.log(&chain.id).matches("asked ").count();
+    w.wait("one of them to be asked, and to take its time", || chains.iter().any(|chain| asked(chain) == 1));
+    let (first, other) = if asked(&chains[0]) == 1 { (&chains[0], &chains[1]) } else { (&chains[1], &chains[0]) };
+    let node = broker(w);
+    w.wait("the other one to wait for its turn", || verdict(w, &node, &other.id).contains("waits for its turn"));
+    assert_eq!(asked(other), 0, "both are under way at once");
+    assert!(verdict(w, &node, &first.id).contains("is under way"), "{}", verdict(w, &node, &first.id));
+    // By any agent, every term with its unit.
+    let explained = w.ok(&["explain", &other.id]);
+    for term in
+        ["recompute_saved", "preemptability", "backlog_relief", "write_time", "compute_waste", "storage_cost", "failure_probability"]
+    {
+        assert!(explained.contains(term), "{explained}");
+    }
+    assert!(explained.contains("node-s"), "{explained}");
+    first.release();
+    w.wait("the other one to be asked in its turn", || asked(other) == 1);
+    other.release();
+    let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
+    assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_asked_total{"), "{page}");
+    // What did not ask for it is left alone.
+    assert!(!saved(w, &plain.id) && list(w, &plain.id).is_empty());
+    assert!(w.lattice.json(&["explain", &plain.id]).unwrap()["checkpoint"].is_null());
+    plain.end(w);
+    chains.iter().for_each(|chain| chain.end(w));
+    w.assert_nothing_left();
+    let refused = w.run(&["submit", "--checkpoint=none", "--checkpoint-every=auto", "--", "/bin/true"]);
+    assert!(refused.code() == 2 || refused.code() == 4, "{} {}", refused.code(), refused.err());
+    assert!(refused.err().contains("--checkpoint=signal"), "{}", refused.err());
+}
+
+fn every_so_often(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "1s"]);
+    w.wait("it to have saved itself", || saved(w, &chain.id));
+    let first = last(w, &chain.id);
+    w.wait("the first one to be gone, and two to be kept", || {
+        let all: Vec<String> = list(w, &chain.id).iter().map(|c| text(c, "id")).collect();
+        !all.contains(&first) && all.len() >= 2 && all.len() <= 4
+    });
+    let now = last(w, &chain.id);
+    w.ok(&["checkpoint", "verify", &chain.id]);
+    assert_ne!(now, first);
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
+/// Puts a file where the store's directory is, and the directory back.
+struct Away {
+    store: PathBuf,
+}
+
+impl Away {
+    fn take(w: &World) -> Self {
+        let store = w.dir.join("saved");
+        fs::rename(&store, store.with_extension("away")).unwrap();
+        fs::write(&store, "").unwrap();
+        Self { store }
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.store);
+        let _ = fs::rename(self.store.with_extension("away"), &self.store);
+    }
+}
+
+fn store_away(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "auto"]);
+    w.wait("it to have saved itself", || saved(w, &chain.id));
+    let node = broker(w);
+    let gauge = || {
+        let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
+        page.lines()
+            .find(|l| l.starts_with("lattice_checkpoint_storage_unavailable{"))
+            .and_then(|l| l.split(' ').nth(1)?.parse::<f64>().ok())
+    };
+    let away = Away::take(w);
+    w.wait("the broker to pause", || verdict(w, &node, &chain.id).starts_with("paused: the store of checkpoints is away"));
+    assert_eq!(gauge(), Some(1.0));
+    let status = w.at(&node).run(&["node", "status"], JOB).unwrap().out();
+    assert!(status.contains("checkpoint broker: paused"), "{status}");
+    let before = last(w, &chain.id);
+    drop(away);
+    w.wait("it to be asked again", || last(w, &chain.id) != before);
+    assert_eq!(gauge(), Some(0.0));
+    let status = w.at(&node).run(&["node", "status"], JOB).unwrap().out();
+    assert!(!status.contains("checkpoint broker"), "{status}");
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
+fn killed(w: &World) {
+    let chains = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
+    let gone = broker(w);
+    let elsewhere = |chain: &&Chain| w.status(&chain.id)["nodes"][0] != *gone;
+    let chain = chains.iter().find(elsewhere).unwrap();
+    let asked = ["n1", "n2", "n3"].into_iter().find(|node| *node != gone).unwrap();
+    let caller = w.at(asked);
+    let last = || caller.json(&["status", &chain.id]).map(|status| text(&status["checkpoint"], "id")).unwrap_or_default();
+    w.wait("it to have saved itself", || !last().is_empty());
+    faults::kill_node(&w.dir, &gone).unwrap();
+    w.wait("another agent to be the broker", || holder(&caller).is_some_and(|node| node != gone));
+    let then = last();
+    w.wait("work to be asked by it", || last() != then);
+    faults::start_node(&w.dir, &gone).unwrap();
+    chains.iter().for_each(|chain| chain.end(w));
+    w.assert_nothing_left();
+}
+
+fn retention(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "1s"]);
+    let id = &chain.id;
+    w.wait("it to have two checkpoints", || list(w, id).len() >= 2);
+    assert!(list(w, id).iter().all(|c| c["goes_at"].is_null()), "while it lives nothing goes by a time");
+    chain.end(w);
+    let all = list(w, id);
+    assert!(all.iter().all(|c| c["goes_at"].is_string()), "{all:?}");
+    let shown = w.ok(&["checkpoint", "list", id]);
+    assert!(shown.contains("GOES"), "{shown}");
+    // Every agent dies when the first one is gone: whoever is the broker.
+    for node in ["n1", "n2", "n3"] {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", "checkpoint-gone")]).unwrap();
+    }
+    let dead = || ["n1", "n2", "n3"].into_iter().find(|node| !w.cluster().node(node).unwrap().daemon.alive());
+    w.wait("the broker to be killed while it removes", || dead().is_some());
+    for node in ["n1", "n2", "n3"] {
+        let _ = faults::kill_node(&w.dir, node);
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    let kept = w.dir.join("saved/.kept").join(format!("{id}.json"));
+    w.wait("all of it to be gone", || {
+        let left = list(w, id);
+        assert!(left.iter().all(|c| c["damaged"].is_null()), "{left:?}");
+        left.is_empty() && !kept.exists()
+    });
+    w.assert_nothing_left();
+}

@@ -1,0 +1,324 @@
+use super::*;
+use lattice_model::{
+    AllocationSpec, AskSignal, Boot, CheckpointPolicy, Entrypoint, Hold, Incarnation, NodeAddresses, NodeId, Principal, Resources,
+    Revision, Share, SharePhase,
+};
+use proptest::prelude::*;
+use std::path::Path;
+
+const NOW: Timestamp = Timestamp(10_000_000_000);
+const SITE: Tuning = Tuning {
+    storage_bytes_per_second: 1e9,
+    at_once_max: 4,
+    least_interval_s: 300.0,
+    failures_per_node_day: 0.0065,
+    storage_cost_node_s_per_gb: 0.0,
+};
+
+fn id(n: u64) -> AllocationId {
+    format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
+}
+
+fn node_id(n: u64) -> NodeId {
+    format!("n{n}").parse().unwrap()
+}
+
+fn node(n: u64, state: NodeState) -> Node {
+    Node {
+        id: node_id(n),
+        size: Resources { cores: 2, memory_bytes: 64 << 30, gpus: 0 },
+        addresses: NodeAddresses::default(),
+        schedulable: true,
+        boot: "00000000-0000-4000-8000-000000000000".parse::<Boot>().unwrap(),
+        incarnation: Incarnation(1),
+        state,
+        state_reason: String::new(),
+        state_since: Timestamp(0),
+        unlimited: vec![],
+        features: vec![],
+        holds: vec![],
+        leaving: vec![],
+        through: None,
+        home: String::new(),
+        conformance: None,
+        wipes: false,
+        wipe: None,
+        hold_revision: Revision(n),
+        report_seq: 0,
+        revision: Revision(n),
+    }
+}
+
+/// Work on the nodes `from..from + nodes` that has run for so long.
+fn running(n: u64, from: u64, nodes: u32, for_s: u64, automatic: Automatic) -> Allocation {
+    let command = Entrypoint::Command { argv: vec!["true".into()] };
+    let policy = CheckpointPolicy { automatic: Some(automatic), ..CheckpointPolicy::default() };
+    let spec = AllocationSpec { nodes, checkpoint: Some(policy), ..AllocationSpec::new("a", command, Path::new("/")) };
+    let owner = Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] };
+    let share = |n: u64| Share { node: node_id(n), resources: node(n, NodeState::Ready).size, phase: SharePhase::Prepared };
+    Allocation {
+        state: AllocationState::Running,
+        started_at: Some(Timestamp(NOW.0 - for_s * 1000)),
+        shares: (from..from + u64::from(nodes)).map(share).collect(),
+        ..Allocation::submitted(id(n), spec, owner, Timestamp(0))
+    }
+}
+
+fn saved(ago_s: u64, took_s: u64, bytes: u64) -> Known {
+    let last = LastSaved { at: Timestamp(NOW.0 - ago_s * 1000), bytes, took_ms: Some(took_s * 1000) };
+    Known { last: Some(last), tried: None }
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    view: View,
+    known: BTreeMap<AllocationId, Known>,
+    storage: Storage,
+    tuning: Tuning,
+}
+
+impl World {
+    fn of(work: impl IntoIterator<Item = (Allocation, Known)>) -> Self {
+        let (mut view, mut known) = (View::default(), BTreeMap::new());
+        for (allocation, of_it) in work {
+            for share in &allocation.shares {
+                let n = share.node.as_str()[1..].parse().unwrap();
+                view.nodes.insert(share.node.clone(), node(n, NodeState::Ready));
+            }
+            known.insert(allocation.id, of_it);
+            view.allocations.insert(allocation.id, allocation);
+        }
+        Self { view, known, storage: Storage::Here, tuning: SITE }
+    }
+
+    fn judged(&self) -> BTreeMap<AllocationId, Judgement> {
+        let view = BrokerView { cluster: &self.view, known: &self.known, storage: &self.storage, tuning: &self.tuning };
+        should_checkpoint(&view, NOW)
+    }
+
+    fn one(&self) -> Judgement {
+        self.judged().remove(&id(1)).unwrap()
+    }
+
+    fn waiting(&mut self, n: u64, class: u8, for_s: u64) {
+        let mut waits = running(n, 0, 1, 0, Automatic::Weighed);
+        waits.state = AllocationState::Pending;
+        waits.shares.clear();
+        waits.started_at = None;
+        waits.spec.preemption_class = class;
+        waits.submitted_at = Timestamp(NOW.0 - for_s * 1000);
+        self.view.allocations.insert(waits.id, waits);
+    }
+}
+
+#[test]
+fn with_failures_alone_it_is_young_s_interval() {
+    // 32 nodes, 6.5 failures in a thousand node-days, a minute to write: Young's interval is close to two hours.
+    let rate: f64 = 32.0 * 0.0065 / 86_400.0;
+    let young_s = (2.0 * 60.0 / rate).sqrt();
+    assert!((6_900.0..7_200.0).contains(&young_s), "{young_s}");
+    let asked_at = (1..20_000).step_by(10).find(|s| {
+        let world = World::of([(running(1, 1, 32, 50_000, Automatic::Weighed), saved(*s, 60, 1_000_000_000))]);
+        world.one().verdict == Verdict::Ask
+    });
+    let asked_at = asked_at.unwrap() as f64;
+    assert!((asked_at / young_s - 1.0).abs() < 0.05, "{asked_at} {young_s}");
+}
+
+#[test]
+fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
+    let quiet = World::of([(running(1, 1, 4, 90_000, Automatic::Weighed), saved(3_000, 10, 1_000_000_000))]);
+    assert_eq!(quiet.one().verdict, Verdict::NotWorthIt);
+    let mut unwell = quiet.clone();
+    unwell.view.nodes.insert(node_id(2), node(2, NodeState::Degraded));
+    assert_eq!((unwell.one().terms.unwell_nodes, unwell.one().verdict), (1, Verdict::Ask));
+    let mut held = quiet.clone();
+    let hold = Hold { kind: HoldKind::Quarantine, by: "op".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None };
+    held.view.nodes.get_mut(&node_id(3)).unwrap().holds.push(hold);
+    assert_eq!(held.one().verdict, Verdict::Ask);
+    let mut busy = quiet.clone();
+    busy.waiting(9, 9, 36_000);
+    assert_eq!(busy.one().verdict, Verdict::Ask);
+    assert!(busy.one().terms.preemptability_node_s > 0.0 && busy.one().terms.backlog_relief_node_s > 0.0);
+    // What waits with no higher class takes nobody's nodes, and nobody those of class 10.
+    let mut lower = quiet.clone();
+    lower.waiting(9, 5, 36_000);
+    assert_eq!(lower.one().terms.preemptability_node_s, 0.0);
+    busy.view.allocations.get_mut(&id(1)).unwrap().spec.preemption_class = 10;
+    assert_eq!(busy.one().terms.preemptability_node_s, 0.0);
+}
+
+#[test]
+fn checkpoints_do_not_meet_on_the_storage() {
+    // Each writes 600 MB/s: one at a time is within the budget.
+    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
+    let mut world = World::of([work(1, 1), work(2, 4), work(3, 2)]);
+    let judged = world.judged();
+    assert_eq!(judged[&id(2)].verdict, Verdict::Ask, "it is worth most");
+    assert_eq!(judged[&id(1)].verdict, Verdict::Staggered { under_way: 1 });
+    assert_eq!(judged[&id(3)].verdict, Verdict::Staggered { under_way: 1 });
+    world.known.get_mut(&id(2)).unwrap().tried = Some(Tried::UnderWay);
+    assert!(world.judged().values().all(|j| j.verdict != Verdict::Ask));
+    world.tuning.storage_bytes_per_second = 1.3e9;
+    assert_eq!(world.judged()[&id(3)].verdict, Verdict::Ask, "the next one by its worth");
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Staggered { under_way: 2 });
+    world.tuning = Tuning { at_once_max: 1, storage_bytes_per_second: 1e15, ..world.tuning };
+    assert!(world.judged().values().all(|j| j.verdict != Verdict::Ask));
+}
+
+#[test]
+fn while_the_storage_is_away_it_costs_infinitely_much_and_nothing_is_begun() {
+    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
+    assert_eq!(world.one().verdict, Verdict::Ask);
+    world.storage = Storage::Away { why: "gone".into() };
+    let judged = world.one();
+    assert_eq!(judged.verdict, Verdict::StorageAway { why: "gone".into() });
+    assert!(judged.terms.cost_node_s().is_infinite() && judged.terms.value_node_s().is_finite());
+}
+
+#[test]
+fn what_was_asked_in_vain_is_asked_later_and_later() {
+    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
+    let mut tried = |ago_s: u64, times| {
+        world.known.get_mut(&id(1)).unwrap().tried = Some(Tried::InVain { at: Timestamp(NOW.0 - ago_s * 1000), times });
+        world.one().verdict
+    };
+    assert_eq!(tried(500, 1), Verdict::AfterFailure { times: 1, left_s: 100.0 });
+    assert_eq!(tried(601, 1), Verdict::Ask);
+    assert_eq!(tried(601, 2), Verdict::AfterFailure { times: 2, left_s: 599.0 });
+    assert_eq!(tried(300 * 64 + 1, u32::MAX), Verdict::Ask);
+}
+
+#[test]
+fn what_is_asked_every_so_often_is_asked_then() {
+    let every = Automatic::Every { seconds: 60 };
+    let of = |ago_s| World::of([(running(1, 1, 1, 90_000, every), saved(ago_s, 1, 1))]).one().verdict;
+    assert_eq!(of(59), Verdict::NotDue { every_s: 60, left_s: 1.0 });
+    assert_eq!(of(60), Verdict::Ask);
+    // Of a former claim: what it began from is as old as its beginning.
+    assert_eq!(World::of([(running(1, 1, 1, 10, every), saved(500, 1, 1))]).one().verdict, Verdict::NotDue { every_s: 60, left_s: 50.0 });
+}
+
+#[test]
+fn who_is_asked_for_something_else_is_left_alone() {
+    let mut near = running(1, 1, 1, 86_000, Automatic::Weighed);
+    near.spec.walltime = Some(Duration::from_secs(86_100));
+    assert_eq!(World::of([(near.clone(), saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { left_s: 100.0 });
+    near.spec.walltime = Some(Duration::from_secs(86_400));
+    assert!(!matches!(World::of([(near, saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { .. }));
+    let mut manual = running(1, 1, 1, 86_000, Automatic::Weighed);
+    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::Usr1));
+    assert!(World::of([(manual, Known::default())]).judged().is_empty());
+}
+
+#[test]
+fn every_term_is_told_with_its_unit() {
+    let lines = World::of([(running(1, 1, 2, 600, Automatic::Weighed), Known::default())]).one().terms.lines();
+    for name in ["write_time", "compute_waste", "storage_cost", "recompute_saved", "preemptability", "backlog_relief", "cost", "value"] {
+        assert!(lines.iter().any(|(n, value, _)| *n == name && (value.ends_with(" s") || value.ends_with(" node-s"))), "{name} {lines:?}");
+    }
+    assert!(lines.iter().any(|(name, _, meaning)| *name == "checkpoint_size" && meaning.contains("nothing yet")));
+}
+
+prop_compose! {
+    fn a_work()(
+        nodes in 1..6u32,
+        for_s in 0..2_000_000u64,
+        last in prop::option::of((0..2_000_000u64, prop::option::of(0..100_000u64), 0..=u64::MAX)),
+        tried in prop::option::of(prop_oneof![Just(Tried::UnderWay), (0..100_000u64, 0..=u32::MAX).prop_map(|(ago, times)| {
+            Tried::InVain { at: Timestamp(NOW.0 - ago * 1000), times }
+        })]),
+        every in prop::option::of(1..100_000u64),
+        walltime in prop::option::of(1..3_000_000u64),
+    ) -> (u32, u64, Known, Automatic, Option<u64>) {
+        let last = last.map(|(ago, took_ms, bytes)| LastSaved { at: Timestamp(NOW.0 - ago * 1000), bytes, took_ms });
+        let automatic = every.map_or(Automatic::Weighed, |seconds| Automatic::Every { seconds });
+        (nodes, for_s, Known { last, tried }, automatic, walltime)
+    }
+}
+
+prop_compose! {
+    fn a_world()(
+        work in prop::collection::vec(a_work(), 0..12),
+        unwell in prop::collection::vec(0..600u64, 0..4),
+        waiting in prop::collection::vec((0..=10u8, 0..100_000u64), 0..4),
+        away in prop::bool::weighted(0.2),
+        at_once_max in 1..5usize,
+        budget in 1.0..1e13f64,
+        failures_per_node_day in 0.0..1e6f64,
+        storage_cost_node_s_per_gb in 0.0..10f64,
+    ) -> World {
+        let made = work.into_iter().enumerate().map(|(n, (nodes, for_s, known, automatic, walltime))| {
+            let n = n as u64;
+            let mut allocation = running(n + 1, n * 50, nodes, for_s, automatic);
+            allocation.spec.walltime = walltime.map(Duration::from_secs);
+            (allocation, known)
+        });
+        let mut world = World::of(made);
+        for n in unwell {
+            if let Some(node) = world.view.nodes.get_mut(&node_id(n)) {
+                node.state = NodeState::Degraded;
+            }
+        }
+        for (n, (class, for_s)) in waiting.into_iter().enumerate() {
+            world.waiting(1000 + n as u64, class, for_s);
+        }
+        if away {
+            world.storage = Storage::Away { why: "away".into() };
+        }
+        world.tuning = Tuning { at_once_max, storage_bytes_per_second: budget, failures_per_node_day, storage_cost_node_s_per_gb, ..SITE };
+        world
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn what_is_asked_at_once_is_bounded_and_comes_by_its_worth(world in a_world()) {
+        let judged = world.judged();
+        let of = |id: &AllocationId| world.known[id];
+        let asked: Vec<_> = judged.iter().filter(|(_, j)| j.verdict == Verdict::Ask).collect();
+        let under_way: Vec<_> = judged.iter().filter(|(_, j)| j.verdict == Verdict::UnderWay).collect();
+        let waits: Vec<_> = judged.iter().filter(|(_, j)| matches!(j.verdict, Verdict::Staggered { .. })).collect();
+        // Nobody is asked twice, nor while the store is away.
+        prop_assert!(asked.iter().all(|(id, _)| of(id).tried != Some(Tried::UnderWay)));
+        prop_assert!(asked.is_empty() || world.storage == Storage::Here);
+        let busy = asked.len() + under_way.len();
+        prop_assert!(asked.is_empty() || busy <= world.tuning.at_once_max.max(1));
+        let written: f64 = asked.iter().chain(&under_way).map(|(_, j)| j.terms.bytes_per_second()).sum();
+        prop_assert!(asked.is_empty() || busy == 1 || written <= world.tuning.storage_bytes_per_second * (1.0 + 1e-9));
+        // Something is always begun where something is due and nothing is under way, and it is what is worth most.
+        prop_assert!(waits.is_empty() || busy > 0);
+        if under_way.is_empty() {
+            let most = |all: &[(&AllocationId, &Judgement)]| all.iter().map(|(_, j)| j.terms.value_node_s()).fold(f64::MIN, f64::max);
+            prop_assert!(waits.is_empty() || most(&asked) >= most(&waits));
+        }
+    }
+
+    #[test]
+    fn what_is_weighed_is_asked_where_it_is_worth_it_alone(world in a_world()) {
+        for (id, judgement) in world.judged() {
+            let terms = judgement.terms;
+            let policy = world.view.allocations[&id].spec.checkpoint.unwrap();
+            let weighed = policy.automatic == Some(Automatic::Weighed);
+            if matches!(judgement.verdict, Verdict::Ask | Verdict::Staggered { .. }) && weighed {
+                prop_assert!(terms.value_node_s() > terms.cost_node_s() && terms.unsaved_s >= terms.least_interval_s, "{terms:?}");
+            }
+            prop_assert!((0.0..=1.0).contains(&terms.failure_probability) && (0.0..=1.0).contains(&terms.preemption_probability));
+            prop_assert!((0.0..=1.0).contains(&terms.backlog_pressure));
+            prop_assert!(!terms.value_node_s().is_nan() && !terms.cost_node_s().is_nan(), "{terms:?}");
+            prop_assert!(!judgement.verdict.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_longer_it_has_not_saved_itself_the_more_it_is_worth(world in a_world(), later_s in 1..100_000u64) {
+        let later = Timestamp(NOW.0 + later_s * 1000);
+        let view = BrokerView { cluster: &world.view, known: &world.known, storage: &world.storage, tuning: &world.tuning };
+        let (now, then) = (should_checkpoint(&view, NOW), should_checkpoint(&view, later));
+        for (id, judgement) in now {
+            prop_assert!(then[&id].terms.recompute_saved_node_s >= judgement.terms.recompute_saved_node_s);
+        }
+    }
+}
