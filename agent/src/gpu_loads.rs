@@ -6,13 +6,14 @@
 //!                                                   └───▶ measuring: each allocation, of the GPUs that it has
 //! ```
 //!
-//! Once a second while work has GPUs. Else rarely, and nothing is held open in between: a GPU that somebody holds open cannot be reset.
+//! Once a second while work has GPUs. Else rarely, and nothing is held open in between: a GPU that somebody holds open cannot be reset. One
+//! that is withheld and nobody has is let go of at once and not asked.
 
 use crate::context::{Context, Shared};
 use lattice_model::AllocationId;
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, THROTTLED};
 use lattice_model::gpu_look::gpu_key;
-use lattice_model::topology::GpuDevice;
+use lattice_model::topology::{GpuDevice, GpuVendor};
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::catalogue::{Family, gpu as family};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
@@ -86,22 +87,29 @@ impl GpuReadings {
     }
 
     /// Why nothing is told of a GPU now, for people.
-    pub fn why_silent(&self, gpu: &str) -> String {
+    pub fn why_silent(&self, gpu: &str, vendor: Option<GpuVendor>) -> String {
         let state = self.state();
         if let Some(asked) = state.asked.filter(|asked| asked.elapsed() > LATE_MAX) {
             return format!("the GPUs' driver does not answer, for {} s now", asked.elapsed().as_secs());
         }
-        let lacking = state.newest.iter().flat_map(|looked| &looked.loads.lacking).find(|why| why.contains(gpu));
-        lacking.cloned().unwrap_or_else(|| "it was not measured yet, or its driver says nothing of it".to_owned())
+        let lacking = state.newest.as_ref().and_then(|looked| looked.loads.why_lacking(gpu, vendor));
+        lacking.map(str::to_owned).unwrap_or_else(|| "it was not measured yet, or its driver says nothing of it".to_owned())
     }
 
     fn run(&self, context: &Context, simulated: &[SimulatedGpu], stop: &CancellationToken) {
         let mut reader = GpuLoadReader::new(Files::below(Path::new("/")), simulated);
         let (mut next, mut had) = (Instant::now(), false);
         let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut open: BTreeSet<String> = BTreeSet::new();
         while !stop.is_cancelled() {
-            let devices = there(context);
             let holders = holders(context);
+            let devices = there(context, &holders);
+            let ids: BTreeSet<String> = devices.iter().map(|device| device.id.clone()).collect();
+            if !open.is_subset(&ids) {
+                // What is asked no more is not held open any longer.
+                reader.rest();
+                open.clear();
+            }
             let has = !holders.is_empty();
             let now = Instant::now();
             if devices.is_empty() || (now < next && has == had) {
@@ -113,11 +121,13 @@ impl GpuReadings {
             self.state().asked = Some(now);
             let before = processor_time();
             let loads = reader.read(&devices);
+            open = ids;
             if !has {
                 reader.rest();
+                open.clear();
             }
             let processes = processes(context, &devices, &loads, &holders);
-            let lacking: BTreeSet<String> = loads.lacking.iter().cloned().collect();
+            let lacking: BTreeSet<String> = loads.lacking.iter().map(|lacking| lacking.why.clone()).collect();
             for why in lacking.difference(&told) {
                 tracing::warn!("a GPU's load is not measured: {why}");
             }
@@ -130,10 +140,17 @@ impl GpuReadings {
     }
 }
 
-/// The GPUs that the bus shows. One that is lost is not asked: a library that finds one lost has to be opened anew.
-fn there(context: &Context) -> Vec<GpuDevice> {
-    let standings = context.gpus.borrow().clone();
-    context.topology().gpu.gpus.iter().filter(|gpu| standings.is_there(gpu_key(gpu))).cloned().collect()
+/// The GPUs that the bus shows. One that is lost is not asked: a library that finds one lost has to be opened anew. Nor is one that is
+/// withheld and nobody has: it may wait for its reset.
+fn there(context: &Context, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
+    let (standings, topology) = (context.gpus.borrow().clone(), context.topology());
+    let is_asked = |gpu: &&GpuDevice| {
+        let key = gpu_key(gpu);
+        // Instances of one GPU are opened together.
+        let is_held = || topology.gpu.gpus.iter().any(|of| gpu_key(of) == key && holders.contains_key(&of.id));
+        standings.is_there(key) && (standings.is_allocatable(key) || is_held())
+    };
+    topology.gpu.gpus.iter().filter(is_asked).cloned().collect()
 }
 
 /// Whose work has which GPU.
@@ -249,6 +266,7 @@ fn tell(id: &str, load: &GpuLoad, samples: &mut Samples) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::gpu_load::Lacking;
     use lattice_telemetry::exposition::page;
 
     #[test]
@@ -286,15 +304,26 @@ mod tests {
         let looked = |fresh_until| Looked {
             at: now,
             fresh_until,
-            loads: GpuLoads { lacking: vec!["GPU A: NVML: lost".to_owned()], ..GpuLoads::default() },
+            loads: GpuLoads {
+                lacking: vec![
+                    Lacking { vendor: GpuVendor::Nvidia, gpu: Some("A1".to_owned()), why: "GPU A1: NVML: lost".to_owned() },
+                    Lacking { vendor: GpuVendor::Nvidia, gpu: None, why: "NVML cannot begin".to_owned() },
+                ],
+                ..GpuLoads::default()
+            },
             holders: BTreeMap::new(),
             processes: BTreeMap::new(),
         };
         readings.state().newest = Some(Arc::new(looked(now + Duration::from_secs(60))));
-        assert!(readings.newest().is_some() && readings.why_silent("A").contains("lost"));
+        let why = |gpu: &str, vendor| readings.why_silent(gpu, Some(vendor));
+        assert!(readings.newest().is_some() && why("A1", GpuVendor::Nvidia).contains("lost"));
+        // Not what is said of one whose name begins alike, but what is said of all.
+        assert_eq!(why("A", GpuVendor::Nvidia), "NVML cannot begin");
+        assert!(why("A", GpuVendor::Amd).contains("not measured yet"));
         readings.state().newest = Some(Arc::new(looked(now)));
         assert!(readings.newest().is_none() && readings.age().is_some());
         readings.state().asked = now.checked_sub(Duration::from_secs(7));
-        assert!(readings.why_silent("A").contains("does not answer, for 7 s"), "{}", readings.why_silent("A"));
+        let said = why("A", GpuVendor::Nvidia);
+        assert!(said.contains("does not answer, for 7 s"), "{said}");
     }
 }

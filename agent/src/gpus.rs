@@ -57,12 +57,23 @@ pub struct GpuStandings {
 }
 
 impl GpuStandings {
+    /// What is the matter with it, or why it is not offered; empty where nothing is.
+    pub fn why(&self, key: &str) -> String {
+        let why = self.gpus.get(key).map(GpuStanding::why).unwrap_or_default();
+        if why.is_empty() { self.waits.get(key).map(|why| format!("not offered yet: {why}")).unwrap_or_default() } else { why }
+    }
+
+    /// Whether anything is on the bus of which no driver tells, or that is new.
+    pub fn has_newcomers(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
     /// Whether it is on the bus and its driver has it.
     pub fn is_there(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(|standing| standing.lost.is_none())
     }
 
-    fn is_allocatable(&self, key: &str) -> bool {
+    pub fn is_allocatable(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
     }
 
@@ -152,10 +163,13 @@ impl GpuWatching {
     fn looked(&mut self, look: &GpuLook) {
         self.on_bus.clone_from(&look.on_bus);
         for (key, event) in &look.said {
-            if let GpuEvent::Xid { number, .. } = event
-                && self.xids.len() < XIDS_MAX
-            {
-                *self.xids.entry((key.clone(), *number)).or_default() += 1;
+            let GpuEvent::Xid { number, .. } = event else { continue };
+            let kind = (key.clone(), *number);
+            // What is counted already goes on where no more kinds are.
+            if let Some(count) = self.xids.get_mut(&kind) {
+                *count += 1;
+            } else if self.xids.len() < XIDS_MAX {
+                self.xids.insert(kind, 1);
             }
         }
         self.gpus.looked(now(), look);

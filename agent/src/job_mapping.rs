@@ -4,11 +4,15 @@
 
 use crate::context::{Context, Shared};
 use lattice_model::AllocationId;
+use lattice_model::gpu_look::gpu_key;
 use lattice_model::topology::{GpuDevice, GpuTopology, GpuVendor};
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -19,16 +23,21 @@ const AGAIN: Duration = Duration::from_secs(30);
 const BYTES_MAX: u64 = 4096;
 /// What cannot be written is said under this name.
 const TROUBLE: &str = "GPU job mapping";
+const UNCERTAIN: &str = "a GPU is lost or new, and DCGM may count them otherwise: no files are there of NVIDIA's GPUs until it is as it was, or \
+                         dcgm-exporter and the agent are restarted together";
+/// Names in the folder that are looked at.
+const FILES_MAX: usize = 4096;
 
 /// Keeps the folder as the node's work is, until `stop`.
 pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
     let mut view = context.view.clone();
     loop {
         view.mark_unchanged();
-        let (wanted, of_node) = wanted(&context);
+        let (wanted, uncertain) = wanted(&context);
         let to = dir.clone();
-        let done = tokio::task::spawn_blocking(move || keep(&to, &wanted, &of_node)).await;
+        let done = tokio::task::spawn_blocking(move || keep(&to, &wanted)).await;
         match done {
+            Ok(Ok(())) if uncertain => context.troubles.say(TROUBLE, UNCERTAIN.to_owned()),
             Ok(Ok(())) => context.troubles.over(TROUBLE),
             Ok(Err(error)) => {
                 context.troubles.say(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
@@ -43,17 +52,25 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
     }
 }
 
-/// What each file should say, and all names that are this node's.
-fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, BTreeSet<String>) {
+/// What each file should say, and whether GPUs of NVIDIA are left out because it is not certain how DCGM counts them.
+fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     let topology = context.topology();
-    let numbers = numbers(&topology.gpu);
+    let mut numbers = numbers(&topology.gpu);
+    let standings = context.gpus.borrow().clone();
+    let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
+    // A driver that is asked anew counts without one that is lost, and with one that came.
+    let is_other = standings.has_newcomers() || topology.gpu.gpus.iter().filter(of_nvidia).any(|gpu| !standings.is_there(gpu_key(gpu)));
+    let uncertain = is_other && topology.gpu.gpus.iter().any(|gpu| of_nvidia(&gpu));
+    if uncertain {
+        numbers.retain(|id, _| topology.gpu.by_id(id).is_some_and(|gpu| gpu.vendor != GpuVendor::Nvidia));
+    }
     let view = context.view.borrow();
     let of = view.locals.iter().filter_map(|local| Some((local.share.allocation, local.assignment.as_ref()?)));
     let wanted = of.flat_map(|(allocation, assignment)| {
         let names = assignment.gpus.iter().filter_map(|gpu| numbers.get(gpu.as_str()).cloned());
         names.map(move |name| (name, allocation)).collect::<Vec<_>>()
     });
-    (wanted.collect(), numbers.values().cloned().collect())
+    (wanted.collect(), uncertain)
 }
 
 /// What DCGM calls the GPUs: NVML's numbers, which are in the order of their addresses. Instances of partitioned GPUs are left out: DCGM
@@ -70,32 +87,65 @@ fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
     gpus.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), number(gpu)?))).collect()
 }
 
-/// Makes the files so. Of the node's names those that nobody has are removed.
-fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>, of_node: &BTreeSet<String>) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
+/// Makes the files so, all that can be; of several errors the first. Of files that are named as a GPU is and have an allocation's id in
+/// them, those that are not wanted are removed: who reads them charges that allocation.
+fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    let flags = (OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).bits();
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(dir)?;
+    let found = folder.metadata()?;
+    // Others could have root write and read what they name.
+    if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        let why = "others than root may write in this folder: give it to root with mode 755, or name another one";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    // The folder that was looked at, whatever its name is by now.
+    let at = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let mut result = Ok(());
     for (name, allocation) in wanted {
-        let (file, line) = (dir.join(name), format!("{allocation}\n"));
-        if text(&file).as_deref() != Some(line.as_str()) {
-            // No name that the exporter takes for a GPU's.
-            let part = dir.join(format!(".{name}.part"));
-            fs::write(&part, line)?;
-            // Whatever the umask is: the exporter need not be root.
-            fs::set_permissions(&part, fs::Permissions::from_mode(0o644))?;
-            fs::rename(&part, &file)?;
+        let line = format!("{allocation}\n");
+        if text(&at.join(name)).as_deref() != Some(line.as_str()) {
+            result = result.and(write(&at, name, &line));
         }
     }
-    for name in of_node.iter().filter(|name| !wanted.contains_key(*name)) {
-        match fs::remove_file(dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    let is_number = |name: &String| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    let names = fs::read_dir(&at)?.take(FILES_MAX).flatten().filter_map(|entry| entry.file_name().into_string().ok()).filter(is_number);
+    for name in names.filter(|name| !wanted.contains_key(name)).collect::<Vec<_>>() {
+        let file = at.join(name);
+        if text(&file).is_some_and(|text| text.trim_end().parse::<AllocationId>().is_ok()) {
+            result = result.and(remove(&file));
         }
     }
-    Ok(())
+    result
 }
 
+fn write(at: &Path, name: &str, line: &str) -> io::Result<()> {
+    // No name that the exporter takes for a GPU's.
+    let part = at.join(format!(".{name}.part"));
+    remove(&part)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
+    // Whatever the umask is: the exporter need not be root.
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all(line.as_bytes())?;
+    fs::rename(&part, at.join(name))
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Of a file, and of nothing else that waits or leads elsewhere.
 fn text(file: &Path) -> Option<String> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
     let mut text = String::new();
-    fs::File::open(file).ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    file.take(BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
@@ -140,15 +190,46 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lattice-job-mapping-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let id = AllocationId(Uuid::from_u128(7));
-        let of_node: BTreeSet<String> = ["0", "1"].map(str::to_owned).into();
-        keep(&dir, &[("0".to_owned(), id)].into(), &of_node).unwrap();
+        keep(&dir, &[("0".to_owned(), id)].into()).unwrap();
         fs::write(dir.join("9"), "somebody else's\n").unwrap();
         assert_eq!(fs::read_to_string(dir.join("0")).unwrap(), format!("{id}\n"));
         assert_eq!(fs::metadata(dir.join("0")).unwrap().permissions().mode() & 0o777, 0o644);
-        keep(&dir, &[("1".to_owned(), id)].into(), &of_node).unwrap();
+        // One of a GPU that is not counted any more goes as well.
+        fs::write(dir.join("12"), format!("{id}\n")).unwrap();
+        keep(&dir, &[("1".to_owned(), id)].into()).unwrap();
         let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["1", "9"]);
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn links_and_pipes_lead_nowhere_and_a_folder_of_others_is_refused() {
+        let root = std::env::temp_dir().join(format!("lattice-job-mapping-links-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let dir = root.join("jobs");
+        DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
+        let secret = root.join("secret");
+        fs::write(&secret, "secret").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let id = AllocationId(Uuid::from_u128(7));
+        std::os::unix::fs::symlink(&secret, dir.join(".0.part")).unwrap();
+        std::os::unix::fs::symlink(&secret, dir.join("0")).unwrap();
+        nix::unistd::mkfifo(&dir.join("1"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::create_dir(dir.join("2")).unwrap();
+        let wanted = ["0", "1", "2", "3"].map(|name| (name.to_owned(), id)).into();
+        // The folder at 2 cannot be replaced, and keeps no other from being written.
+        assert!(keep(&dir, &wanted).is_err());
+        for name in ["0", "1", "3"] {
+            assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), format!("{id}\n"));
+            assert!(fs::symlink_metadata(dir.join(name)).unwrap().is_file());
+        }
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink(&dir, root.join("link")).unwrap();
+        assert!(keep(&root.join("link"), &wanted).is_err());
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(keep(&dir, &wanted).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -17,6 +17,7 @@
 //! Every queue is bounded; what is the latest value travels in a `watch`. Stopping, in order: the API, the roles, the
 //! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
 
+mod adapters;
 mod adoption;
 mod alerting;
 mod allocation;

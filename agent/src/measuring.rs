@@ -495,9 +495,6 @@ impl Collect for Measuring {
             samples.add(&family::SOURCE, &[measure, source.name()], 1);
         }
         self.0.kernel.collect(samples);
-        for (domain, joules) in known.node_energy.domains() {
-            samples.add(&of_node_family::ENERGY, &[domain], joules);
-        }
         for rule in &self.0.alerts.rules {
             let measured = known.running.values().any(|of| of.alerts.measures(rule));
             samples.add(&of_alerts::MEASURED, &[&rule.name], u32::from(measured));
@@ -508,6 +505,10 @@ impl Collect for Measuring {
         samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
         samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
         if whose == Whose::Everybodys {
+            // The kernel gives it to root alone: it tells of what others compute.
+            for (domain, joules) in known.node_energy.domains() {
+                samples.add(&of_node_family::ENERGY, &[domain], joules);
+            }
             known.all().for_each(|of| of.tell(samples));
         }
     }

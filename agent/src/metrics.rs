@@ -1,5 +1,6 @@
 //! What this agent tells of itself, its gossip, its mesh and its node at `/metrics`, and pushes.
 
+use crate::adapters::Adapters;
 use crate::config::AgentConfig;
 use crate::context::Shared;
 use crate::gpu_loads::OfNode;
@@ -196,6 +197,11 @@ pub async fn begin(
     let own = Own { context: Arc::clone(context), session: session.clone(), journal };
     let mut parts: Vec<Box<dyn Collect>> =
         vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.measuring.clone())];
+    let adapters = Adapters::default();
+    match adapters.begin(stop.child_token()) {
+        Ok(()) => parts.push(Box::new(adapters)),
+        Err(error) => lacks(format!("metrics of InfiniBand adapters: no thread could be started for them ({error})")),
+    }
     let mounts = Mounts::default();
     match mounts.begin(stop.child_token()) {
         Ok(()) => parts.push(Box::new(mounts)),

@@ -18,6 +18,10 @@ const EVERY: Duration = Duration::from_secs(30);
 const WITHIN: Duration = Duration::from_secs(1);
 /// Those that are told.
 const MOUNTS_MAX: usize = 32;
+/// Where sessions of users have their own.
+const OF_SESSIONS: &str = "/run/user";
+/// Kinds that are no storage of the node's own, or none that lasts.
+const IN_MEMORY: &[&str] = &["overlay", "tmpfs"];
 
 /// What was last found. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -36,7 +40,7 @@ impl Mounts {
     pub fn begin(&self, stop: CancellationToken) -> io::Result<()> {
         let mounts = self.clone();
         let run = move || {
-            let mut next = Instant::now();
+            let (mut next, mut left_out) = (Instant::now(), 0);
             while !stop.is_cancelled() {
                 if Instant::now() < next {
                     // Not all of it at once: it may be time to stop.
@@ -45,7 +49,13 @@ impl Mounts {
                 }
                 next = Instant::now() + EVERY;
                 let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-                let found: Vec<Found> = seen(parse(&mountinfo)).iter().take(MOUNTS_MAX).filter_map(ask).collect();
+                let all = seen(parse(&mountinfo));
+                let too_many = all.len().saturating_sub(MOUNTS_MAX);
+                if too_many > left_out {
+                    tracing::warn!("{too_many} mounts are not measured: only {MOUNTS_MAX} are");
+                }
+                left_out = too_many;
+                let found: Vec<Found> = all.iter().take(MOUNTS_MAX).filter_map(ask).collect();
                 *mounts.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
             }
         };
@@ -53,13 +63,18 @@ impl Mounts {
     }
 }
 
-/// Of several mounts at one place the last, which covers the others.
+/// Of several mounts at one place the last, which covers the others. Disks and network file systems come before what lies in memory, and
+/// what sessions of users mount for themselves is left out.
 fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     let last: BTreeMap<PathBuf, String> = mounts.iter().map(|mount| (mount.at.clone(), mount.device.clone())).collect();
-    mounts.into_iter().filter(|mount| last.get(&mount.at) == Some(&mount.device)).collect()
+    let is_told = |mount: &Mount| last.get(&mount.at) == Some(&mount.device) && !mount.at.starts_with(OF_SESSIONS);
+    let mut mounts: Vec<Mount> = mounts.into_iter().filter(is_told).collect();
+    mounts.sort_by_key(|mount| IN_MEMORY.contains(&mount.kind.as_str()));
+    mounts
 }
 
-/// `None`: it cannot be asked for another reason than that it waits, such as what is covered by another mount, or too many that wait.
+/// `None`: it cannot be asked for another reason than that it waits, such as what is covered by another mount, or too many that wait; or it
+/// has no size, as users' own file systems (FUSE) have that tell root nothing.
 fn ask(mount: &Mount) -> Option<Found> {
     let (at, kind) = (mount.at.to_string_lossy().into_owned(), mount.kind.clone());
     // Who asks for work's mounts may be waiting for the same one.
@@ -70,6 +85,7 @@ fn ask(mount: &Mount) -> Option<Found> {
         room(&path)
     });
     match answer {
+        Asked::Answered(Ok((_, 0, _))) => None,
         Asked::Answered(Ok((free, all, _))) => Some(Found { at, kind, room: Some((free, all)) }),
         Asked::Silent => Some(Found { at, kind, room: None }),
         Asked::Answered(Err(_)) | Asked::TooMany => None,
@@ -92,6 +108,7 @@ impl Collect for Mounts {
 mod tests {
     use super::*;
     use lattice_telemetry::exposition::page;
+    use std::sync::mpsc;
 
     #[test]
     fn the_root_is_told_and_one_that_waits_is_told_as_silent() {
@@ -112,6 +129,27 @@ mod tests {
         let covers = Mount { at: "/data".into(), ..mount("test:5") };
         let left: Vec<String> = seen(vec![mount("test:1"), covered, covers]).into_iter().map(|mount| mount.device).collect();
         assert_eq!(left, ["test:1", "test:5"], "one place has one series");
+        let (memory, session) =
+            (Mount { kind: "tmpfs".to_owned(), ..mount("test:6") }, Mount { at: "/run/user/7/doc".into(), ..mount("test:7") });
+        let disk = Mount { at: "/scratch".into(), ..mount("test:8") };
+        let memory = Mount { at: "/run".into(), ..memory };
+        let left: Vec<String> = seen(vec![memory, session, disk]).into_iter().map(|mount| mount.device).collect();
+        assert_eq!(left, ["test:8", "test:6"], "storage comes first, and no user's own");
         assert_eq!(ask(&Mount { at: "/nowhere-at-all".into(), ..mount("test:3") }).map(|found| found.at), None);
+        assert_eq!(ask(&Mount { at: "/proc".into(), ..mount("test:9") }).map(|found| found.at), None, "it has no size");
+    }
+
+    #[test]
+    fn many_that_wait_hide_no_other() {
+        let held: Vec<mpsc::Sender<()>> = (0..MOUNTS_MAX)
+            .map(|_| {
+                let (go, wait) = mpsc::channel::<()>();
+                assert_eq!(OF_NODE.ask(Duration::from_millis(1), move || wait.recv().is_err()), Asked::Silent);
+                go
+            })
+            .collect();
+        let root = ask(&Mount { device: "test:10".to_owned(), at: "/".into(), kind: "ext4".to_owned() });
+        assert!(root.is_some_and(|found| found.room.is_some()));
+        drop(held);
     }
 }

@@ -1,8 +1,10 @@
 //! How busy the GPUs of a machine are: read where the machine can be looked at (`runtime`), told where it is measured (`telemetry`,
 //! `agent`). All in base units; what a vendor does not tell of a device is absent, never 0.
 
+use crate::topology::{GpuDevice, GpuVendor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Processes of one GPU that are told.
 pub const PROCESSES_MAX: usize = 64;
@@ -51,7 +53,33 @@ pub struct GpuLoads {
     /// Who told, by device: `nvml`, `amdgpu`, `simulated`.
     pub sources: BTreeMap<String, &'static str>,
     /// What cannot be read, and why.
-    pub lacking: Vec<String>,
+    pub lacking: Vec<Lacking>,
+}
+
+/// Something that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lacking {
+    pub vendor: GpuVendor,
+    /// The device's id; `None`: all of the vendor's.
+    pub gpu: Option<String>,
+    /// For people, with what it is about.
+    pub why: String,
+}
+
+impl Lacking {
+    /// Of one device.
+    pub fn of(device: &GpuDevice, why: impl fmt::Display) -> Self {
+        Self { vendor: device.vendor, gpu: Some(device.id.clone()), why: format!("GPU {}: {why}", device.id) }
+    }
+}
+
+impl GpuLoads {
+    /// Why nothing is told of a device, where that is known.
+    pub fn why_lacking(&self, gpu: &str, vendor: Option<GpuVendor>) -> Option<&str> {
+        let own = self.lacking.iter().find(|lacking| lacking.gpu.as_deref() == Some(gpu));
+        let all = || self.lacking.iter().find(|lacking| lacking.gpu.is_none() && Some(lacking.vendor) == vendor);
+        own.or_else(all).map(|lacking| lacking.why.as_str())
+    }
 }
 
 impl GpuLoad {

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! A reader adds what nobody before it could say. Counting by eBPF needs programs in the kernel, which the agent holds: it brings
-//! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network.
+//! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network. Ports of adapters (`fabric`) alone
+//! may wait, for an adapter's firmware: they are read apart.
 
 mod devices;
-mod fabric;
+pub mod fabric;
 mod host;
 mod procfs;
 mod rapl;

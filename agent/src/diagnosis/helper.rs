@@ -6,17 +6,24 @@ use std::time::Duration;
 
 /// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
 const LEFT_BEHIND_MAX: usize = 8;
+/// The same of those that ask for the node itself: more than it asks for, each of which has one at most. One server that is away with
+/// many mounts hides no other.
+const OF_NODE_MAX: usize = 64;
 
-/// Those of this process that ask for ranks, for mounts of work, for the node's own mounts, and GPUs' drivers: who hangs in one takes no
-/// place of another's.
-pub static OF_RANKS: Helpers = Helpers(AtomicUsize::new(0));
-pub static OF_MOUNTS: Helpers = Helpers(AtomicUsize::new(0));
-pub static OF_NODE: Helpers = Helpers(AtomicUsize::new(0));
-pub static OF_GPUS: Helpers = Helpers(AtomicUsize::new(0));
+/// Those of this process that ask for ranks, for mounts of work, for the node's own mounts, its InfiniBand adapters, and GPUs' drivers:
+/// who hangs in one takes no place of another's.
+pub static OF_RANKS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
+pub static OF_MOUNTS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
+pub static OF_NODE: Helpers = Helpers::new(OF_NODE_MAX);
+pub static OF_ADAPTERS: Helpers = Helpers::new(OF_NODE_MAX);
+pub static OF_GPUS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 
-/// How many are asking, those left behind among them.
+/// How many are asking, those left behind among them, and how many may.
 #[derive(Debug)]
-pub struct Helpers(AtomicUsize);
+pub struct Helpers {
+    asking: AtomicUsize,
+    max: usize,
+}
 
 /// How a question ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,16 +40,20 @@ struct Asking(&'static Helpers);
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.asking.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Helpers {
+    const fn new(max: usize) -> Self {
+        Self { asking: AtomicUsize::new(0), max }
+    }
+
     /// Asks on a thread of its own, and waits so long for it.
     pub fn ask<T: Send + 'static>(&'static self, within: Duration, question: impl FnOnce() -> T + Send + 'static) -> Asked<T> {
-        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let before = self.asking.fetch_add(1, Ordering::Relaxed);
         let asking = Asking(self);
-        if before >= LEFT_BEHIND_MAX {
+        if before >= self.max {
             return Asked::TooMany;
         }
         let (out, answer) = mpsc::sync_channel(1);
@@ -62,13 +73,13 @@ impl Helpers {
 mod tests {
     use super::*;
 
-    static OWN: Helpers = Helpers(AtomicUsize::new(0));
+    static OWN: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 
     #[test]
     fn who_does_not_answer_holds_nobody_up_and_only_so_many_wait() {
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));
         // It answers a moment before it is gone.
-        while OWN.0.load(Ordering::Relaxed) > 0 {
+        while OWN.asking.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
         let mut hold = Vec::new();
@@ -79,7 +90,7 @@ mod tests {
         }
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::TooMany);
         drop(hold);
-        while OWN.0.load(Ordering::Relaxed) > 0 {
+        while OWN.asking.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));

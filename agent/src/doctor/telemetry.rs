@@ -85,11 +85,11 @@ fn in_kernel(probes: Result<Vec<Probe>, String>, wanted: bool) -> Look {
 pub fn energy(root: &Path) -> Look {
     let rapl = Rapl::below(root);
     let names: Vec<&str> = rapl.names().collect();
-    match (names.is_empty(), rapl.lacking()) {
+    match (rapl.absent(), rapl.refused()) {
         // On many machines that is so: nothing is wrong, and nothing to be mended.
-        (true, why) => (Health::Ok, format!("of processors and memory unsupported here: {}", why.unwrap_or("RAPL tells nothing"))),
-        (false, Some(why)) => (Health::Degraded, format!("by RAPL: {}; not all: {why}", names.join(", "))),
-        (false, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),
+        (Some(why), _) => (Health::Ok, format!("of processors and memory unsupported here: {why}")),
+        (None, Some(why)) => (Health::Degraded, format!("RAPL cannot be read: {why}; there are: {}", names.join(", "))),
+        (None, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),
     }
 }
 
@@ -136,7 +136,7 @@ fn said_of_gpus(loads: &GpuLoads) -> Look {
     let joined = |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join(", ");
     let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", joined(names)));
     let lacking = (!lacks.is_empty()).then(|| format!("not of every GPU: {}", joined(&lacks)));
-    let text: Vec<String> = had.chain(lacking).chain(loads.lacking.iter().cloned()).collect();
+    let text: Vec<String> = had.chain(lacking).chain(loads.lacking.iter().map(|lacking| lacking.why.clone())).collect();
     (if loads.lacking.is_empty() { Health::Ok } else { Health::Degraded }, text.join("; "))
 }
 
@@ -193,6 +193,8 @@ pub fn pushed(config: &AgentConfig) -> Option<Look> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::gpu_load::Lacking;
+    use lattice_model::topology::GpuVendor;
 
     #[test]
     fn each_measure_is_said_with_its_source_or_as_not_to_be_had() {
@@ -216,7 +218,8 @@ mod tests {
         loads.sources.insert("SIM-0".to_owned(), "simulated");
         let (health, text) = said_of_gpus(&loads);
         assert!(health == Health::Ok && text.starts_with("by simulated: utilization; not of every GPU: ECC, NVLink, "), "{text}");
-        loads.lacking.push("GPU SIM-1: it is away".to_owned());
+        let why = "GPU SIM-1: it is away".to_owned();
+        loads.lacking.push(Lacking { vendor: GpuVendor::Simulated, gpu: Some("SIM-1".to_owned()), why });
         assert_eq!(said_of_gpus(&loads).0, Health::Degraded);
     }
 

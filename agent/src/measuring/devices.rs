@@ -8,6 +8,7 @@ use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
 use crate::mesh::usage::{Shown, UsageOpen};
 use lattice_model::gpu_load::GpuLoad;
+use lattice_model::gpu_look::gpu_key;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::identity::Caller;
 use lattice_telemetry::catalogue::{Family, allocation as family};
@@ -151,14 +152,17 @@ impl Measuring {
         let age_ms = newest.as_ref().map_or(0, |mine| u64::try_from(mine.at.elapsed().as_millis()).unwrap_or(u64::MAX));
         let topology = context.topology();
         let gpus = assigned.into_iter().map(|id| {
-            let model = topology.gpu.by_id(&id).map(|gpu| gpu.model.clone()).unwrap_or_default();
+            let device = topology.gpu.by_id(&id);
+            let model = device.map(|gpu| gpu.model.clone()).unwrap_or_default();
             match newest.iter().flat_map(|mine| &mine.gpus).find(|gpu| gpu.id == id) {
                 Some(gpu) => {
                     let throttled = gpu.load.throttled.clone().unwrap_or_default();
                     GpuTold { id, model, silent: String::new(), shown: shown(gpu), throttled }
                 }
                 None => {
-                    let silent = context.gpu_readings.why_silent(&id);
+                    // One that is lost is not asked at all: what is the matter with it says more.
+                    let why = device.map(|gpu| context.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
+                    let silent = if why.is_empty() { context.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
                     GpuTold { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
                 }
             }
@@ -195,7 +199,7 @@ pub async fn gpus_of_node(context: &Context, node: &NodeId, address: Option<Stri
         if context.workers.of_epoch(key.0, key.1).is_none() {
             return Err(format!("allocation {} is not running on this node", key.0.short()));
         }
-        return Ok(context.measuring.gpus_told(context, key));
+        return context.measuring.gpus_told(context, key).checked().map_err(|_| "its drivers tell what cannot be shown".to_owned());
     }
     let address = address.ok_or("where its mesh is was never heard of the quorum")?;
     let conversation = async {

@@ -67,7 +67,9 @@ fn open(user: &Principal, allocation: &Allocation, duration: Duration) -> UsageO
 
 /// What each GPU does, of the nodes that told what they use.
 async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
-    let all: Vec<NodeId> = allocation.nodes().cloned().collect();
+    // Both are in the order of the allocation's nodes. One that has just not answered would only be waited for once more.
+    let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.unreached.is_empty());
+    let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
     let asked = all.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
         async move {
@@ -76,8 +78,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
         }
     });
     let told: Vec<Result<GpusTold, String>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
-    // Both are in the order of the allocation's nodes.
-    for (usage, told) in nodes.iter_mut().zip(told).filter(|(usage, _)| usage.unreached.is_empty()) {
+    for (usage, told) in usages.into_iter().zip(told) {
         match told {
             Ok(GpusTold { age_ms, gpus }) => {
                 usage.gpus_age_ms = age_ms;

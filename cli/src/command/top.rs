@@ -53,6 +53,8 @@ struct Sum {
     mean: Option<f64>,
     max: Option<f64>,
     nodes: usize,
+    /// Those of them that said a mean.
+    means: usize,
     age_ms: u64,
 }
 
@@ -97,14 +99,19 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
             let at = *order.entry(&one.name).or_insert(sums.len());
             if at == sums.len() {
                 let (name, unit) = (one.name.clone(), one.unit.clone());
-                sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, age_ms: 0 });
+                sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, means: 0, age_ms: 0 });
             }
             let sum = &mut sums[at];
             let join = Join::of(&one.name, &one.unit);
             let before = sum.nodes;
             sum.now = join.add((before > 0).then_some(sum.now), one.now, before);
-            sum.mean = one.mean.map(|mean| join.add(sum.mean, mean, before)).or(sum.mean);
-            sum.max = one.max.map(|max| join.add(sum.max, max, before)).or(sum.max);
+            if let Some(mean) = one.mean {
+                sum.mean = Some(join.add(sum.mean, mean, sum.means));
+                sum.means += 1;
+            }
+            // The most that any node had is no mean of what each had at most.
+            let of_most = if join == Join::Mean { Join::Greatest } else { join };
+            sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
             sum.age_ms = sum.age_ms.max(node.age_ms);
             if !sum.sources.contains(&one.source) {
@@ -293,6 +300,12 @@ n2    2.00 cores  50.0 %        0.9 s
         };
         let sums = summary(&[node(1.0, 100.0), node(0.25, 50.0), node(0.25, 50.0)]);
         assert_eq!(sums.iter().map(|sum| sum.now).collect::<Vec<_>>(), [0.5, 0.125, 1.0, 200.0]);
+        let of = |mean, max| v1::NodeUsage {
+            measured: vec![v1::Measured { name: "gpu_utilization".into(), unit: "ratio".into(), mean, max, ..Default::default() }],
+            ..Default::default()
+        };
+        let sums = summary(&[of(None, None), of(Some(1.0), Some(1.0)), of(Some(0.5), Some(0.75))]);
+        assert_eq!((sums[0].mean, sums[0].max), (Some(0.75), Some(1.0)), "a mean of those that have one, and the most of any");
     }
 
     #[test]

@@ -31,7 +31,7 @@ static DEVICES: Group = Group {
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
         options.simulated_gpus = 3;
         options.telemetry_lines = format!("  metrics_token_file: {:?}\n", token.to_string_lossy());
-        options.agent_lines = "gpu_job_mapping_dir: {dir}/job-map\nalerts:\n  rules:\n    \
+        options.agent_lines = "gpu_job_mapping_dir: {run}/job-map\nalerts:\n  rules:\n    \
                                - {name: gpu_idle, measure: gpu_utilization_min, below: 0.1, cleared_at: 0.15, for_seconds: 1}\n"
             .to_owned();
     },
@@ -160,7 +160,7 @@ fn apart(w: &World) {
         assert_eq!(series(&now, &["lattice_alert_rule_measured{", &format!("alert=\"{alert}\"")]), Some(1.0));
     }
     // What dcgm-exporter reads.
-    let file = |gpu: &str| w.dir.join("job-map").join(gpu.trim_start_matches("SIM-"));
+    let file = |gpu: &str| w.cluster().run_dir.join("n1/job-map").join(gpu.trim_start_matches("SIM-"));
     assert_eq!(fs::read_to_string(file(&its)).unwrap().trim(), text(&w.status(&one), "id"));
     let cluster = w.cluster();
     let config = cluster.dir.join("n1/agent.yaml");

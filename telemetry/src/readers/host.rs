@@ -1,6 +1,6 @@
 //! The whole machine, from `/proc`.
 
-use super::{Text, fabric};
+use super::Text;
 use crate::catalogue::node as family;
 use crate::procfs::{TICKS_PER_SECOND, field, pressure_totals};
 use crate::sample::{Collect, Samples, Whose};
@@ -49,8 +49,6 @@ impl Collect for Host {
         if let Some(dev) = file("/proc/net/dev") {
             interfaces(&dev, samples);
         }
-        fabric::ports(Path::new("/sys/class/infiniband"), &mut text, samples);
-        let mut file = |path: &str| text.of(Path::new(path)).ok().map(str::to_owned);
         for resource in ["cpu", "memory", "io"] {
             if let Some(psi) = file(&format!("/proc/pressure/{resource}")) {
                 let (some, full) = pressure_totals(&psi);

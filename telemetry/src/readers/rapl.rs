@@ -27,7 +27,8 @@ pub struct Domain {
 #[derive(Debug)]
 pub struct Rapl {
     zones: Vec<(String, PathBuf, u64, bool)>,
-    why_none: Option<String>,
+    absent: Option<String>,
+    refused: Option<String>,
 }
 
 impl Rapl {
@@ -38,14 +39,14 @@ impl Rapl {
         let names = std::fs::read_dir(&dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| name.starts_with("intel-rapl:")).collect();
         names.sort();
-        let (mut zones, mut why_none): (Vec<(String, PathBuf, u64, bool)>, _) = (Vec::new(), None);
+        let (mut zones, mut refused): (Vec<(String, PathBuf, u64, bool)>, _) = (Vec::new(), None);
         for zone in names.iter().take(ZONES_MAX) {
             let at = dir.join(zone);
             let Some(own) = text.of(&at.join("name")).ok().map(|name| name.trim().to_owned()) else { continue };
             let range = text.of(&at.join("max_energy_range_uj")).ok().and_then(|range| range.trim().parse::<u64>().ok()).unwrap_or(0);
             if let Err(error) = text.of(&at.join("energy_uj")) {
-                why_none = Some(format!("{}: {error}", at.join("energy_uj").display()));
-                continue;
+                // It is kept: what is refused now may be given later.
+                refused = Some(format!("{}: {error}", at.join("energy_uj").display()));
             }
             let parent = zone.rsplit_once(':').filter(|(parent, _)| *parent != "intel-rapl").map(|(parent, _)| parent);
             let parent = parent.and_then(|parent| Some(text.of(&dir.join(parent).join("name")).ok()?.trim().to_owned()));
@@ -56,18 +57,21 @@ impl Rapl {
                 zones.push((name, at.join("energy_uj"), range, adds));
             }
         }
-        if zones.is_empty() && why_none.is_none() {
-            why_none = Some(format!("{} has no intel-rapl: the processor has no meter, or a hypervisor hides it", dir.display()));
-        }
-        Self { zones, why_none }
+        let absent = || format!("{} has no intel-rapl: the processor has no meter, or a hypervisor or container hides it", dir.display());
+        Self { absent: zones.is_empty().then(absent), zones, refused }
     }
 
-    /// Why there is nothing, or not all.
-    pub fn lacking(&self) -> Option<&str> {
-        self.why_none.as_deref()
+    /// Why there is no meter.
+    pub fn absent(&self) -> Option<&str> {
+        self.absent.as_deref()
     }
 
-    /// What is read.
+    /// Why a meter that is there could not be read.
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// The meters that there are.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.zones.iter().map(|(name, ..)| name.as_str())
     }
@@ -91,7 +95,7 @@ mod tests {
     fn packages_and_memory_add_up_and_what_lies_in_a_package_does_not() {
         let root = std::env::temp_dir().join(format!("lattice-rapl-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        assert!(Rapl::below(&root).lacking().is_some_and(|why| why.contains("no intel-rapl")));
+        assert!(Rapl::below(&root).absent().is_some_and(|why| why.contains("no intel-rapl")));
         let zones = [
             ("intel-rapl:0", "package-0", 262_143_328_850u64, 1_000_000u64),
             ("intel-rapl:0:0", "core", 262_143_328_850, 400_000),
@@ -108,7 +112,7 @@ mod tests {
             fs::write(dir.join("energy_uj"), format!("{energy}\n")).unwrap();
         }
         let rapl = Rapl::below(&root);
-        assert_eq!(rapl.lacking(), None);
+        assert_eq!((rapl.absent(), rapl.refused()), (None, None));
         let read = rapl.read(&mut Text::default());
         let told: Vec<_> = read.iter().map(|d| (d.name.as_str(), d.microjoules, d.adds)).collect();
         let expected = [
@@ -120,6 +124,16 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!(read[2].range_microjoules, 65_712_999_613);
+        // One that cannot be read is there all the same, and is read once it can be.
+        let meter = root.join(ZONES).join("intel-rapl:1/energy_uj");
+        fs::remove_file(&meter).unwrap();
+        fs::create_dir(&meter).unwrap();
+        let rapl = Rapl::below(&root);
+        assert!(rapl.absent().is_none() && rapl.refused().is_some_and(|why| why.contains("intel-rapl:1/energy_uj")));
+        assert_eq!((rapl.names().count(), rapl.read(&mut Text::default()).len()), (5, 4));
+        fs::remove_dir(&meter).unwrap();
+        fs::write(&meter, "8\n").unwrap();
+        assert_eq!(rapl.read(&mut Text::default()).len(), 5);
         fs::remove_dir_all(&root).unwrap();
     }
 }

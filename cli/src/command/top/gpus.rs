@@ -46,7 +46,7 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
         let silent = node.gpus.iter().filter(|gpu| !gpu.silent.is_empty());
         notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));
     }
-    if notes.is_empty() && nodes.iter().all(|node| node.gpus.is_empty()) {
+    if notes.is_empty() && nodes.iter().all(|node| node.unreached.is_empty() && node.gpus.is_empty()) {
         notes.push("it has no GPUs".to_owned());
     }
     notes
@@ -89,6 +89,8 @@ n1    GPU-2  —       —       —     —      —            —      —   
         assert_eq!(table(&[node.clone(), older.clone()]), want);
         assert_eq!(notes(&[node.clone(), older]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: older"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
+        let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };
+        assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
         let json = json(&node);
         assert_eq!((&json[0]["measured"][0]["now"], &json[1]["silent"]), (&0.92.into(), &"NVML: lost".into()));
     }

@@ -4,7 +4,7 @@
 use super::Loads;
 use crate::topology::Files;
 use crate::topology::amd::Rocm;
-use lattice_model::gpu_load::{GpuLoad, GpuLoads};
+use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Loads for Amd {
                 Err(why) => self.missing = Some(format!("energy of AMD's GPUs: ROCm SMI is not there: {why}")),
             }
         }
-        loads.lacking.extend(self.missing.clone());
+        loads.lacking.extend(self.missing.clone().map(|why| Lacking { vendor: GpuVendor::Amd, gpu: None, why }));
         for device in devices {
             let Some(address) = device.pci_address.as_deref() else { continue };
             match of_files(&self.files, address) {
@@ -51,7 +51,7 @@ impl Loads for Amd {
                     load.energy_joules = energy;
                     loads.gpus.insert(device.id.clone(), load);
                 }
-                None => loads.lacking.push(format!("GPU {}: amdgpu tells nothing of it at {address}", device.id)),
+                None => loads.lacking.push(Lacking::of(device, format!("amdgpu tells nothing of it at {address}"))),
             }
         }
     }

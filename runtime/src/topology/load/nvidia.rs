@@ -2,7 +2,7 @@
 
 use super::Loads;
 use crate::topology::nvidia::LIBRARY;
-use lattice_model::gpu_load::{GpuLoad, GpuLoads, PROCESSES_MAX};
+use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking, PROCESSES_MAX};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
@@ -51,18 +51,21 @@ impl Loads for Nvidia {
         if self.library.is_none() {
             match Nvml::builder().lib_path(OsStr::new(LIBRARY)).init() {
                 Ok(library) => self.library = Some((library, Fields::load())),
-                Err(error) => return loads.lacking.push(format!("NVIDIA's GPUs: NVML cannot begin: {error}")),
+                Err(error) => {
+                    let why = format!("NVIDIA's GPUs: NVML cannot begin: {error}");
+                    return loads.lacking.push(Lacking { vendor: GpuVendor::Nvidia, gpu: None, why });
+                }
             }
         }
         let Some((library, fields)) = &self.library else { return };
         let mut is_lost = false;
         for device in devices {
-            let read = if device.partitioned { instance(library, device) } else { whole(library, device.id.as_str(), fields.as_ref()) };
+            let read = if device.partitioned { instance(library, device) } else { whole(library, device, fields.as_ref()) };
             match read {
                 Ok(load) => drop(loads.gpus.insert(device.id.clone(), load)),
                 Err(error) => {
                     is_lost |= matches!(error, NvmlError::GpuLost | NvmlError::Uninitialized | NvmlError::Unknown);
-                    loads.lacking.push(format!("GPU {}: NVML: {error}", device.id));
+                    loads.lacking.push(Lacking::of(device, format!("NVML: {error}")));
                 }
             }
         }
@@ -74,7 +77,11 @@ impl Loads for Nvidia {
             });
             match parent {
                 Ok((id, load)) => drop(loads.gpus.insert(id, load)),
-                Err(error) => loads.lacking.push(format!("GPU at {address}: NVML: {error}")),
+                Err(error) => {
+                    // The whole GPU has no device here: no instance's silence is explained by it.
+                    let (gpu, why) = (Some(address.to_owned()), format!("GPU at {address}: NVML: {error}"));
+                    loads.lacking.push(Lacking { vendor: GpuVendor::Nvidia, gpu, why });
+                }
             }
         }
         if is_lost {
@@ -93,8 +100,16 @@ fn partitioned<'a>(devices: &[&'a GpuDevice]) -> std::collections::BTreeSet<&'a 
     devices.iter().filter(|device| device.partitioned).filter_map(|device| device.pci_address.as_deref()).collect()
 }
 
-fn whole(library: &Nvml, id: &str, fields: Option<&Fields>) -> Result<GpuLoad, NvmlError> {
-    figures(&library.device_by_uuid(id)?, fields)
+fn whole(library: &Nvml, device: &GpuDevice, fields: Option<&Fields>) -> Result<GpuLoad, NvmlError> {
+    // Looking for an id opens the others on the way, and one that waits for its reset must not be opened.
+    let address = device.pci_address.as_deref();
+    let there =
+        address.and_then(|address| library.device_by_pci_bus_id(address).ok()).filter(|found| found.uuid().is_ok_and(|id| id == device.id));
+    let found = match there {
+        Some(found) => found,
+        None => library.device_by_uuid(device.id.as_str())?,
+    };
+    figures(&found, fields)
 }
 
 /// Of an instance NVML tells its memory and its processes.

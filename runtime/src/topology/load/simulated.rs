@@ -3,7 +3,7 @@
 use super::Loads;
 use crate::topology::SimulatedGpu;
 use crate::topology::simulated::{LOAD_BYTES_MAX, id_of};
-use lattice_model::gpu_load::{GpuLoad, GpuLoads};
+use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -42,7 +42,7 @@ impl Loads for Simulated {
             let Some(path) = self.devices.get(&device.id) else { continue };
             match load(path, device.memory_bytes) {
                 Ok(load) => drop(loads.gpus.insert(device.id.clone(), load)),
-                Err(why) => loads.lacking.push(format!("GPU {}: {why}", device.id)),
+                Err(why) => loads.lacking.push(Lacking::of(device, why)),
             }
         }
     }
