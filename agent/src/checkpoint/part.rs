@@ -148,7 +148,11 @@ async fn run(
     let ended = async {
         let Some(worker) = context.workers.of_epoch(allocation, share.epoch) else { return };
         let mut standing = worker.standing;
-        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+        // An agent that stops, while its work goes on, takes nothing back.
+        let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
+        if stops {
+            std::future::pending::<()>().await;
+        }
     };
     let asking = Arc::new(Mutex::new(()));
     let last = tokio::select! {

@@ -77,9 +77,9 @@ impl Api {
     }
 }
 
-/// Until the allocation is being ended.
-async fn ending(standing: &mut watch::Receiver<Standing>) {
-    let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+/// Until the allocation is being ended, or, with `false`, the agent stops.
+async fn ending(standing: &mut watch::Receiver<Standing>) -> bool {
+    standing.wait_for(|standing| *standing == Standing::Ending).await.is_ok()
 }
 
 #[tonic::async_trait]
@@ -110,8 +110,10 @@ impl ApplicationService for Api {
                 tokio::select! {
                     () = out.closed() => return,
                     changed = waiting.asked.changed() => if changed.is_err() { return },
-                    () = ending(&mut standing) => {
-                        let _ = out.send(Err(Status::failed_precondition(over))).await;
+                    ended = ending(&mut standing) => {
+                        if ended {
+                            let _ = out.send(Err(Status::failed_precondition(over))).await;
+                        }
                         return;
                     }
                 }
