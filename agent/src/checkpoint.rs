@@ -61,8 +61,6 @@ struct Inner {
     parts: Parts,
     /// Work that waits in calls to be asked.
     callers: Callers,
-    /// One answer of a call is written down at a time.
-    answers: Mutex<()>,
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
     counts: Counts,
@@ -103,7 +101,6 @@ impl Checkpoints {
             heads: Mutex::default(),
             parts: Parts::default(),
             callers: Callers::default(),
-            answers: Mutex::default(),
             begins,
             counts: Counts::default(),
             settings: config.checkpoint,
@@ -143,11 +140,14 @@ impl Checkpoints {
     }
 
     /// Writes down what an application answered in a call, where its next look finds it whichever agent lives then. The same answer
-    /// again is taken as well: who was not told that it was taken says it again.
+    /// again is taken as well: who was not told that it was taken says it again. Called with the allocation's turn ([`Callers::turn`]).
     pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), String> {
         let key = (share.allocation, share.epoch);
+        // It becomes part of files' names.
+        if !directory::is_token(token) {
+            return Err(callers::unasked(token));
+        }
         let place = self.means()?.directories.open(share.allocation, &share.owner)?;
-        let _one_at_a_time = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
         // What is asked for lies there: an agent that has just begun knows it as well.
         if place.requested()?.as_deref() != Some(token) {
             return Err(callers::unasked(token));

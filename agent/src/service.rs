@@ -117,7 +117,11 @@ pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) ->
     tonic::transport::Server::builder()
         .concurrency_limit_per_connection(256)
         .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(ApplicationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(
+            ApplicationServiceServer::new(api.clone())
+                .max_decoding_message_size(application::MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(most),
+        )
         .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))

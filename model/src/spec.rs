@@ -1,7 +1,7 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
-use crate::checkpoint::CheckpointPolicy;
+use crate::checkpoint::{AskBy, CheckpointPolicy};
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::data::Data;
@@ -393,7 +393,12 @@ impl AllocationSpec {
             return Some(why.to_owned());
         }
         let older = !asked.by.is_signal() && !constraint::has(&node.features, constraint::CHECKPOINT_MODES);
-        older.then(|| format!("has an older agent, which knows --checkpoint=signal and not --checkpoint={}", asked.by.name()))
+        if older {
+            return Some(format!("has an older agent, which knows --checkpoint=signal and not --checkpoint={}", asked.by.name()));
+        }
+        // Nodes that can tell whose work calls say so by keeping run leases.
+        let cannot_tell = asked.by == AskBy::Call && !constraint::has(&node.features, constraint::RUN_LEASE);
+        cannot_tell.then(|| "cannot tell whose work calls (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned())
     }
 
     /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.

@@ -7,10 +7,13 @@ use lattice_model::{AllocationId, Epoch};
 use lattice_node::Progress;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 /// Calls of one allocation on this node that wait at once.
 const WAITING_MAX: usize = 64;
+
+/// Answers of one allocation on this node that are written down or wait for it.
+const ANSWERS_MAX: usize = 8;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +38,13 @@ struct Called {
     progress: Option<Progress>,
     /// What was asked for before, and given up.
     given_up: Option<String>,
+    /// One answer is written down at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Default for Called {
     fn default() -> Self {
-        Self { waiting: watch::channel(0).0, asked: watch::channel(None).0, progress: None, given_up: None }
+        Self { waiting: watch::channel(0).0, asked: watch::channel(None).0, progress: None, given_up: None, turn: Arc::default() }
     }
 }
 
@@ -57,6 +62,16 @@ impl Callers {
         }
         called.waiting.send_modify(|number| *number += 1);
         Some(Waiting { callers: self.clone(), key, asked: called.asked.subscribe() })
+    }
+
+    /// The turn to write an answer down, once those before it are; `None`: too many wait for theirs.
+    pub async fn turn(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
+        let turn = Arc::clone(&self.of().entry(key).or_default().turn);
+        // It is held by the map, by this call, and by each other one.
+        if Arc::strong_count(&turn) > ANSWERS_MAX + 1 {
+            return None;
+        }
+        Some(turn.lock_owned().await)
     }
 
     /// How many wait, now and later.
@@ -108,7 +123,7 @@ impl Callers {
         let mut all = self.of();
         let idle = |called: &Called| {
             let waited_for = *called.waiting.borrow() > 0 || called.waiting.receiver_count() > 0;
-            !waited_for && called.asked.borrow().is_none() && called.given_up.is_none()
+            !waited_for && Arc::strong_count(&called.turn) == 1 && called.asked.borrow().is_none() && called.given_up.is_none()
         };
         if all.get(&key).is_some_and(idle) {
             all.remove(&key);
@@ -191,6 +206,20 @@ mod tests {
         callers.answered(key(), "c");
         drop(answered);
         assert!(callers.given_up(key(), "c").is_none() && callers.of().is_empty());
+    }
+
+    #[tokio::test]
+    async fn few_answers_of_an_allocation_wait_and_none_of_another() {
+        let callers = Callers::default();
+        let first = callers.turn(key()).await.unwrap();
+        let mut others: Vec<_> = (1..ANSWERS_MAX).map(|_| Box::pin(callers.turn(key()))).collect();
+        for other in &mut others {
+            assert!(tokio::time::timeout(std::time::Duration::ZERO, other.as_mut()).await.is_err());
+        }
+        assert!(callers.turn(key()).await.is_none());
+        assert!(callers.turn((key().0, Epoch(4))).await.is_some());
+        drop(first);
+        assert!(others.remove(0).await.is_some());
     }
 
     #[test]

@@ -278,6 +278,10 @@ impl Place {
     /// A file of the owner's, whole from the moment that it is there. `new`: its name until then.
     fn put(&self, new: &str, name: &str, text: &str) -> Result<(), String> {
         let failed = |what: &str, e: &dyn std::fmt::Display| format!("{}/{what}: {e}", self.path.display());
+        // What is removed and renamed follows links in all of a path but its last name.
+        if new.contains('/') || name.contains('/') {
+            return Err(failed(name, &"it is no file's name"));
+        }
         match unlinkat(&self.at, new, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(error) => return Err(failed(new, &error)),
@@ -320,6 +324,15 @@ impl Place {
     /// The token that is asked for; `None`: none was yet, or the application removed what says so.
     pub fn requested(&self) -> Result<Option<String>, String> {
         Ok(self.read("request", false)?.and_then(|text| text.lines().next().map(str::to_owned)))
+    }
+
+    /// Takes back what says that this token is asked for: an answer to it is refused then, by later lives of the agent as well.
+    pub fn withdraw(&self, token: &str) -> Result<(), String> {
+        if self.requested()?.as_deref() != Some(token) {
+            return Ok(());
+        }
+        let removed = unlinkat(&self.at, "request", UnlinkatFlags::NoRemoveDir);
+        removed.map_err(|e| format!("{}/request: {e}", self.path.display()))
     }
 
     /// What the application answered to this token, if it did.
@@ -447,6 +460,13 @@ fn how(flags: OFlag) -> OpenHow {
 fn is_of_a_token(name: &str) -> bool {
     let plain = name.strip_prefix('.').unwrap_or(name);
     plain.len() > 33 && plain.is_char_boundary(32) && plain[..32].bytes().all(|b| b.is_ascii_hexdigit()) && plain.as_bytes()[32] == b'-'
+}
+
+/// Whether it is one: what callers name becomes part of files' names, which root makes.
+pub fn is_token(text: &str) -> bool {
+    let is_round = |round: &str| (1..=10).contains(&round.len()) && round.bytes().all(|b| b.is_ascii_digit());
+    let is_id = |id: &str| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    text.split_once('-').is_some_and(|(id, round)| is_id(id) && is_round(round))
 }
 
 /// A file that is being written is looked at again: `echo > FILE` makes it empty first.

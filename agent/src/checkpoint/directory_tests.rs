@@ -172,6 +172,33 @@ fn an_answer_that_came_in_a_call_is_read_as_the_applications_own() {
 }
 
 #[test]
+fn a_token_is_no_path_and_no_answer_leaves_the_directory() {
+    let (first, second) = tokens();
+    assert!(is_token(&first) && is_token(&second));
+    let id = first.split_once('-').unwrap().0;
+    for bad in ["", "a/foo", "../x", id, &format!("{id}-"), &format!("{id}-1/x"), &format!("{id}-1.done"), &format!("{id}-12345678901")] {
+        assert!(!is_token(bad), "{bad}");
+    }
+    let bed = Bed::new("path");
+    bed.write("victim/foo.answer", "another's");
+    symlink(bed.directories.of(bed.id).join("victim"), bed.directories.of(bed.id).join(".a")).unwrap();
+    bed.place().put_answer("a/foo", &Answer::Failed { why: "x".to_owned() }).unwrap_err();
+    assert_eq!(fs::read_to_string(bed.directories.of(bed.id).join("victim/foo.answer")).unwrap(), "another's");
+}
+
+#[test]
+fn what_is_withdrawn_is_asked_for_no_more() {
+    let bed = Bed::new("withdrawn");
+    let (first, second) = tokens();
+    bed.place().withdraw(&first).unwrap();
+    bed.place().ask(&second, 1).unwrap();
+    bed.place().withdraw(&first).unwrap();
+    assert_eq!(bed.place().requested(), Ok(Some(second.clone())));
+    bed.place().withdraw(&second).unwrap();
+    assert_eq!(bed.place().requested(), Ok(None));
+}
+
+#[test]
 fn what_the_application_says_of_its_files_is_compared_with_what_lies_there() {
     let found = [("a", Some(3)), ("d", None), ("d/b", Some(4))].map(|(path, size)| Found { path: path.to_owned(), mode: 0o600, size });
     let says = |listed: &[(&str, Option<u64>)]| {

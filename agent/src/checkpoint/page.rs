@@ -145,6 +145,15 @@ impl Page {
         Err(self.failed("the application writes where the agent does: what it is asked for cannot be said there"))
     }
 
+    /// Takes back the request for this token, where it is what is asked for now and was not answered: the number of what the deadline
+    /// and the token are of becomes 0. Asked for again, it gets another number.
+    pub fn withdraw(&self, token: &str) -> Result<(), String> {
+        match self.asked(token)? {
+            Some(number) if word(&self.read()?, AT_ANSWERED) != number => self.write(AT_OF_REQUEST, &0u32.to_ne_bytes()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Adds to the number of the request, and wakes all that wait for another one: one call of the kernel, for which a page that is
     /// gone is an error. Nothing here reads or writes what is mapped.
     fn count_up(&self, by: u32) -> Result<(), String> {

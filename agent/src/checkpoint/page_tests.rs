@@ -69,8 +69,29 @@ fn who_waits_is_woken() {
     });
     std::thread::sleep(Duration::from_millis(50));
     let number = page.ask("aa-1", 1).unwrap();
+    let asked_at = std::time::Instant::now();
     waits.join().unwrap();
+    assert!(asked_at.elapsed() < Duration::from_secs(20), "it was found when the time was over, and nobody was woken");
     assert_eq!(page.answer(number), Ok(Some(Answer::Done(Claims { files: Some(3), ..Claims::default() }))));
+}
+
+#[test]
+fn what_is_withdrawn_is_asked_of_nobody() {
+    let bed = Bed::new("withdrawn");
+    let (page, listener) = (bed.page(), bed.listener());
+    let first = page.ask("aa-1", 1).unwrap();
+    page.withdraw("aa-2").unwrap();
+    let request = listener.asked().unwrap();
+    page.withdraw("aa-1").unwrap();
+    assert!(listener.asked().is_none() && listener.wait(Duration::from_millis(5)).is_none());
+    assert_eq!(page.asked("aa-1"), Ok(None));
+    // Who had begun is late, and hurts nobody.
+    request.done(lattice_checkpoint::Done::default());
+    let again = page.ask("aa-1", 1).unwrap();
+    assert!(again != first && page.answer(again) == Ok(None));
+    listener.asked().unwrap().done(lattice_checkpoint::Done::default());
+    page.withdraw("aa-1").unwrap();
+    assert_eq!(page.asked("aa-1"), Ok(Some(again)), "what was answered stays");
 }
 
 #[test]

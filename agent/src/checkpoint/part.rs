@@ -61,26 +61,26 @@ impl Parts {
         if let Some(going) = all.get(&share.allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
             return going.ends.clone();
         }
-        if let Some(older) = all.remove(&share.allocation) {
+        let older = all.remove(&share.allocation).map(|older| {
             older.stop.cancel();
-        }
+            older.ends.says
+        });
         let (go, told) = watch::channel(false);
         let (out, says) = watch::channel(None);
         let stop = CancellationToken::new();
         let ends = Ends { go, says };
         all.insert(share.allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
-        tokio::spawn(run(Arc::clone(context), Arc::clone(share), open.clone(), told, out, stop));
+        tokio::spawn(run(Arc::clone(context), Arc::clone(share), open.clone(), older, told, out, stop));
         ends
     }
 
     /// Ends that of a round, which nobody waits for any more.
     pub fn give_up(&self, open: &PartOpen) {
         let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let allocation = AllocationId(Uuid::from_bytes(open.allocation));
-        if all.get(&allocation).is_some_and(|going| going.of == of)
-            && let Some(going) = all.remove(&allocation)
-        {
+        // It stays there: the next one waits until it has taken back what it asked for.
+        if let Some(going) = all.get(&allocation).filter(|going| going.of == of) {
             going.stop.cancel();
         }
     }
@@ -134,23 +134,40 @@ async fn run(
     context: Shared,
     share: Arc<DesiredShare>,
     open: PartOpen,
+    older: Option<watch::Receiver<Option<FromSaver>>>,
     told: watch::Receiver<bool>,
     out: watch::Sender<Option<FromSaver>>,
     stop: CancellationToken,
 ) {
+    // What an earlier round asked for is taken back before this one asks.
+    if let Some(mut older) = older {
+        while older.changed().await.is_ok() {}
+    }
     let until = Duration::from_millis(open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
     let allocation = share.allocation;
     let ended = async {
         let Some(worker) = context.workers.of_epoch(allocation, share.epoch) else { return };
         let mut standing = worker.standing;
-        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+        // An agent that stops, while its work goes on, takes nothing back.
+        let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
+        if stops {
+            std::future::pending::<()>().await;
+        }
     };
+    let asking = Arc::new(Mutex::new(()));
     let last = tokio::select! {
-        () = stop.cancelled() => return,
+        () = stop.cancelled() => None,
         () = tokio::time::sleep(until) => None,
         () = ended => None,
-        word = saved(&context, &share, &open, told, &out, &stop) => Some(word),
+        word = saved(&context, &share, &open, told, &out, (&stop, &asking)) => Some(word),
     };
+    if last.is_none() {
+        // Before it is taken back: a thread that asks yet goes no further.
+        stop.cancel();
+    }
+    if let Err(why) = withdrawn(&context, &share, &open, &asking).await {
+        tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
+    }
     if let Some(word) = last {
         tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
         out.send_replace(Some(word));
@@ -163,6 +180,15 @@ async fn run(
     stop.cancel();
 }
 
+/// Takes back what was asked for and not answered.
+async fn withdrawn(context: &Shared, share: &DesiredShare, open: &PartOpen, asking: &Arc<Mutex<()>>) -> Result<(), String> {
+    let way = Way::of(context, share)?;
+    let directories = context.checkpoints.means()?.directories.clone();
+    let (allocation, owner) = (share.allocation, share.owner.clone());
+    let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
+    way.withdraw(&place, &directory::token(CheckpointId(Uuid::from_bytes(open.id)), open.round), asking).await
+}
+
 /// All of it; gives the last word.
 async fn saved(
     context: &Shared,
@@ -170,9 +196,9 @@ async fn saved(
     open: &PartOpen,
     mut told: watch::Receiver<bool>,
     out: &watch::Sender<Option<FromSaver>>,
-    stop: &CancellationToken,
+    asks: (&CancellationToken, &Arc<Mutex<()>>),
 ) -> FromSaver {
-    match try_saved(context, share, open, &mut told, out, stop).await {
+    match try_saved(context, share, open, &mut told, out, asks).await {
         Ok(word) => word,
         Err(why) => FromSaver::Failed { why },
     }
@@ -184,7 +210,7 @@ async fn try_saved(
     open: &PartOpen,
     told: &mut watch::Receiver<bool>,
     out: &watch::Sender<Option<FromSaver>>,
-    stop: &CancellationToken,
+    (stop, asking): (&CancellationToken, &Arc<Mutex<()>>),
 ) -> Result<FromSaver, String> {
     let way = Way::of(context, share)?;
     let means = context.checkpoints.means()?.clone();
@@ -222,7 +248,7 @@ async fn try_saved(
         Some(answer) => answer,
         None => {
             failpoint::pass(Point::SaveUnasked);
-            let asked = way.ask(context, share, &place, &token, open.deadline_ms, stop).await?;
+            let asked = way.ask(context, share, &place, &token, open.deadline_ms, stop, asking).await?;
             failpoint::pass(Point::SaveAsked);
             out.send_replace(Some(FromSaver::Saving));
             let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };

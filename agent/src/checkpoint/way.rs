@@ -11,7 +11,7 @@ use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -103,7 +103,25 @@ impl Way {
         }
     }
 
-    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone.
+    /// Takes back what was asked for, where no answer came: the application would save itself for nobody, and be told that it was heard.
+    /// `asking`: as of [`Self::ask`], after which nothing is asked for this token again.
+    pub async fn withdraw(&self, place: &Arc<Place>, token: &str, asking: &Arc<Mutex<()>>) -> Result<(), String> {
+        let (way, place, token, asking) = (self.clone(), Arc::clone(place), token.to_owned(), Arc::clone(asking));
+        blocking(move || {
+            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            match way {
+                Self::Signal(_) => Ok(()),
+                Self::Page(page) => page.withdraw(&token),
+                Self::Call { .. } if matches!(place.answered(&token), Ok(Some(_))) => Ok(()),
+                Self::Call { .. } => place.withdraw(&token),
+            }
+        })
+        .await
+    }
+
+    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. `asking` is held for as long as a thread
+    /// does it, which may outlive the call.
+    #[expect(clippy::too_many_arguments, reason = "what is asked, of whom, and until when")]
     pub async fn ask(
         &self,
         context: &Shared,
@@ -112,12 +130,15 @@ impl Way {
         token: &str,
         deadline_ms: u64,
         stop: &CancellationToken,
+        asking: &Arc<Mutex<()>>,
     ) -> Result<AskedFor, String> {
         let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
-        let (way, stop) = (self.clone(), stop.clone());
+        let (way, stop, asking) = (self.clone(), stop.clone(), Arc::clone(asking));
         blocking(move || {
+            let _turn = asking.lock().unwrap_or_else(PoisonError::into_inner);
             // A thread outlives the round that it works for: what is asked for since then stays as it is.
             let going_on = || if stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) };
+            going_on()?;
             let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
             place.forget_all_but(&token).map_err(|e| format!("what earlier checkpoints left there: {e}"))?;
             going_on()?;

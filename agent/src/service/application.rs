@@ -18,6 +18,11 @@ use tonic::{Request, Response, Status, Streaming};
 /// The longest deferral that is written down, in milliseconds: more is never granted.
 const DEFERRAL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
+/// The most that is said in one message: the names of files have 64 KiB at most, their BLAKE3 among them.
+pub(super) const MESSAGE_BYTES_MAX: usize = 128 * 1024;
+/// More files than have room in an answer: a line of it has 11 bytes at least.
+const FILES_MAX: usize = 64 * 1024 / 11;
+
 /// The work that calls, as it runs here.
 struct Work {
     share: Arc<DesiredShare>,
@@ -55,8 +60,15 @@ impl Api {
     /// Writes an answer down, and only then says that it was taken.
     async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
         let checkpoints = self.context.checkpoints.clone();
+        // Waited for here: what waits on a thread for others would hold up the threads that all allocations share.
+        let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
+        let turn =
+            turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation wait to be taken: say one at a time"))?;
         // Behind the caller's back: one that goes away in the middle of it has answered.
-        let written = tokio::task::spawn_blocking(move || checkpoints.put_answer(&work.share, &token, &answer));
+        let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            checkpoints.put_answer(&work.share, &token, &answer)
+        });
         match written.await {
             Ok(Ok(())) => Ok(Response::new(v1::SaveAnswered {})),
             Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is not taken: {why}"))),
@@ -65,9 +77,9 @@ impl Api {
     }
 }
 
-/// Until the allocation is being ended.
-async fn ending(standing: &mut watch::Receiver<Standing>) {
-    let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+/// Until the allocation is being ended, or, with `false`, the agent stops.
+async fn ending(standing: &mut watch::Receiver<Standing>) -> bool {
+    standing.wait_for(|standing| *standing == Standing::Ending).await.is_ok()
 }
 
 #[tonic::async_trait]
@@ -76,6 +88,10 @@ impl ApplicationService for Api {
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<Self::RegisterStream>, Status> {
         let Work { share, mut standing } = self.work(&request).await?;
+        let over = format!("allocation {} is being ended: nothing is asked of it any more", share.allocation.short());
+        if *standing.borrow() == Standing::Ending {
+            return Err(Status::failed_precondition(over));
+        }
         let key = (share.allocation, share.epoch);
         let waiting = self.context.checkpoints.callers().wait(key);
         let mut waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many of this allocation's processes wait here already"))?;
@@ -94,7 +110,12 @@ impl ApplicationService for Api {
                 tokio::select! {
                     () = out.closed() => return,
                     changed = waiting.asked.changed() => if changed.is_err() { return },
-                    () = ending(&mut standing) => return,
+                    ended = ending(&mut standing) => {
+                        if ended {
+                            let _ = out.send(Err(Status::failed_precondition(over))).await;
+                        }
+                        return;
+                    }
                 }
             }
         });
@@ -129,6 +150,11 @@ impl ApplicationService for Api {
     async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
         let v1::SaveDone { token, step, files, bytes, list } = request.into_inner();
+        if list.len() > FILES_MAX {
+            let why =
+                "the names of its files have more than 64 KiB: tell how many files and bytes there are instead, or pack them, with tar";
+            return Err(Status::invalid_argument(why));
+        }
         let mut claims = Claims { step, files, bytes, ..Claims::default() };
         for v1::SavedFile { path, bytes, blake3 } in list {
             let odd = |why: &str| Status::invalid_argument(format!("{:?}: {why}", path.chars().take(80).collect::<String>()));

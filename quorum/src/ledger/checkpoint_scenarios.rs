@@ -3,7 +3,7 @@
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
 use crate::wire::Refusal;
-use lattice_model::constraint::CHECKPOINTS;
+use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
     AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
     NodeReport, ReportItem, RequeuePolicy,
@@ -128,6 +128,11 @@ fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_o
         let saving = Saving::new();
         let older = saving.story.ledger.node(&node(0)).unwrap();
         assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
+        let mut now = lattice_model::Node::clone(older);
+        now.features = vec![CHECKPOINT_MODES.to_owned(), CHECKPOINTS.to_owned()];
+        assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
+        now.features.push(RUN_LEASE.to_owned());
+        assert_eq!(spec.unsaved_by(&now), None);
     }
     const { assert!(CHECKPOINT_MODES_LEVEL <= LEVEL_KNOWN) };
 }

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Says to the agent that somebody listens, from open to close or to the end of the process. */
+/* Says to the agent that somebody listens, from open to close or to the end of the process. A child that was forked without exec shares
+ * that: where it outlives a process that ended without close, the agent waits for an answer until the time is over. */
 typedef struct lattice_checkpoint lattice_checkpoint;
 
 /* What is asked for. */
@@ -24,6 +25,7 @@ typedef struct lattice_checkpoint_request {
 } lattice_checkpoint_request;
 
 /* NULL, and errno ENOENT, where nothing in the environment asks for checkpoints in shared memory: outside of Lattice, for one.
+ * ENXIO: it does, and the page is not there: in a container or chroot, for one, into which its directory was not mounted.
  * Another errno: the page cannot be opened, or is of another version. */
 lattice_checkpoint *lattice_checkpoint_open(void);
 

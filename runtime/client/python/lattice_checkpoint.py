@@ -12,15 +12,18 @@
 
 Left without an exception, the block tells the agent that all is saved; with one, that it failed, and why. `request.defer(seconds)`
 asks to be asked again later. Asking costs two loads from memory. Outside of Lattice nothing is ever asked. One process of each
-node answers. Run again, a program finds what it saved in the directory that `restore_from()` gives.
+node answers; one that is forked is not asked until it opens its own Listener. Run again, a program finds what it saved in the
+directory that `restore_from()` gives.
 
 The page is described in the Rust crate beside this file, `src/layout.rs`. Only the standard library is used.
 """
 
 import fcntl
 import mmap
+import operator
 import os
 import time
+import weakref
 
 __all__ = ["Listener", "Request", "restore_from"]
 
@@ -35,6 +38,25 @@ _W_ANSWERED, _W_ANSWER, _W_TAKEN, _W_PERCENT = 256, 257, 258, 259
 _L_DEADLINE, _L_LEFT, _L_STEP, _L_FILES, _L_SAVED_BYTES, _L_DEFERRAL = 9, 130, 131, 132, 133, 134
 _AT_TOKEN, _TOKEN_BYTES = 80, 64
 _AT_REASON, _REASON_BYTES = 1080, 256
+_open = weakref.WeakSet()
+
+
+def _forked():
+    # A worker that is forked is not who listens, and would hold the lock when its parent is gone.
+    for listener in list(_open):
+        listener.close()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _ms(seconds):
+    """Milliseconds; None where it is no number that can be told."""
+    try:
+        ms = int(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max(ms, 0), _UNSAID - 1)
 
 
 def restore_from():
@@ -48,7 +70,7 @@ class Listener:
     def __init__(self, page=None, directory=None):
         page = page or os.environ.get("LATTICE_CHECKPOINT_SHM")
         self._directory = directory or os.environ.get("LATTICE_CHECKPOINT_DIR")
-        self._file = self._map = self._words = self._longs = None
+        self._file = self._map = self._words = self._longs = self._opener = None
         if not page or not self._directory:
             return
         file = open(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)
@@ -66,6 +88,8 @@ class Listener:
             if self._words[_W_VERSION] != _VERSION:
                 raise ValueError(f"{page}: it is of version {self._words[_W_VERSION]}, this module knows {_VERSION}")
             fcntl.flock(file, fcntl.LOCK_SH)
+            self._opener = os.getpid()
+            _open.add(self)
         except BaseException:
             self._file = file
             self.close()
@@ -85,7 +109,11 @@ class Listener:
         if self._map is not None:
             self._map.close()
         if self._file is not None:
+            # In so many words: children may have the descriptor yet, and one of them takes nothing from its parent.
+            if self._opener == os.getpid():
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
+        _open.discard(self)
         self._file = self._map = self._words = self._longs = None
 
     def asked(self):
@@ -148,15 +176,26 @@ class Request:
     def progress(self, percent, left_seconds=None):
         """Says how far it is, and how long it will take yet. For people: the deadline stays."""
         if self._open:
-            self._listener._words[_W_PERCENT] = int(percent)
-            self._listener._longs[_L_LEFT] = _UNSAID if left_seconds is None else int(left_seconds * 1000)
+            left = None if left_seconds is None else _ms(left_seconds)
+            whole = _ms(percent)
+            self._listener._words[_W_PERCENT] = 0xFFFFFFFF if whole is None or whole > 100_000 else whole // 1000
+            self._listener._longs[_L_LEFT] = _UNSAID if left is None else left
             self._listener._words[_W_TAKEN] = self._number
 
     def done(self):
         """All of this node is written."""
         if self._open:
-            for place, value in ((_L_STEP, self.step), (_L_FILES, self.files), (_L_SAVED_BYTES, self.bytes)):
-                self._listener._longs[place] = _UNSAID if value is None else value
+            told = ((_L_STEP, "step", self.step), (_L_FILES, "files", self.files), (_L_SAVED_BYTES, "bytes", self.bytes))
+            for place, name, value in told:
+                try:
+                    number = _UNSAID if value is None else operator.index(value)
+                    if not 0 <= number <= _UNSAID:
+                        raise ValueError
+                except (TypeError, ValueError):
+                    # The program runs on: it learns of it from what the checkpoint failed of.
+                    self.failed(f"{name} is {value!r}, and has to be a whole number that is not negative")
+                    return
+                self._listener._longs[place] = number
             self._answer(_DONE)
 
     def failed(self, why):
@@ -169,7 +208,8 @@ class Request:
     def defer(self, seconds):
         """Asks to be asked again after so long: five minutes at most, all deferrals of one checkpoint together."""
         if self._open:
-            self._listener._longs[_L_DEFERRAL] = int(seconds * 1000)
+            # What is no number is the least, as in the agent.
+            self._listener._longs[_L_DEFERRAL] = _ms(seconds) or 0
             self._answer(_DEFERRED)
 
     def _answer(self, answer):

@@ -29,11 +29,19 @@ fn set_errno(error: &io::Error) {
 /// Null, with `errno`, where nobody can listen.
 #[unsafe(no_mangle)]
 pub extern "C" fn lattice_checkpoint_open() -> *mut Listener {
-    let opened = catch_unwind(Listener::from_env).unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EINVAL)));
+    opened(catch_unwind(Listener::from_env).unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EINVAL))))
+}
+
+fn opened(opened: io::Result<Option<Listener>>) -> *mut Listener {
     match opened {
         Ok(Some(listener)) => Box::into_raw(Box::new(listener)),
         Ok(None) => {
             set_errno(&io::Error::from_raw_os_error(libc::ENOENT));
+            ptr::null_mut()
+        }
+        // Only what is no checkpointed work at all gives that: a page that is not to be found here is told apart.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            set_errno(&io::Error::from_raw_os_error(libc::ENXIO));
             ptr::null_mut()
         }
         Err(error) => {
@@ -149,5 +157,19 @@ pub unsafe extern "C" fn lattice_checkpoint_defer(listener: *const Listener, tol
     // SAFETY: the caller's promise.
     if let Some(request) = unsafe { request(listener, told) } {
         request.defer(Duration::from_millis(time_ms));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_page_that_is_not_there_is_no_absence_of_lattice() {
+        let errno = || io::Error::last_os_error().raw_os_error();
+        assert!(opened(Ok(None)).is_null() && errno() == Some(libc::ENOENT));
+        let missing = Path::new("/nonexistent/page");
+        assert!(opened(Listener::open(missing, missing).map(Some)).is_null() && errno() == Some(libc::ENXIO));
     }
 }

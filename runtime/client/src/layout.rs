@@ -9,7 +9,7 @@
 //! | 8 | u32 [`VERSION`]: another number is another layout | agent |
 //! | 12 | u32 [`BYTES`] | agent |
 //! | 64 | u32 futex word: the number of the present request, 0 before the first | agent |
-//! | 68 | u32 the number of the request that the next two are of | agent |
+//! | 68 | u32 the number of the request that the next two are of, 0 where it was withdrawn | agent |
 //! | 72 | u64 its deadline, milliseconds since 1970 | agent |
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
@@ -27,8 +27,11 @@
 //! at 64, before and after the rest was read. Who waits for the next one does so with `FUTEX_WAIT` on the word at 64, not the private
 //! one: the agent wakes all of them.
 //!
-//! Who listens holds a shared lock (`flock`) on the file. The kernel gives it up with the process, so that the agent knows at any
-//! moment whether somebody would hear. One process of a node answers, as with the file in the other mode.
+//! The agent withdraws a request that it gave up, and asks again under another number; an agent that is killed may leave one that
+//! nobody waits for until the next.
+//!
+//! Who listens holds a shared lock (`flock`) on the file, and gives it up when it listens no more; the kernel does with the last
+//! descriptor, so that the agent knows whether somebody would hear. A child that was forked without exec has the descriptor as well. One process of a node answers, as with the file in the other mode.
 
 /// The beginning of the file.
 pub const MAGIC: [u8; 8] = *b"LATTCKPT";

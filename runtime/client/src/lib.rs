@@ -121,8 +121,9 @@ impl Listener {
             if left.is_zero() {
                 return None;
             }
-            // One that is being written shows by its number only: it is looked for again soon.
-            let written = seen != 0 && seen != self.page.load(AT_ANSWERED);
+            // One that is being written shows by its number only: it is looked for again soon. One that was withdrawn comes back under
+            // another number.
+            let written = seen != 0 && seen != self.page.load(AT_ANSWERED) && self.page.load(AT_OF_REQUEST) != 0;
             self.page.sleep(AT_REQUEST, seen, if written { left.min(Duration::from_millis(1)) } else { left });
         }
     }

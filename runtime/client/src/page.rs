@@ -16,7 +16,9 @@ use std::time::Duration;
 pub struct Page {
     base: NonNull<u8>,
     /// Its lock says that somebody listens.
-    _file: File,
+    file: File,
+    /// The process that opened it.
+    opener: u32,
 }
 
 // SAFETY: the mapping belongs to this value alone until it is dropped, and is only accessed by atomic operations.
@@ -38,7 +40,7 @@ impl Page {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| io::Error::other("a mapping at address 0"))?;
-        let page = Self { base, _file: file };
+        let page = Self { base, file, opener: std::process::id() };
         let magic: Vec<u8> = (0..MAGIC.len()).map(|at| page.byte(at).load(Ordering::Relaxed)).collect();
         if magic != MAGIC || page.load(AT_BYTES) as usize != BYTES {
             return Err(invalid("it is no page of checkpoints".to_owned()));
@@ -51,11 +53,11 @@ impl Page {
         Ok(page)
     }
 
-    /// Says that somebody listens; the kernel takes it back with the last descriptor.
+    /// Says that somebody listens; the kernel takes it back with the last descriptor, which forked children have as well.
     fn lock(&self) -> io::Result<()> {
         loop {
             // SAFETY: the descriptor is open for as long as `self` lives.
-            if unsafe { libc::flock(self._file.as_raw_fd(), libc::LOCK_SH) } == 0 {
+            if unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_SH) } == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
@@ -133,6 +135,11 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        // In so many words: forked children may have the descriptor yet. One of them takes nothing from its parent.
+        if std::process::id() == self.opener {
+            // SAFETY: the descriptor is open for as long as `self` lives.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
         // SAFETY: made by `open` with this length, and nobody has a reference into it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), BYTES) };
     }
