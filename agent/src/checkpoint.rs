@@ -42,6 +42,7 @@ use directory::Directories;
 use head::Head;
 use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
+use lattice_quorum::credentials::Material;
 use part::Parts;
 use settings::CheckpointSettings;
 use std::collections::BTreeMap;
@@ -77,8 +78,8 @@ struct Means {
 }
 
 impl Checkpoints {
-    /// As configured.
-    pub fn open(config: &AgentConfig) -> anyhow::Result<Self> {
+    /// As configured, with the authorities that the agent trusts.
+    pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
             if !config.checkpoint_store.is_empty() {
                 anyhow::bail!(why);
@@ -89,7 +90,8 @@ impl Checkpoints {
         }
         let means = match config.makes_checkpoints() {
             Ok(()) => {
-                let store = config.open_checkpoint_store().context("the store of checkpoints")?;
+                let store =
+                    config.open_checkpoint_store().context("the store of checkpoints")?.of_cluster(config.cluster.clone(), authorities);
                 let directories = Directories::below(config.checkpoint_dir()).map_err(anyhow::Error::msg)?;
                 Ok(Means { store, directories })
             }

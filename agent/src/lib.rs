@@ -220,7 +220,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
 
     let tasks = TaskTracker::new();
     tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
-    let checkpoints = Checkpoints::open(&config)?;
+    let checkpoints = Checkpoints::open(&config, credentials.material())?;
     let log_store = config.open_log_store()?;
     let of_output = spool::Settings {
         state_dir: config.state_dir.clone(),

@@ -172,12 +172,18 @@ impl SubmitFlags {
             || self.checkpoint_signal.is_some()
             || self.checkpoint_port.is_some()
             || self.checkpoint_every.is_some();
+        // A signal alone says how, and so does that it is asked often. An agent of the release before, which does not read when it is to
+        // be asked, refuses "auto".
+        let strategy = match (self.checkpoint.as_deref(), self.checkpoint_every) {
+            (None | Some("signal"), Some(_)) => "auto",
+            (None, None) => "signal",
+            (Some(said), _) => said,
+        };
         given.then(|| v1::Checkpoint {
-            // A signal alone says how, and so does that it is asked often.
-            strategy: self.checkpoint.clone().unwrap_or_else(|| "signal".to_owned()),
+            strategy: strategy.to_owned(),
             port: self.checkpoint_port.unwrap_or(0).into(),
             signal,
-            auto: self.checkpoint_every == Some(CheckpointEvery::Auto),
+            auto: self.checkpoint_every == Some(CheckpointEvery::Auto) || self.checkpoint.as_deref() == Some("auto"),
             every_ms: match self.checkpoint_every {
                 Some(CheckpointEvery::Time(time)) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
                 Some(CheckpointEvery::Auto) | None => 0,
@@ -377,10 +383,15 @@ mod tests {
     #[test]
     fn when_it_is_asked_says_that_it_can_be() {
         let asked = |line: &str| flags(line).checkpointing();
-        let every = |auto, every_ms| Some(v1::Checkpoint { strategy: "signal".to_owned(), auto, every_ms, ..Default::default() });
+        let every = |auto, every_ms| Some(v1::Checkpoint { strategy: "auto".to_owned(), auto, every_ms, ..Default::default() });
         assert_eq!(asked("--checkpoint-every auto"), every(true, 0));
         assert_eq!(asked("--checkpoint_every=30m"), every(false, 1_800_000));
-        assert_eq!(asked("--checkpoint=auto").unwrap().strategy, "auto");
+        assert_eq!(asked("--checkpoint=auto"), every(true, 0));
+        assert_eq!(asked("--checkpoint=signal --checkpoint-every=30m"), every(false, 1_800_000));
+        // Both: the server refuses it.
+        assert_eq!(asked("--checkpoint=auto --checkpoint-every=30m"), every(true, 1_800_000));
+        assert_eq!(asked("--checkpoint=signal").unwrap().strategy, "signal");
+        assert_eq!(asked("--checkpoint=none --checkpoint-every=auto").unwrap().strategy, "none");
         assert_eq!(asked("--nodes=1"), None);
         assert!(Line::try_parse_from(["x", "--checkpoint-every", "0"]).is_err());
         assert!(Line::try_parse_from(["x", "--checkpoint-every", "often"]).is_err());

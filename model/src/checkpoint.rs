@@ -80,11 +80,13 @@ pub enum Automatic {
 pub const EVERY_SECONDS: (u64, u64) = (1, 30 * 24 * 3600);
 
 /// How long before the end of its walltime work is asked to save itself, in milliseconds, where its last checkpoint took `took_ms`:
-/// twice as long, and ten seconds for what changes between two of them. Where none was made, five minutes. Never more than a tenth of
-/// the walltime.
+/// twice as long, and ten seconds for what changes between two of them, within the second half of the walltime. Where that is not known,
+/// five minutes, and not more than a tenth of the walltime.
 pub fn walltime_lead_ms(walltime_ms: u64, took_ms: Option<u64>) -> u64 {
-    let wanted = took_ms.map_or(WALLTIME_LEAD_MS_DEFAULT, |took| took.saturating_mul(2).saturating_add(WALLTIME_LEAD_MS_SPARE));
-    wanted.min(walltime_ms / 10)
+    match took_ms {
+        Some(took_ms) => took_ms.saturating_mul(2).saturating_add(WALLTIME_LEAD_MS_SPARE).min(walltime_ms / 2),
+        None => WALLTIME_LEAD_MS_DEFAULT.min(walltime_ms / 10),
+    }
 }
 
 /// Of work that has not saved itself yet.
@@ -184,8 +186,10 @@ mod tests {
     fn work_is_asked_in_time_before_its_walltime_and_not_for_most_of_it() {
         assert_eq!(walltime_lead_ms(24 * 3_600_000, None), 300_000);
         assert_eq!(walltime_lead_ms(24 * 3_600_000, Some(60_000)), 130_000);
-        assert_eq!(walltime_lead_ms(60_000, Some(60_000)), 6_000);
-        assert_eq!(walltime_lead_ms(u64::MAX, Some(u64::MAX)), u64::MAX / 10);
+        assert_eq!(walltime_lead_ms(2 * 3_600_000, Some(20 * 60_000)), 41 * 60_000 - 50_000);
+        assert_eq!(walltime_lead_ms(60_000, Some(60_000)), 30_000);
+        assert_eq!(walltime_lead_ms(60_000, None), 6_000);
+        assert_eq!(walltime_lead_ms(u64::MAX, Some(u64::MAX)), u64::MAX / 2);
         assert_eq!(walltime_lead_ms(0, None), 0);
     }
 

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   value = recompute_saved + preemptability + backlog_relief        value > cost: it is due
-//!   cost  = write_time + compute_waste + storage_cost                due, and the storage has room: it is asked, the highest value first
+//!   cost  = compute_waste + storage_cost                             due, and the storage has room: it is asked, the highest value first
 //! ```
 //!
-//! The terms are the documents' ("Checkpoint broker"), all in node-seconds: seconds that one node works. The number of GPUs a node has
-//! would multiply both sides and decide nothing. What is lost by a failure is on average half of the time since the last checkpoint,
+//! The terms are the documents' ("Checkpoint broker"), all in node-seconds: seconds that one node works. Their write time is a factor of
+//! `compute_waste` and no term of its own: it is time, and in it already. The number of GPUs a node has would multiply both sides and
+//! decide nothing. What is lost by a failure is on average half of the time since the last checkpoint,
 //! so with failures alone the value is `(1 - exp(-rate * t)) * t/2 * nodes`, and it exceeds the cost `write_time * nodes` at about
 //! `t = sqrt(2 * write_time / rate)`: the interval of Young (CACM 17(9), 1974), which Daly (FGCS 22(3), 2006) bounds for write times that
 //! are not small against the mean time between failures; [`Terms::least_interval_s`] bounds it here.
@@ -14,7 +15,7 @@
 //! [`should_checkpoint`] is the whole decision; what `lattice explain` shows of an allocation comes from it as well.
 
 use crate::View;
-use lattice_model::checkpoint::{Automatic, walltime_lead_ms};
+use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Timestamp, VCluster};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,8 +67,8 @@ pub struct LastSaved {
 /// What the broker itself did about an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
-    /// A checkpoint is under way.
-    UnderWay,
+    /// A checkpoint is under way; so many before it came to nothing in a row.
+    UnderWay { times: u32 },
     /// The last one came to nothing, at this time, as so many before it did in a row (this one counted).
     InVain { at: Timestamp, times: u32 },
 }
@@ -77,8 +78,20 @@ pub enum Tried {
 pub struct Known {
     /// Its last checkpoint.
     pub last: Option<LastSaved>,
+    /// The quorum has a later one than `last` says, and what the store says of that was not read yet.
+    pub last_is_unread: bool,
     /// What the broker did.
     pub tried: Option<Tried>,
+}
+
+impl Known {
+    /// How often in a row it was asked in vain.
+    fn in_vain(&self) -> u32 {
+        match self.tried {
+            Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
+            None => 0,
+        }
+    }
 }
 
 /// Whether the store of checkpoints answers.
@@ -118,6 +131,8 @@ pub struct Terms {
     pub size_is_guessed: bool,
     /// How long that would take. Infinite while the store is away.
     pub write_time_s: f64,
+    /// Whether that is a guess: it is not known how long any of its checkpoints took.
+    pub write_time_is_guessed: bool,
     /// The work of its nodes meanwhile.
     pub compute_waste_node_s: f64,
     /// What the room in the store is worth.
@@ -143,7 +158,7 @@ pub struct Terms {
 impl Terms {
     /// What a checkpoint costs now, in node-seconds.
     pub fn cost_node_s(&self) -> f64 {
-        self.write_time_s + self.compute_waste_node_s + self.storage_cost_node_s
+        self.compute_waste_node_s + self.storage_cost_node_s
     }
 
     /// What it is worth now, in node-seconds.
@@ -151,9 +166,14 @@ impl Terms {
         self.recompute_saved_node_s + self.preemptability_node_s + self.backlog_relief_node_s
     }
 
-    /// How fast it writes to the store, in bytes a second.
-    fn bytes_per_second(&self) -> f64 {
-        if self.write_time_s.is_finite() { self.size_bytes / self.write_time_s.max(WRITE_TIME_S_MIN) } else { 0.0 }
+    /// How fast it writes to the store, in bytes a second. Where that is a guess it counts as its part of the budget: one that never
+    /// answers would keep all others from the store.
+    fn bytes_per_second(&self, tuning: &Tuning) -> f64 {
+        match (self.write_time_s.is_finite(), self.write_time_is_guessed) {
+            (false, _) => 0.0,
+            (true, true) => tuning.storage_bytes_per_second / tuning.at_once_max.max(1) as f64,
+            (true, false) => self.size_bytes / self.write_time_s.max(WRITE_TIME_S_MIN),
+        }
     }
 }
 
@@ -174,6 +194,8 @@ pub enum Verdict {
     UnderWay,
     /// The last one came to nothing.
     AfterFailure { times: u32, left_s: f64 },
+    /// The quorum has a later checkpoint of it than is known here: the store has not said yet when that was made.
+    NotKnownYet,
     /// Nothing is begun while the store is away.
     StorageAway { why: String },
     /// It is being preempted, and is asked for that.
@@ -192,32 +214,38 @@ pub struct Judgement {
 }
 
 /// What is done now about each allocation that runs and is to be asked without anybody's request. Those that are due are asked in the
-/// order of what that is worth, as many as the store has room for; the others are due again in the next round, and worth more.
+/// order of what that is worth, as many as the store has room for; the others are due again in the next round, and worth more. What was
+/// asked in vain comes behind all that was not, and one such at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
     let queue = Queue::of(view.cluster, now);
     let mut judged = BTreeMap::new();
     let mut due = Vec::new();
-    let (mut under_way, mut written) = (0, 0.0);
+    let (mut under_way, mut written, mut tried_again) = (0, 0.0, false);
     for (allocation, automatic) in view.cluster.allocations.values().filter_map(asked_unasked) {
         let known = view.known.get(&allocation.id).copied().unwrap_or_default();
         let terms = terms(view, &queue, allocation, &known, now);
         let verdict = alone(view, allocation, automatic, &known, &terms, now);
         match verdict {
-            Verdict::Ask => due.push((allocation.id, terms)),
+            Verdict::Ask => due.push((allocation.id, known.in_vain(), terms)),
             Verdict::UnderWay => {
                 under_way += 1;
-                written += terms.bytes_per_second();
+                written += terms.bytes_per_second(view.tuning);
+                tried_again |= known.in_vain() > 0;
             }
             _ => {}
         }
         judged.insert(allocation.id, Judgement { terms, verdict });
     }
-    due.sort_by(|(one, a), (other, b)| b.value_node_s().total_cmp(&a.value_node_s()).then_with(|| one.cmp(other)));
-    for (id, terms) in due {
-        let writes = terms.bytes_per_second();
+    let worth_more = |a: &Terms, b: &Terms| b.value_node_s().total_cmp(&a.value_node_s());
+    due.sort_by(|(one, failed, a), (other, other_failed, b)| {
+        failed.cmp(other_failed).then_with(|| worth_more(a, b)).then_with(|| one.cmp(other))
+    });
+    for (id, failed, terms) in due {
+        let writes = terms.bytes_per_second(view.tuning);
         // One that is alone may be larger than the budget: it would never come otherwise.
-        let fits = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
-        if fits {
+        let has_room = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
+        if has_room && (failed == 0 || !tried_again) {
+            tried_again |= failed > 0;
             under_way += 1;
             written += writes;
         } else if let Some(judgement) = judged.get_mut(&id) {
@@ -238,11 +266,14 @@ fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, k
     if allocation.preemption.is_some() {
         return Verdict::Preempted;
     }
-    if known.tried == Some(Tried::UnderWay) {
+    if let Some(Tried::UnderWay { .. }) = known.tried {
         return Verdict::UnderWay;
     }
     if let Storage::Away { why } = view.storage {
         return Verdict::StorageAway { why: why.clone() };
+    }
+    if known.last_is_unread {
+        return Verdict::NotKnownYet;
     }
     let took_ms = known.last.and_then(|last| last.took_ms);
     let lead = |walltime: Duration| seconds(walltime_lead_ms(u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX), took_ms));
@@ -293,10 +324,12 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
         Some(last) => (last.bytes as f64, false),
         None => (memory * FIRST_SIZE_OF_MEMORY, true),
     };
-    let write_time_s = match (view.storage, known.last.and_then(|last| last.took_ms)) {
+    let took_ms = known.last.and_then(|last| last.took_ms);
+    let write_time_s = match (view.storage, took_ms) {
         (Storage::Away { .. }, _) => f64::INFINITY,
         (Storage::Here, Some(took_ms)) => seconds(took_ms).max(WRITE_TIME_S_MIN),
-        (Storage::Here, None) => (size_bytes / tuning.storage_bytes_per_second).max(WRITE_TIME_S_MIN),
+        // The broker gives it no longer than that.
+        (Storage::Here, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
     };
     let many = f64::from(nodes);
     let failures_per_s =
@@ -314,6 +347,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
         size_bytes,
         size_is_guessed,
         write_time_s,
+        write_time_is_guessed: took_ms.is_none(),
         compute_waste_node_s,
         storage_cost_node_s: size_bytes / 1e9 * tuning.storage_cost_node_s_per_gb,
         failure_probability,
@@ -396,6 +430,7 @@ impl fmt::Display for Verdict {
             Self::AfterFailure { times, left_s } => {
                 write!(f, "it was asked in vain {times} time(s) in a row, and is asked again in {left_s:.0} s")
             }
+            Self::NotKnownYet => f.write_str("the store has not said yet when its last checkpoint was made"),
             Self::StorageAway { why } => write!(f, "paused: the store of checkpoints is away ({why})"),
             Self::Preempted => f.write_str("it is being preempted, and saves itself for that"),
             Self::WalltimeNear { left_s } => {
@@ -413,10 +448,14 @@ impl Terms {
         let mut lines = vec![
             ("unsaved", format!("{:.1} s", self.unsaved_s), "since its last checkpoint, or since it began"),
             ("checkpoint_size", format!("{:.0} bytes", self.size_bytes), guessed),
-            ("write_time", format!("{:.3} s", self.write_time_s), "as its last checkpoint took, or size / write bandwidth"),
+            (
+                "write_time",
+                format!("{:.3} s", self.write_time_s),
+                "as its last checkpoint took, or size / write bandwidth, at most ten minutes",
+            ),
             ("compute_waste", node_s(self.compute_waste_node_s), "write_time x nodes"),
             ("storage_cost", node_s(self.storage_cost_node_s), "size x cost of a gigabyte"),
-            ("cost", node_s(self.cost_node_s()), "write_time + compute_waste + storage_cost"),
+            ("cost", node_s(self.cost_node_s()), "compute_waste + storage_cost"),
             (
                 "failure_probability",
                 format!("{:.6}", self.failure_probability),

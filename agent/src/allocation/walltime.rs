@@ -28,6 +28,8 @@ use uuid::Uuid;
 
 /// Between two tries to ask work that is not settled yet for its last checkpoint.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// The longest pause before it is asked again where it was asked in vain.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How much longer than the head's grace its word is waited for on the other nodes, while they hear the quorum: cut off with it, the
 /// head could not say it.
 const HEAD_LATE: Duration = Duration::from_secs(10);
@@ -95,31 +97,38 @@ pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -
 async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
     let Some(ends_ms) = ends_at(&share, &dir).await else { return };
     let until = |lead_ms: u64| Duration::from_millis(ends_ms.saturating_sub(lead_ms).saturating_sub(boottime_ms()));
-    // It is never asked earlier than this; what its last checkpoint took is known by then.
-    tokio::time::sleep(until(walltime_ms / 10)).await;
-    let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
-    let took_ms = match known {
-        Some(allocation) => checkpoint::broker::last_took_ms(&context, &allocation).await,
-        None => None,
-    };
-    tokio::time::sleep(until(walltime_lead_ms(walltime_ms, took_ms))).await;
+    // It is never asked earlier than this, and where no checkpoint was made by then, not before the second look.
+    for look_ms in [walltime_ms / 2, walltime_ms / 10] {
+        tokio::time::sleep(until(look_ms)).await;
+        let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
+        let took_ms = match known {
+            Some(allocation) => checkpoint::broker::last_took_ms(&context, &allocation).await,
+            None => None,
+        };
+        let lead_ms = walltime_lead_ms(walltime_ms, took_ms);
+        if lead_ms > walltime_ms / 10 || look_ms == walltime_ms / 10 {
+            tokio::time::sleep(until(lead_ms)).await;
+            break;
+        }
+    }
     // One that a former life asked for is asked for again: it is that one.
-    let id = noted(&share, &dir).await.unwrap_or_else(|| CheckpointId(Uuid::new_v4()));
+    let mut id = noted(&share, &dir).await.unwrap_or_else(|| CheckpointId(Uuid::new_v4()));
     if boottime_ms() >= ends_ms || !suspends(&context, share.allocation, share.epoch) {
         return;
     }
     // Under way in the grace it is waited for as any other.
     let grace_ms = u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX);
     let length_ms = ends_ms.saturating_sub(boottime_ms()).saturating_add(grace_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1);
-    let open = CheckpointOpen {
-        id: *id.0.as_bytes(),
-        allocation: *share.allocation.0.as_bytes(),
-        epoch: share.epoch.0,
-        length_ms,
-        uid: share.owner.uid,
-        user: share.owner.name.clone(),
-    };
+    let mut pause = ASK_AGAIN;
     while boottime_ms() < ends_ms {
+        let open = CheckpointOpen {
+            id: *id.0.as_bytes(),
+            allocation: *share.allocation.0.as_bytes(),
+            epoch: share.epoch.0,
+            length_ms,
+            uid: share.owner.uid,
+            user: share.owner.name.clone(),
+        };
         match checkpoint::begin(&context, &open).await {
             Ok(mut items) => {
                 let mut noted_as = None;
@@ -133,17 +142,23 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
                         noted_as = Some(made);
                         failpoint::pass(Point::WalltimeWarned);
                     }
-                    if let CheckpointItem::Ended { complete: false, why, .. } = item {
-                        tracing::warn!(allocation = %share.allocation, %why, "it did not save itself before its walltime ends");
+                    match item {
+                        CheckpointItem::Ended { complete: true, .. } => return,
+                        CheckpointItem::Ended { why, .. } => {
+                            tracing::warn!(allocation = %share.allocation, %why, "asked before its walltime ends it did not save itself");
+                        }
+                        CheckpointItem::Stands { .. } | CheckpointItem::Refused { .. } => {}
                     }
                 }
-                return;
+                // Its own, or another one's that was under way: there may be time for one more, by an id that was not used.
+                id = CheckpointId(Uuid::new_v4());
+                pause = (pause * 2).min(ASK_AGAIN_MAX);
             }
             Err(why) => {
-                tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon")
+                tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");
             }
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -16,7 +16,7 @@ use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
 use futures::StreamExt;
-use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
+use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, NodeId, Timestamp};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::pack::with_causes;
@@ -35,8 +35,22 @@ const SUBJECT: &str = "checkpoint broker";
 const ANSWER: Duration = Duration::from_secs(5);
 /// Manifests that are read at once.
 const READ_AT_ONCE: usize = 8;
-/// Longer than any checkpoint can take: its deadline, extended once by half, and all deferrals.
-const PATIENCE: Duration = Duration::from_millis(DEADLINE_MS_DEFAULT * 3 / 2 + lattice_node::DEFERRAL_MS_MAX + 60_000);
+/// How long manifests are read in one round. What was read is kept; the rest is read in the next ones.
+const READING: Duration = Duration::from_secs(10);
+/// Added to twice what the last checkpoint took, in milliseconds.
+const LENGTH_MS_SPARE: u64 = 60_000;
+
+/// How long work has for a checkpoint that the broker asks for, where its last one took so long.
+fn length_ms(took_ms: Option<u64>) -> u64 {
+    let known = took_ms.map_or(0, |took| took.saturating_mul(2).saturating_add(LENGTH_MS_SPARE));
+    known.max(DEADLINE_MS_DEFAULT).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
+}
+
+/// How long the end of such a one is waited for: its deadline, extended once by half, and all deferrals. With each of these it may take its
+/// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
+fn patience(length_ms: u64) -> Duration {
+    Duration::from_millis(length_ms.saturating_mul(3) / 2 + lattice_node::DEFERRAL_MS_MAX + 60_000)
+}
 
 /// What the broker of this moment knows, for who explains.
 #[derive(Clone, Debug)]
@@ -127,7 +141,10 @@ impl Broker {
                 None
             }
             Err(why) => {
-                let before = if let Some(Tried::InVain { times, .. }) = known.tried { times } else { 0 };
+                let before = match known.tried {
+                    Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
+                    None => 0,
+                };
                 tracing::warn!(%allocation, %why, "asked by the broker, it did not save itself");
                 Some(Tried::InVain { at: crate::service::now(), times: before.saturating_add(1) })
             }
@@ -145,6 +162,9 @@ impl Broker {
             Err(why) => {
                 // Other agents have one, where work wants this.
                 let away = cluster.allocations.values().any(|a| is_candidate(&a));
+                let why = format!(
+                    "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint_store that the others have, or take the role scheduler from it"
+                );
                 self.stored(if away { Storage::Away { why } } else { Storage::Here });
                 self.context.checkpoints.counts().broker(true, away, 0);
                 return;
@@ -153,6 +173,10 @@ impl Broker {
         let storage = probe(&store).await;
         self.stored(storage);
         self.learn(&store, &cluster).await;
+        // That may have taken long.
+        if !self.placing.leads() {
+            return self.rest();
+        }
         // A copy of the whole cluster is not made for nothing.
         if self.known.is_empty() {
             self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
@@ -212,8 +236,9 @@ impl Broker {
         self.known.retain(|id, _| running.contains_key(id));
         let mut reading = Vec::new();
         for (id, allocation) in running {
-            let (of, _) = self.known.entry(id).or_default();
+            let (of, known) = self.known.entry(id).or_default();
             if let Some(last) = allocation.checkpoint.as_ref().filter(|last| *of != Some(last.id)) {
+                known.last_is_unread = true;
                 reading.push(async move { (id, last.id, last_saved(store, allocation, last.id).await) });
             }
         }
@@ -221,13 +246,16 @@ impl Broker {
             return;
         }
         let mut read = futures::stream::iter(reading).buffer_unordered(READ_AT_ONCE);
-        while let Some((id, checkpoint, found)) = read.next().await {
+        let until = tokio::time::Instant::now() + READING;
+        // A store that hangs keeps no round waiting.
+        while let Ok(Some((id, checkpoint, found))) = tokio::time::timeout_at(until, read.next()).await {
             match found {
                 Ok(last) => {
                     if let Some((of, known)) = self.known.get_mut(&id) {
                         *of = Some(checkpoint);
                         // One that cannot be read any more is none to go on from.
                         known.last = last;
+                        known.last_is_unread = false;
                     }
                 }
                 Err(why) => tracing::info!(allocation = %id, %why, "when its last checkpoint was made is not known yet"),
@@ -238,7 +266,9 @@ impl Broker {
     fn ask(&mut self, allocation: &Allocation, judgement: &Judgement) {
         let Some(head) = allocation.head().cloned() else { return };
         let Some((_, known)) = self.known.get_mut(&allocation.id) else { return };
-        known.tried = Some(Tried::UnderWay);
+        let times = if let Some(Tried::InVain { times, .. }) = known.tried { times } else { 0 };
+        known.tried = Some(Tried::UnderWay { times });
+        let length_ms = length_ms(known.last.and_then(|last| last.took_ms));
         let (value, cost) = (judgement.terms.value_node_s(), judgement.terms.cost_node_s());
         tracing::info!(allocation = %allocation.id, value_node_s = value, cost_node_s = cost, "it is asked to save itself");
         let id = allocation.id;
@@ -246,14 +276,14 @@ impl Broker {
             id: *Uuid::new_v4().as_bytes(),
             allocation: *id.0.as_bytes(),
             epoch: allocation.epoch.0,
-            length_ms: DEADLINE_MS_DEFAULT,
+            length_ms,
             uid: allocation.owner.uid,
             user: allocation.owner.name.clone(),
         };
         let address = self.placing.cluster.borrow().nodes.get(&head).map(|node| node.addresses.mesh.clone());
         let context = Arc::clone(&self.context);
         let task = self.asked.spawn(async move {
-            let asked = tokio::time::timeout(PATIENCE, asked(&context, &head, address, &open)).await;
+            let asked = tokio::time::timeout(patience(length_ms), asked(&context, &head, address, &open)).await;
             (id, asked.unwrap_or_else(|_| Err("nothing was heard of it any more".to_owned())))
         });
         self.of.insert(task.id(), id);
@@ -313,13 +343,11 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
         None => {
             let last = match &allocation.checkpoint {
                 Some(last) => last_saved(store, allocation, last.id).await,
-                None => match probe(store).await {
-                    Storage::Here => Ok(None),
-                    Storage::Away { why } => Err(why),
-                },
+                // Nobody's question writes to the store: that it answers is found by the broker.
+                None => Ok(None),
             };
             match last {
-                Ok(last) => Latest { known: [(allocation.id, Known { last, tried: None })].into(), storage: Storage::Here },
+                Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), storage: Storage::Here },
                 Err(why) => Latest { known: BTreeMap::new(), storage: Storage::Away { why } },
             }
         }
@@ -333,4 +361,17 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
 pub async fn last_took_ms(context: &Shared, allocation: &Allocation) -> Option<u64> {
     let (store, last) = (context.checkpoints.store().ok()?, allocation.checkpoint.as_ref()?);
     last_saved(store, allocation, last.id).await.ok()??.took_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_has_as_long_as_its_last_checkpoint_needed() {
+        assert_eq!((length_ms(None), length_ms(Some(60_000))), (600_000, 600_000));
+        assert_eq!(length_ms(Some(20 * 60_000)), 41 * 60_000);
+        assert_eq!(length_ms(Some(u64::MAX)), DEADLINE_MS.1);
+        assert!(patience(DEADLINE_MS.1) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
+    }
 }

@@ -5,18 +5,55 @@
 //! ```
 //!
 //! Whoever looks for checkpoints that are to go reads this and not the whole store, where output and checkpoints of all that ever ran lie.
-//! The quorum forgets ended allocations after a while: since when one is known to have ended is written down here.
+//! The quorum forgets ended allocations after a while: since when one is known to have ended is written down here, and whose it is: clusters
+//! may share a store.
 
 use super::store::{CheckpointStore, Owner, StoreError};
 use futures::{Stream, StreamExt};
 use lattice_model::AllocationId;
+use lattice_quorum::credentials::Material;
 use object_store::path::Path as Key;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// A folder of the store, beside those of the tenants.
 const FOLDER: &str = ".kept";
 const VERSION: u32 = 1;
+/// The longest such object that is read, in bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// Which cluster an agent is of: its name, and the authorities that it trusts now.
+#[derive(Clone, Debug)]
+pub(super) struct Ours {
+    pub name: String,
+    pub material: watch::Receiver<Arc<Material>>,
+}
+
+/// The same, as it is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Whose {
+    name: String,
+    /// BLAKE3 of the authorities' certificates, in hexadecimal digits. While one follows another both are there.
+    authorities: Vec<String>,
+}
+
+impl Whose {
+    fn of(name: &str, ca_pem: &str) -> Self {
+        let certificates = CertificateDer::pem_slice_iter(ca_pem.as_bytes()).flatten();
+        let mut authorities: Vec<String> = certificates.map(|der| blake3::hash(&der).to_hex().to_string()).collect();
+        authorities.sort();
+        Self { name: name.to_owned(), authorities }
+    }
+
+    /// The same cluster has the same name, and an authority in common.
+    fn is(&self, other: &Self) -> bool {
+        self.name == other.name && self.authorities.iter().any(|one| other.authorities.contains(one))
+    }
+}
 
 /// One such object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +62,8 @@ pub struct Kept {
     tenant: String,
     project: String,
     allocation: AllocationId,
+    #[serde(default)]
+    cluster: Whose,
     /// When it ended, or when it was first found that the quorum does not know it; milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
@@ -33,7 +72,7 @@ pub struct Kept {
 impl Kept {
     fn of(owner: &Owner) -> Self {
         let (tenant, project) = (owner.tenant.clone(), owner.project.clone());
-        Self { version: VERSION, tenant, project, allocation: owner.allocation, ended_at_ms: None }
+        Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: Whose::default(), ended_at_ms: None }
     }
 
     /// The same, of an allocation that ended then, or has not.
@@ -57,8 +96,24 @@ impl CheckpointStore {
         self.put_kept(&Kept::of(owner)).await
     }
 
-    /// Writes it as it is now.
+    fn whose(&self) -> Whose {
+        let of = |ours: &Ours| Whose::of(&ours.name, &ours.material.borrow().pem.ca);
+        self.ours.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// Whether it is of this cluster. What does not say whose it is, is nobody's.
+    pub fn is_ours(&self, kept: &Kept) -> bool {
+        kept.cluster.is(&self.whose())
+    }
+
+    /// Whether it says of this cluster what it says of itself now: its authority may be followed by another.
+    pub fn is_said_anew(&self, kept: &Kept) -> bool {
+        kept.cluster != self.whose()
+    }
+
+    /// Writes it as it is now, as this cluster's.
     pub async fn put_kept(&self, kept: &Kept) -> Result<(), StoreError> {
+        let kept = &Kept { cluster: self.whose(), ..kept.clone() };
         let json = serde_json::to_vec(kept).map_err(|e| StoreError::Unfit(e.to_string()))?;
         self.objects.store.put(&self.kept_key(kept.allocation), PutPayload::from(json)).await?;
         Ok(())
@@ -76,13 +131,22 @@ impl CheckpointStore {
         })
     }
 
-    /// What is written down of one; `None`: nothing.
-    pub async fn kept(&self, allocation: AllocationId) -> Result<Option<Kept>, StoreError> {
-        let Some(bytes) = self.get_bounded(&self.kept_key(allocation)).await? else { return Ok(None) };
+    /// What is written down of one, and when that was by the store's clock, in milliseconds since 1970; `None`: nothing.
+    pub async fn kept(&self, allocation: AllocationId) -> Result<Option<(Kept, u64)>, StoreError> {
+        let found = match self.objects.store.get(&self.kept_key(allocation)).await {
+            Ok(found) => found,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let damaged = |why: String| StoreError::Damaged { what: format!("{FOLDER}/{allocation}.json"), why };
+        if found.meta.size > BYTES_MAX {
+            return Err(damaged(format!("{} bytes", found.meta.size)));
+        }
+        let written_ms = modified_ms(&found.meta);
+        let bytes = found.bytes().await?;
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
         match (kept.version, kept.allocation == allocation) {
-            (VERSION, true) => Ok(Some(kept)),
+            (VERSION, true) => Ok(Some((kept, written_ms))),
             (VERSION, false) => Err(damaged("it is another allocation's".to_owned())),
             (version, _) => Err(damaged(format!("version {version}, this agent reads {VERSION}"))),
         }
@@ -98,11 +162,43 @@ impl CheckpointStore {
 
     /// Writes something small, to see whether the store takes it.
     pub async fn probe(&self) -> Result<(), StoreError> {
-        let key = self.objects.key([FOLDER.to_owned(), "probe".to_owned()]);
         self.objects
             .store
-            .put(&key, PutPayload::from_static(b"written by the checkpoint broker to see whether the store answers\n"))
+            .put(&self.probe_key(), PutPayload::from_static(b"written by the checkpoint broker to see whether the store answers\n"))
             .await?;
         Ok(())
+    }
+
+    fn probe_key(&self) -> Key {
+        self.objects.key([FOLDER.to_owned(), "probe".to_owned()])
+    }
+
+    /// The store's clock, in milliseconds since 1970: when it says that something was written just now.
+    pub async fn clock_ms(&self) -> Result<u64, StoreError> {
+        self.probe().await?;
+        Ok(modified_ms(&self.objects.store.head(&self.probe_key()).await?))
+    }
+}
+
+fn modified_ms(meta: &ObjectMeta) -> u64 {
+    u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_its_name_and_an_authority_that_it_had() {
+        let whose = |name: &str, authorities: &[&str]| Whose {
+            name: name.to_owned(),
+            authorities: authorities.iter().map(|a| (*a).to_owned()).collect(),
+        };
+        let ours = whose("alps", &["old", "new"]);
+        assert!(ours.is(&whose("alps", &["old"])) && ours.is(&whose("alps", &["new", "next"])));
+        assert!(!ours.is(&whose("alps", &["other"])) && !ours.is(&whose("test", &["old"])));
+        // Nobody's is nobody's.
+        assert!(!ours.is(&Whose::default()) && !Whose::default().is(&Whose::default()));
+        assert_eq!(Whose::of("alps", "no certificate").authorities, [""; 0]);
     }
 }

@@ -1,18 +1,23 @@
 //! Checkpoints that are to go: some time after their allocation has ended, or when it has so many newer ones.
 //!
 //! Done by the agent that is the broker. The manifest of a checkpoint goes first: whoever is killed in the middle of it leaves none that
-//! looks whole, and the next round removes the rest. The last one that the quorum has of work that may run again always stays.
+//! looks whole; the rest goes with the allocation's others. The last one that the quorum has of work that may run again always stays, and of
+//! living work only those go that it was made from. What is another cluster's is left alone.
+//!
+//! A time is over when it is by this agent's clock and by the store's, counted from when the store was told that the allocation had ended:
+//! one clock that is wrong removes nothing too early.
 
 use super::settings::CheckpointSettings;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
 use crate::context::Shared;
 use crate::placing::Placing;
 use futures::StreamExt;
-use lattice_model::{Allocation, AllocationId, Timestamp};
+use lattice_model::{Allocation, AllocationId, CheckpointId, Timestamp};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use lattice_runtime::failpoint::{self, Point};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -59,28 +64,43 @@ impl Sweep {
         if (self.settings.retention_seconds == 0 && self.settings.keep == 0) || !self.placing.leads() {
             return Ok(());
         }
+        let clock_ms = store.clock_ms().await.map_err(|e| with_causes(&e))?;
+        let mut others = 0u64;
         let mut all = pin!(store.all_kept());
         while let Some(allocation) = all.next().await {
             let allocation = allocation.map_err(|e| with_causes(&e))?;
             if !self.placing.leads() {
                 return Ok(());
             }
-            match self.one(store, allocation).await {
-                Ok(()) => {}
+            match self.one(store, allocation, clock_ms).await {
+                Ok(Looked::AtOurs) => {}
+                Ok(Looked::AtAnothers) => others += 1,
                 Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
                 Err(Stopped::Everywhere(why)) => return Err(why),
             }
         }
+        if others > 0 {
+            tracing::info!(allocations = others, "checkpoints of other clusters are in the store as well, and are left alone");
+        }
         Ok(())
     }
 
-    async fn one(&self, store: &CheckpointStore, id: AllocationId) -> Result<(), Stopped> {
-        let Some(kept) = store.kept(id).await? else { return Ok(()) };
+    /// `clock_ms`: what the store's clock said.
+    async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
+        let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::AtOurs) };
+        if !store.is_ours(&kept) {
+            return Ok(Looked::AtAnothers);
+        }
+        if store.is_said_anew(&kept) {
+            store.put_kept(&kept).await?;
+            return Ok(Looked::AtOurs);
+        }
         let owner = kept.owner();
-        let now = crate::service::now();
+        let now = Timestamp(crate::service::now().0.min(clock_ms));
         // It is known to have ended, and its time has not come.
-        if kept.ended_at_ms.is_some_and(|ended| goes_at_ms(&self.settings, ended).is_none_or(|at| now.0 < at)) {
-            return Ok(());
+        let goes = |ended_ms: u64| goes_at_ms(&self.settings, ended_ms.max(written_ms));
+        if kept.ended_at_ms.is_some_and(|ended| goes(ended).is_none_or(|at| now.0 < at)) {
+            return Ok(Looked::AtOurs);
         }
         match self.allocation(id).await? {
             Some(allocation) if !allocation.state.is_terminal() => {
@@ -88,24 +108,20 @@ impl Sweep {
                     // A quorum that was recovered from a backup heard of it later.
                     store.put_kept(&kept.ended(None)).await?;
                 }
-                self.trim(store, &owner, &allocation).await
+                self.trim(store, &owner, &allocation).await?;
             }
-            known => {
-                let ended_at = known.as_ref().and_then(|a| a.ended_at).or(kept.ended_at_ms.map(Timestamp));
-                // Forgotten by the quorum, or never known to this one: from now on it counts as ended.
-                let ended_at = ended_at.unwrap_or(now);
-                if kept.ended_at_ms != Some(ended_at.0) {
-                    store.put_kept(&kept.ended(Some(ended_at.0))).await?;
+            known if kept.ended_at_ms.is_none() => {
+                if let Some(allocation) = &known {
+                    self.trim(store, &owner, allocation).await?;
                 }
-                match goes_at_ms(&self.settings, ended_at.0) {
-                    Some(at_ms) if now.0 >= at_ms => self.remove_all(store, &owner).await,
-                    Some(_) | None => match known {
-                        Some(allocation) => self.trim(store, &owner, &allocation).await,
-                        None => Ok(()),
-                    },
-                }
+                // Forgotten by the quorum: from now on it counts as ended.
+                let ended_at = known.and_then(|a| a.ended_at).unwrap_or(now);
+                store.put_kept(&kept.ended(Some(ended_at.0))).await?;
             }
+            // As was written down long enough ago.
+            Some(_) | None => self.remove_all(store, &owner).await?,
         }
+        Ok(Looked::AtOurs)
     }
 
     /// What the quorum has of it; `None`: nothing.
@@ -135,6 +151,7 @@ impl Sweep {
         for manifest in surplus(&all, last.id, keep) {
             tracing::info!(allocation = %owner.allocation, checkpoint = %manifest.id, keep, "a checkpoint goes: so many newer ones are there");
             store.remove(owner, manifest.id).await?;
+            failpoint::pass(Point::CheckpointGone);
         }
         Ok(())
     }
@@ -153,13 +170,22 @@ impl Sweep {
     }
 }
 
-/// Of checkpoints in the order in which they were made: those before the last one of the quorum's that are more than are kept. What is
-/// newer may be under way, and where the last one is not among them, none goes.
-fn surplus(all: &[Manifest], last: lattice_model::CheckpointId, keep: usize) -> &[Manifest] {
-    match all.iter().position(|manifest| manifest.id == last) {
-        Some(at) => &all[..(at + 1).saturating_sub(keep.max(1))],
-        None => &[],
+/// Of those that the quorum's last one was made from, each from the next: the ones that are more than are kept, the first one first. All
+/// others may be under way, whatever the clocks of their heads say.
+fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
+    let mut by_id: BTreeMap<CheckpointId, &Manifest> = all.iter().map(|manifest| (manifest.id, manifest)).collect();
+    let (mut chain, mut next) = (Vec::new(), Some(last));
+    while let Some(manifest) = next.and_then(|id| by_id.remove(&id)) {
+        chain.push(manifest);
+        next = manifest.parent;
     }
+    chain.into_iter().skip(keep.max(1)).rev().collect()
+}
+
+/// Whose it was.
+enum Looked {
+    AtOurs,
+    AtAnothers,
 }
 
 /// Why a look ended early.
@@ -184,7 +210,7 @@ impl From<StoreError> for Stopped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{CheckpointId, Epoch};
+    use lattice_model::Epoch;
     use uuid::Uuid;
 
     fn made(number: u128) -> Manifest {
@@ -193,7 +219,7 @@ mod tests {
             id: CheckpointId(Uuid::from_u128(number)),
             allocation: AllocationId(Uuid::from_u128(9)),
             epoch: Epoch(1),
-            parent: None,
+            parent: number.checked_sub(1).filter(|n| *n > 0).map(|n| CheckpointId(Uuid::from_u128(n))),
             round: 1,
             step: None,
             made_at_ms: u64::try_from(number).unwrap(),
@@ -213,6 +239,20 @@ mod tests {
         assert_eq!(gone(4, 9), [0u64; 0]);
         assert_eq!(gone(77, 1), [0u64; 0]);
         assert_eq!(gone(1, 1), [0u64; 0]);
+    }
+
+    #[test]
+    fn what_is_about_to_be_the_last_stays_whatever_its_clock_says() {
+        let id = |n| CheckpointId(Uuid::from_u128(n));
+        // The second one was made from the first, by a head whose clock is behind; the quorum has the first.
+        let newest = Manifest { made_at_ms: 1, ..made(2) };
+        let last = Manifest { made_at_ms: 600_000, ..made(1) };
+        let all = [newest, last];
+        assert!(surplus(&all, id(1), 1).is_empty());
+        assert_eq!(surplus(&all, id(2), 1), [&all[1]]);
+        // Each made from the other: it ends.
+        let all = [Manifest { parent: Some(id(2)), ..made(1) }, made(2)];
+        assert_eq!(surplus(&all, id(2), 1), [&all[0]]);
     }
 
     #[test]

@@ -24,10 +24,10 @@ pub struct CheckpointSettings {
     pub node_failures_per_1000_days: f64,
     /// What a gigabyte in the store is worth, in seconds of a node; 0 to 1e9.
     pub storage_cost_node_seconds_per_gb: f64,
-    /// Seconds for which checkpoints are kept after their allocation has ended, by the clock of the agent that removes them; 0: until they
-    /// are removed by hand. Only where the store is this cluster's alone: what its quorum does not know counts as ended.
+    /// Seconds for which checkpoints are kept after their allocation has ended, by the clocks of the agent that removes them and of the store;
+    /// 0: until they are removed by hand. What this cluster wrote and its quorum does not know counts as ended.
     pub retention_seconds: u64,
-    /// Checkpoints that are kept of one allocation, the last that the quorum has and those made before it by the clocks of their heads; 0: all.
+    /// Checkpoints that are kept of one allocation, the last that the quorum has and those that it was made from; 0: all.
     pub keep: usize,
     /// Seconds between two looks for checkpoints that are to go; 1 to 604,800.
     pub retention_sweep_seconds: u64,

@@ -9,11 +9,13 @@
 //!
 //! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
 
+use super::kept::Ours;
 use crate::checkpoint::directory::{Claims, Found, Place as Directory};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
 use lattice_node::{Checkpointing, Saved};
+use lattice_quorum::credentials::Material;
 use lattice_quorum::objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
@@ -23,7 +25,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Of manifests; another one is refused.
@@ -146,6 +148,8 @@ pub struct FileEntry {
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     pub(super) objects: Objects,
+    /// Whose what is written is; `None`: nobody's.
+    pub(super) ours: Option<Ours>,
 }
 
 /// One node's part of a checkpoint.
@@ -164,7 +168,12 @@ pub struct Part {
 impl CheckpointStore {
     /// Makes the client. Asks the store nothing yet. `setting` names the key in the configuration file.
     pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
-        Objects::open(setting, url, options, credentials).map(|objects| Self { objects })
+        Objects::open(setting, url, options, credentials).map(|objects| Self { objects, ours: None })
+    }
+
+    /// The same, by an agent of this cluster.
+    pub fn of_cluster(self, name: String, material: watch::Receiver<Arc<Material>>) -> Self {
+        Self { ours: Some(Ours { name, material }), ..self }
     }
 
     fn key(&self, owner: &Owner, parts: &[&str]) -> Key {

@@ -44,11 +44,12 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
     let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let short = allocation.id.short();
-    if allocation.state != AllocationState::Suspended {
+    // What was saved may have been resumed before, and the answer lost on its way: the quorum says so again, whatever it does by now.
+    let resumed = allocation.checkpoint.is_some() && !allocation.state.is_terminal();
+    if allocation.state != AllocationState::Suspended && !resumed {
         let text = format!("allocation {short} is {}, not Suspended: there is nothing to resume", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    // One that waits for nodes already was resumed before, and the answer was lost on its way: the quorum says so again.
     api.at_level(SUSPENDS_LEVEL).await?;
     api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
     Ok(v1::ResumeResponse { id: allocation.id.to_string() })

@@ -15,7 +15,8 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
     if let Some((_, field)) = LATER.iter().find(|(name, _)| name == strategy) {
         return Err(SpecError::NotBuilt { field });
     }
-    let automatic = automatic(*auto || strategy == "auto", *every_ms).map_err(invalid)?;
+    // With a time it is asked by that: an agent that knows no such times refuses the strategy by its name.
+    let automatic = automatic(*auto || (strategy == "auto" && *every_ms == 0), *every_ms).map_err(invalid)?;
     match strategy.as_str() {
         "signal" | "auto" | "shmem" if *port != 0 => Err(invalid("a port is for grpc".to_owned())),
         "signal" | "auto" if signal.is_empty() => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::default() })),
@@ -103,10 +104,11 @@ mod tests {
         let automatic = |asked: Result<Option<CheckpointPolicy>, SpecError>| asked.unwrap().unwrap().automatic;
         assert_eq!(automatic(of("auto", false, 0)), Some(Automatic::Weighed));
         assert_eq!(automatic(of("signal", true, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("auto", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
         assert_eq!(automatic(of("signal", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
         assert_eq!(automatic(of("signal", false, 0)), None);
         let refused = [
-            ("auto", false, 60_000),
+            ("auto", true, 60_000),
             ("signal", true, 60_000),
             ("signal", false, 1),
             ("signal", false, 1500),

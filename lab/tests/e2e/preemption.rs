@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
         PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
         PREEMPTION.test("is_not_needed_at_walltime_before_which_work_is_asked_by_itself", &[], asked_before_walltime),
+        PREEMPTION.test("before_walltime_what_failed_to_save_itself_is_asked_again", &[], asked_again),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
         PREEMPTION.test("at_walltime_what_was_saved_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
         PREEMPTION.test("that_failed_is_said_when_its_heads_agent_was_killed", &[], failed_and_killed),
@@ -95,6 +96,8 @@ fn held_and_resumed(w: &World) {
     w.ok(&["node", "uncordon", &others.join(",")]);
     w.running(id);
     goes_on_from(w, id, step);
+    // Said once more while it runs: it was resumed.
+    w.ok(&["resume", id]);
     let now = w.status(id);
     assert!(now["nodes"][0] != *node && now["held"] == false && now["preempted_count"] == 1, "{now}");
     let audit = w.ok(&["audit", "query", "--alloc", id]);
@@ -365,6 +368,22 @@ fn asked_before_walltime(w: &World) {
         chain.end(w);
     }
     w.ok(&["node", "uncordon", "n3"]);
+    w.assert_nothing_left();
+}
+
+fn asked_again(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
+    let id = &chain.id;
+    // How long it takes is known from now on: it is asked early enough to be asked twice.
+    w.ok(&["checkpoint", "create", id]);
+    let first = last(w, id);
+    chain.behaves("lie-once");
+    let over = wait_for(w, id, "Suspended");
+    assert!(w.log(id).contains("lied\n") && last(w, id) != first, "{over}");
+    assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
+    w.ok(&["checkpoint", "verify", id]);
+    w.ok(&["cancel", id]);
+    w.ended(id);
     w.assert_nothing_left();
 }
 
