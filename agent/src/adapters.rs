@@ -22,9 +22,12 @@ const TOLD_FOR: Duration = Duration::from_secs(60);
 /// How soon the thread sees that it is time to stop.
 const STEP: Duration = Duration::from_secs(1);
 
-/// What each adapter last said, and when. Cloneable; all clones are one.
+/// What each adapter last said, and when.
+type Said = BTreeMap<String, (Instant, Vec<Port>)>;
+
+/// What all last said. Cloneable; all clones are one.
 #[derive(Clone, Default)]
-pub struct Adapters(Arc<Mutex<BTreeMap<String, (Instant, Vec<Port>)>>>);
+pub struct Adapters(Arc<Mutex<Said>>);
 
 impl Adapters {
     /// Looks on a thread of its own until `stop`.

@@ -419,7 +419,8 @@ fn failed_and_killed(w: &World) {
         assert_eq!(text(&now(), "state"), "Running", "{point}");
         w.ok(&["cancel", &deaf]);
         w.ended(&deaf);
-        w.ok(&["node", "undrain", &node]);
+        // The drain is over a moment after the work.
+        w.wait("the node to be drained", || w.run(&["node", "undrain", &node]).code() == 0);
     }
     w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
