@@ -112,7 +112,7 @@ fn claim(w: &World) {
 }
 
 fn not_built(w: &World) {
-    for option in ["--task-group=0-9", "--depends-on=1:success", "--sensitive", "--image=a/b:c", "--checkpoint=auto"] {
+    for option in ["--task-group=0-9", "--depends-on=1:success", "--sensitive", "--image=a/b:c", "--checkpoint=manual"] {
         let name = option.split('=').next().unwrap();
         let done = w.run(&["submit", option, "--", "/bin/true"]);
         assert!(
