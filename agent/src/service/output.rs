@@ -176,7 +176,13 @@ async fn follow_allocation(
         }
         if !follow || is_over(&watch) || out.is_closed() {
             if read.is_none() {
-                let _ = out.send(Ok(notice("", &format!("there is no output: it is {} and has not run", watch.now().state)))).await;
+                let why = match watch.now().state {
+                    AllocationState::Suspended => {
+                        "nothing of it runs: it is Suspended. What it wrote before is in the site's store of logs".to_owned()
+                    }
+                    state => format!("there is no output: it is {state} and has not run"),
+                };
+                let _ = out.send(Ok(notice("", &why))).await;
             }
             return;
         }

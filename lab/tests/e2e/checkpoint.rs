@@ -52,7 +52,7 @@ save() {
     ignore) return;;
     die) mkdir -p "$at"; echo half > "$at/half"; exit 3;;
     lie) echo x > "$at/x"; echo files=7 > "$at.done"; return;;
-    lie-once) rm "$GO.behave"; echo "lied"; echo x > "$at/x"; echo files=7 > "$at.done"; return;;
+    lie-once) rm "$GO.behave"; echo x > "$at/x"; echo files=7 > "$at.done"; return;;
     empty) : > "$at.done"; return;;
     link) ln -s /etc/passwd "$at/x"; : > "$at.done"; return;;
     wait) trap 'told=1; echo "told to end"' TERM; echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
@@ -105,6 +105,11 @@ impl Chain {
     /// From the next request on.
     pub fn behaves(&self, how: &str) {
         fs::write(behaviour(&self.go), format!("{how}\n")).unwrap();
+    }
+
+    /// Whether it was asked since, and behaved so: of what it does once.
+    pub fn behaved(&self) -> bool {
+        !behaviour(&self.go).exists()
     }
 
     /// That one request made none, and what was there before is as good as it was.

@@ -379,7 +379,7 @@ fn asked_again(w: &World) {
     let first = last(w, id);
     chain.behaves("lie-once");
     let over = wait_for(w, id, "Suspended");
-    assert!(w.log(id).contains("lied\n") && last(w, id) != first, "{over}");
+    assert!(chain.behaved() && last(w, id) != first, "{over}");
     assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
     w.ok(&["checkpoint", "verify", id]);
     w.ok(&["cancel", id]);
