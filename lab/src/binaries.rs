@@ -6,14 +6,16 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Packages and the binaries that come of them.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 5] = [
     ("lattice-agent", "lattice-agent"),
     ("lattice-quorum", "lattice-quorum"),
     ("lattice-shim", "lattice-shim"),
     ("lattice-pmi", "lattice-pmix"),
     ("lattice-cli", "lattice"),
-    ("lattice-checkpoint", "liblattice_checkpoint.a"),
 ];
+
+/// The package of the library that programs in C are linked with: built beside them, and no cluster needs it to start.
+const LIBRARY: &str = "lattice-checkpoint";
 
 /// Where the binaries lie.
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ impl Binaries {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("build").arg("--quiet").arg("--manifest-path").arg(&manifest).args(["--profile", profile]);
         cargo.arg("--target-dir").arg(target);
-        for (package, _) in NEEDED {
+        for package in NEEDED.map(|(package, _)| package).into_iter().chain([LIBRARY]) {
             cargo.args(["-p", package]);
         }
         // Cargo sets these for what it runs; the inner cargo must see what the outer one saw.
