@@ -17,6 +17,7 @@ use crate::gpus::GpuStandings;
 use crate::growth::Growth;
 use crate::health::Checks;
 use crate::hooks::Hooks;
+use crate::hwloc;
 use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
 use crate::mesh::Mesh;
@@ -52,6 +53,8 @@ pub struct Context {
     pub device_filter: DeviceFilter,
     /// What this node is made of, with every GPU that it ever had in this life of the agent.
     pub topology: watch::Receiver<Arc<NodeTopology>>,
+    /// The topology as hwloc has it, for ranks.
+    pub hwloc: hwloc::Export,
     /// Whether work may run as root.
     pub allow_root: bool,
     /// SIGTERM to SIGKILL.

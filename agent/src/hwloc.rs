@@ -11,6 +11,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Its name among the allocations' topology files. No other program's is called so: what has it, is one of ours.
@@ -26,33 +28,50 @@ const USERS_OWN: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"
 /// That the file is of the machine that it is read on, and that what may be used there is to be asked anew.
 const AND_IT_IS_HERE: [&str; 2] = ["HWLOC_THISSYSTEM", "HWLOC_THISSYSTEM_ALLOWED_RESOURCES"];
 
-fn file(state_dir: &Path) -> PathBuf {
-    state_dir.join("topology").join(FILE)
+/// The file, and whether launches that begin now are told of it.
+#[derive(Clone, Debug)]
+pub struct Export {
+    path: PathBuf,
+    offered: Arc<AtomicBool>,
 }
 
-/// Writes the file anew, whole or not at all. Takes tens of milliseconds, of another process.
-pub fn write(state_dir: &Path) -> io::Result<()> {
-    let path = file(state_dir);
-    fs::DirBuilder::new().recursive(true).mode(0o711).create(state_dir.join("topology"))?;
-    let part = path.with_extension("part");
-    let done = ask(&part).and_then(|()| {
-        fs::set_permissions(&part, fs::Permissions::from_mode(0o444))?;
-        fs::rename(&part, &path)
-    });
-    if done.is_err() {
-        // What an earlier agent wrote may be of a machine that has changed since.
-        for file in [&part, &path] {
-            let _ = fs::remove_file(file);
-        }
+impl Export {
+    /// That of an agent with these files, not offered. What an earlier agent wrote stays where it is until it is written anew: ranks
+    /// that live have its path, and may start programs yet.
+    pub fn new(state_dir: &Path) -> Self {
+        Self { path: state_dir.join("topology").join(FILE), offered: Arc::default() }
     }
-    done
-}
 
-/// Removes it, where it is not wanted any more.
-pub fn remove(state_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(file(state_dir)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+    /// Writes it anew, whole or not at all, and offers it from then on. Takes tens of milliseconds, of another process.
+    pub fn write(&self) -> io::Result<()> {
+        let part = self.path.with_extension("part");
+        fs::DirBuilder::new().recursive(true).mode(0o711).create(self.path.parent().unwrap_or(Path::new("/")))?;
+        let done = ask(&part).and_then(|()| {
+            fs::set_permissions(&part, fs::Permissions::from_mode(0o444))?;
+            fs::rename(&part, &self.path)
+        });
+        match done {
+            Ok(()) => self.offered.store(true, Ordering::Relaxed),
+            Err(_) => drop(fs::remove_file(&part)),
+        }
+        done
+    }
+
+    /// Tells a launch's ranks on this node. Of a part of the node nothing is told: hwloc 1 would take the whole for theirs.
+    pub fn tell(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare, topology: &NodeTopology) {
+        // Of the launch that submitted this one, perhaps on another node.
+        if env.get("HWLOC_XMLFILE").is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == FILE)) {
+            env.remove("HWLOC_XMLFILE");
+            AND_IT_IS_HERE.iter().for_each(|name| drop(env.remove(*name)));
+        }
+        let whole = usize::try_from(share.resources.cores).is_ok_and(|cores| cores >= topology.cpu.cpus().len());
+        if !whole || USERS_OWN.iter().any(|name| env.contains_key(*name)) || !self.offered.load(Ordering::Relaxed) {
+            return;
+        }
+        env.insert("HWLOC_XMLFILE".to_owned(), self.path.display().to_string());
+        for name in AND_IT_IS_HERE {
+            env.entry(name.to_owned()).or_insert_with(|| "1".to_owned());
+        }
     }
 }
 
@@ -80,20 +99,29 @@ fn ask(part: &Path) -> io::Result<()> {
     }
 }
 
-/// Tells a launch's ranks on this node. Of a part of the node nothing is told: hwloc 1 would take the whole for theirs.
-pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: &DesiredShare, topology: &NodeTopology) {
-    // Of the launch that submitted this one, perhaps on another node.
-    if env.get("HWLOC_XMLFILE").is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == FILE)) {
-        env.remove("HWLOC_XMLFILE");
-        AND_IT_IS_HERE.iter().for_each(|name| drop(env.remove(*name)));
-    }
-    let whole = usize::try_from(share.resources.cores).is_ok_and(|cores| cores >= topology.cpu.cpus().len());
-    let path = file(state_dir);
-    if !whole || USERS_OWN.iter().any(|name| env.contains_key(*name)) || !path.exists() {
-        return;
-    }
-    env.insert("HWLOC_XMLFILE".to_owned(), path.display().to_string());
-    for name in AND_IT_IS_HERE {
-        env.entry(name.to_owned()).or_insert_with(|| "1".to_owned());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_agent_wrote_is_kept_and_told_to_nobody() {
+        let dir = std::env::temp_dir().join(format!("lattice-hwloc-{}", std::process::id()));
+        let export = Export::new(&dir);
+        fs::create_dir_all(export.path.parent().unwrap()).unwrap();
+        fs::write(&export.path, "of an agent before").unwrap();
+        let share = crate::measuring::tests::share(1, 1);
+        let told = |of_the_launch_before: bool| {
+            let mut env = BTreeMap::new();
+            if of_the_launch_before {
+                env.insert("HWLOC_XMLFILE".to_owned(), export.path.display().to_string());
+            }
+            export.tell(&mut env, &share, &NodeTopology::default());
+            env
+        };
+        assert_eq!((told(false), told(true)), (BTreeMap::new(), BTreeMap::new()));
+        assert!(export.path.exists(), "ranks of then may start programs yet");
+        export.offered.store(true, Ordering::Relaxed);
+        assert_eq!(told(false)["HWLOC_XMLFILE"], export.path.display().to_string());
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -189,13 +189,15 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     degraded.extend(doctor::gpu_memory(&machine.topology).map(|why| format!("GPU memory: {why}")));
     brain.knows(machine.topology.clone());
     let topology = Arc::new(machine.topology);
-    let (hwloc_wanted, hwloc_dir) = (config.hwloc_xml, config.state_dir.clone());
-    tokio::task::spawn_blocking(move || {
-        let done = if hwloc_wanted { hwloc::write(&hwloc_dir) } else { hwloc::remove(&hwloc_dir) };
-        if let Err(error) = done {
-            tracing::info!(%error, "no topology for hwloc: ranks read the machine themselves (`lattice-agent doctor`)");
-        }
-    });
+    let hwloc = hwloc::Export::new(&config.state_dir);
+    if config.hwloc_xml {
+        let export = hwloc.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = export.write() {
+                tracing::info!(%error, "no topology for hwloc: ranks read the machine themselves (`lattice-agent doctor`)");
+            }
+        });
+    }
     let (controllers, unlimited) = bounds::controllers(&config, slice.as_ref());
     for why in &unlimited {
         tracing::warn!("{why}");
@@ -263,6 +265,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
         device_filter,
         topology: gpus.topology(),
+        hwloc,
         allow_root: config.allow_root,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),

@@ -567,4 +567,4 @@ pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -24,9 +24,14 @@ use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_quorum::refused::Cause;
-use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig, VarInt};
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -40,6 +45,9 @@ const STREAMS_PER_PEER: u32 = 4096;
 const IDLE: Duration = Duration::from_secs(3);
 /// How long a dial may take.
 const DIAL: Duration = Duration::from_secs(3);
+/// Bytes that may wait in the socket, with what the kernel needs for each packet. With its default of 208 KiB a fence's bytes were dropped
+/// and sent again where an agent waited for a processor (docs/benchmarks.md).
+const RECEIVE_BUFFER: usize = 4 << 20;
 /// Incoming streams waiting for the agent.
 const INCOMING: usize = 256;
 
@@ -108,7 +116,7 @@ impl Mesh {
     ) -> Result<(Self, mpsc::Receiver<Incoming>), MeshError> {
         let mut material = credentials.material();
         let (server, client) = both_ends(&material.borrow_and_update())?;
-        let endpoint = Endpoint::server(server, address).map_err(|source| MeshError::Listen { address, source })?;
+        let endpoint = endpoint(server, address).map_err(|source| MeshError::Listen { address, source })?;
         let (dial, dialling) = watch::channel(client);
         let listening = endpoint.clone();
         let stopped = stop.clone();
@@ -181,6 +189,14 @@ impl Mesh {
         self.endpoint.close(VarInt::from_u32(0), b"the agent stops");
         let _ = tokio::time::timeout(Duration::from_millis(200), self.endpoint.wait_idle()).await;
     }
+}
+
+/// A socket with room for what comes while this process waits for a processor.
+fn endpoint(server: ServerConfig, address: SocketAddr) -> io::Result<Endpoint> {
+    let socket = UdpSocket::bind(address)?;
+    // Beyond `net.core.rmem_max` with CAP_NET_ADMIN alone; without it, as much as that allows.
+    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
+    Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime))
 }
 
 fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshError> {

@@ -122,7 +122,10 @@ impl Typist {
 impl Farewell {
     /// From here on these signals do not end this process by themselves.
     pub fn take() -> Result<Self, Failure> {
-        let heeded = |kind| if is_ignored(kind) { Ok(None) } else { take(kind).map(Some) };
+        let ignored = ignored();
+        let heeded = |kind: SignalKind| {
+            if ignored >> (kind.as_raw_value() - 1) & 1 == 1 { Ok(None) } else { take(kind).map(Some) }
+        };
         Ok(Self { terminate: heeded(SignalKind::terminate())?, hangup: heeded(SignalKind::hangup())? })
     }
 
@@ -143,9 +146,8 @@ async fn sent(signal: &mut Option<Signal>) {
     }
 }
 
-/// Whether whoever started this process lets it go on when this signal comes.
-fn is_ignored(kind: SignalKind) -> bool {
+/// The signals that whoever started this process lets it live through, a bit each.
+fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
+    status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok()).unwrap_or_default()
 }

@@ -11,7 +11,6 @@ use super::{Activity, Command, Detail, Standing, probing, undo};
 use crate::context::Shared;
 use crate::environment;
 use crate::hooks::Moment;
-use crate::hwloc;
 use crate::mesh::call::WireCall;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
@@ -770,7 +769,7 @@ impl AllocationTask {
                 continue;
             }
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
-            hwloc::environment(&mut launch.env, &self.context.state_dir, &self.share, &self.context.topology());
+            self.context.hwloc.tell(&mut launch.env, &self.share, &self.context.topology());
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);
         }
