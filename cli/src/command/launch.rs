@@ -219,7 +219,7 @@ pub async fn follow_launch(
             let (begins, mut begun) = watch::channel(false);
             let once = launch_once(session, &client, request, &mut shown, &patience, begins);
             tokio::pin!(once);
-            let mut has_begun = begun.clone();
+            let (mut has_begun, known) = (begun.clone(), begun.clone());
             let bring_down = async {
                 // What has not begun cannot be brought down.
                 let _ = has_begun.wait_for(|begun| *begun).await;
@@ -250,9 +250,8 @@ pub async fn follow_launch(
                 };
                 if ended_by.is_some() {
                     if !is_brought_down {
-                        eprintln!(
-                            "lattice: it is not brought down yet: the launch may begin, and go on; `lattice cancel` ends its allocation"
-                        );
+                        let may = if *known.borrow() { "go on" } else { "begin, and go on" };
+                        eprintln!("lattice: it is not brought down yet: the launch may {may}; `lattice cancel` ends its allocation");
                     }
                     return Ok(code);
                 }
