@@ -30,7 +30,11 @@ mod top;
 mod vcluster;
 mod watch;
 
-use crate::args::{Admin, AdminCommand, AdminNetworkCommand, Command, GossipCommand, QuorumCommand};
+use crate::args::Command;
+use crate::args::admin::{Admin, AdminCommand};
+use crate::args::gossip::GossipCommand;
+use crate::args::network::AdminNetworkCommand;
+use crate::args::quorum::QuorumCommand;
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
 use crate::later::Later;

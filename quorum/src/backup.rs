@@ -19,7 +19,7 @@ mod tests;
 use crate::certify;
 use crate::config::QuorumConfig;
 use crate::credentials::Credentials;
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::objects::ObjectsError;
 use crate::pack::with_causes;
 use crate::store::StoreError;

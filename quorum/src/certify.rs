@@ -3,7 +3,7 @@
 use crate::ca::REQUEST_BYTES_MAX;
 use crate::credentials::AskAuthority;
 use crate::identity::{Caller, Role};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;

@@ -9,72 +9,57 @@
 //! Stopping: tasks and streams end with the token, then the servers, then Raft; when [`Member::stop`] returns the
 //! folder is free.
 
+mod duties;
+pub(crate) mod shared;
+mod standing;
+
 use crate::audit::archive::Archive;
-use crate::audit::duty::SigningDuty;
 use crate::audit::signer::{Signer, SignerError};
-use crate::backup;
 use crate::ca::{Authority, CaError};
 use crate::certify::{self, CertificateEnds};
 use crate::chain::{self, ChainFetch};
-use crate::clocks::Clocks;
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::credentials::Credentials;
-use crate::fencing_hook::FencingHook;
-use crate::hearts::{Heard, Hearts, Told};
+use crate::hearts::Hearts;
 use crate::identity::Role;
-use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Outcome, Urgency};
 use crate::levels::Levels;
-use crate::membership;
-use crate::metrics;
 use crate::network::{Network, Peers};
 use crate::notify::{Notify, NotifyError};
 use crate::objects::ObjectsError;
-use crate::pack::with_causes;
-use crate::proposer::{Proposer, Unserved, now, reply};
+use crate::proposer::Proposer;
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
-use crate::relief::{self, Relief};
-use crate::roster::Roster;
-use crate::rotation::{KeysHeld, Rotation};
-use crate::service;
-use crate::shortages::{Shortages, is_majority_without};
+use crate::relief::Relief;
+use crate::rotation::KeysHeld;
+use crate::shortages::Shortages;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::kept::Kept;
 use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
-use crate::store::room::{Lack, Room, Shortage};
+use crate::store::room::Room;
 use crate::tls::TlsError;
-use crate::turns;
-use crate::wire::{HeartbeatSummary, HeldKeys, MemberList, NodeHealth, Refusal, SummaryAnswer};
-use crate::witnesses::Witnesses;
-use lattice_model::{MemberId, Node, NodeId, Revision};
+use crate::{backup, membership, metrics, service, turns};
+use duties::duties;
+use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
+use shared::Core;
+use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::{Ascii, MetadataValue};
 
 /// A member that was without a leader for so long closes its sessions.
 pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether there is a leader.
-const STANDING_TICK: Duration = Duration::from_millis(100);
-/// How often heartbeats are folded and clocks are read.
-const DUTIES_TICK: Duration = Duration::from_secs(1);
-const JUST_BEHIND: Duration = Duration::from_millis(5);
-/// The cluster level that fencing needs.
-const FENCING_LEVEL: u32 = 6;
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -142,55 +127,6 @@ impl Listeners {
         let bind = async |address: SocketAddr| TcpListener::bind(address).await.map_err(|source| MemberError::Listen { address, source });
         Ok(Self { service: bind(config.service_listen).await?, raft: bind(config.raft_listen).await? })
     }
-}
-
-/// What the tasks and services of a member share.
-pub(crate) struct Core {
-    pub config: QuorumConfig,
-    pub raft: Raft,
-    pub agreed: Arc<Agreed>,
-    pub proposer: Proposer,
-    pub reads: ReadGate,
-    pub peers: Peers,
-    pub chain: Arc<ChainFetch>,
-    pub hearts: Hearts,
-    /// What agents say of nodes that are silent here.
-    pub witnesses: Arc<Witnesses>,
-    /// While this member leads: the nodes that agents are asked about.
-    pub silent: watch::Sender<Vec<NodeId>>,
-    pub relief: Relief,
-    /// Closed while the leadership is handed over: commands and questions wait.
-    pub gate: watch::Sender<bool>,
-    /// Held by the step of a change of the members that is under way.
-    pub changing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether this member was taken out of the cluster.
-    pub removed: watch::Sender<bool>,
-    /// What this member shows of itself, and what it refused to others for theirs.
-    pub credentials: Credentials,
-    /// While this member leads: when the others' certificates end.
-    pub certificate_ends: CertificateEnds,
-    /// The authority, where its key is here.
-    pub authority: Option<Authority>,
-    /// When Raft's leader was last heard.
-    contact: Mutex<Instant>,
-    /// Signs the audit log.
-    pub signer: Signer,
-    /// While this member leads: what stood against claims.
-    pub refused_claims: RefusedClaims,
-    /// While this member leads: when each lease runs out.
-    pub lease_clocks: Mutex<Option<LeaseClocks>>,
-    pub levels: Levels,
-    /// While this member leads: which gossip keys agents have.
-    pub keys_held: KeysHeld,
-    /// On the disk.
-    pub room: Room,
-    /// Of the members' disks.
-    pub shortages: Arc<Shortages>,
-    /// While this member leads: what keeps others from being told.
-    pub notify: Notify,
-    /// Whether this member had a leader within the last two seconds.
-    pub led: watch::Receiver<bool>,
-    pub stop: CancellationToken,
 }
 
 /// A running member.
@@ -436,365 +372,5 @@ async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberErro
         Ok(()) => Ok(()),
         Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Err(MemberError::Bootstrapped { path: config.data_dir.clone() }),
         Err(error) => Err(MemberError::Initialise { why: error.to_string() }),
-    }
-}
-
-impl Core {
-    /// Whether this member leads, as far as it knows.
-    pub fn leads(&self) -> bool {
-        self.leader() == Some(self.config.id)
-    }
-
-    /// Who leads, as far as this member knows.
-    pub fn leader(&self) -> Option<u64> {
-        self.raft.metrics().borrow().current_leader
-    }
-
-    /// The membership in force here, committed or not.
-    pub fn roster(&self) -> Roster {
-        Roster::of(&self.raft.metrics().borrow().membership_config)
-    }
-
-    /// The members for agents: what is committed.
-    pub fn member_list(&self) -> MemberList {
-        let roster = self.agreed.roster();
-        MemberList { generation: self.agreed.ledger().generation(), since: roster.index(), services: roster.services() }
-    }
-
-    /// A leader's message was taken.
-    pub fn heard_leader(&self) {
-        *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// Whether there is a leader now: this member with a majority behind it, or one that is heard.
-    pub fn has_leader(&self) -> bool {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow();
-        metrics.current_leader.is_some() && self.silence_by(&metrics) < Duration::from_millis(self.config.election_ms)
-    }
-
-    /// For how long this member has been in touch with no leader, or as leader with no majority.
-    pub fn silence(&self) -> Duration {
-        self.silence_by(&self.raft.metrics().borrow())
-    }
-
-    fn silence_by(&self, metrics: &openraft::RaftMetrics<u64, Peer>) -> Duration {
-        if metrics.current_leader == Some(self.config.id) {
-            metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis)
-        } else {
-            self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-        }
-    }
-
-    /// Where that member serves agents, as a header has it.
-    pub fn service_of(&self, id: u64) -> Option<MetadataValue<Ascii>> {
-        self.roster().members.get(&id)?.service.parse().ok()
-    }
-
-    /// What the members' disks lack, as far as this member knows.
-    pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
-        let mut all = self.shortages.all();
-        all.remove(&self.config.id);
-        all.extend(self.room.look().map(|shortage| (self.config.id, shortage)));
-        all
-    }
-
-    /// Why a leader does not propose this now: there is no room for it here, or at so many others that they are no majority.
-    pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
-        let mut short = self.shortages();
-        short.retain(|_, shortage| match urgency {
-            Urgency::New => true,
-            Urgency::Keeps => shortage.lack == Lack::All,
-            Urgency::Mends => false,
-        });
-        let here = short.contains_key(&self.config.id);
-        if short.is_empty() || !here && is_majority_without(&self.roster(), &short.keys().copied().collect()) {
-            return None;
-        }
-        Some(Refusal::DiskFull { short: short.into_iter().map(|(id, shortage)| (MemberId(id), shortage)).collect() })
-    }
-
-    /// Proposes commands here, in this order, and waits for all. Only the leader can.
-    /// None of them is proposed where there is no room for one of them, or where one needs a higher cluster level: members of an
-    /// older version could not read the entry.
-    pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
-        if !*self.led.borrow() {
-            // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
-            return Err(Unserved::NotLeader(None));
-        }
-        let needed = actions.iter().map(Action::level).max().unwrap_or_default();
-        if self.agreed.ledger().level() < needed {
-            // A new leader may not have applied the raise yet.
-            self.reads.pass().await?;
-            if let Err(refusal) = self.agreed.ledger().admits(needed) {
-                return Ok(vec![Err(refusal); actions.len()]);
-            }
-        }
-        if self.leads()
-            && let Some(refusal) = actions.iter().map(Action::urgency).min().and_then(|least| self.no_room_for(least))
-        {
-            return Ok(vec![Err(refusal); actions.len()]);
-        }
-        let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
-        let receivers: Vec<_> = actions.into_iter().map(propose).collect();
-        let mut results = Vec::with_capacity(receivers.len());
-        let mut led = self.led.clone();
-        for (claimed, receiver) in receivers {
-            let (result, revision) = tokio::select! {
-                replied = reply(receiver) => replied?,
-                Ok(_) = led.wait_for(|led| !led) => {
-                    return Err(Unserved::Unavailable("this member leads no majority any more; it may have been committed".to_owned()));
-                }
-            };
-            if let Some(allocation) = claimed {
-                self.refused_claims.told(allocation, &result, now());
-            }
-            results.push(result.map(|outcome| (outcome, revision)));
-        }
-        Ok(results)
-    }
-
-    /// Waits, at most so long, until this member has applied that revision.
-    pub async fn applied(&self, revision: Revision, limit: Duration) -> bool {
-        self.raft.wait(Some(limit)).applied_index_at_least(Some(revision.0), "a forwarded command").await.is_ok()
-    }
-}
-
-/// Keeps `led` true while there is a leader, or was one lately.
-async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
-    let mut tick = tokio::time::interval(STANDING_TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_led = Instant::now();
-    let mut known = (None, 0);
-    loop {
-        tokio::select! {
-            () = core.stop.cancelled() => return,
-            _ = tick.tick() => {}
-        }
-        let metrics = core.raft.metrics();
-        {
-            let metrics = metrics.borrow();
-            let now = (metrics.current_leader, metrics.current_term);
-            if known != now {
-                known = now;
-                match now {
-                    (Some(leader), term) => tracing::info!(leader, term, "this member has a leader"),
-                    (None, term) => tracing::warn!(term, "this member has no leader"),
-                }
-            }
-        }
-        if core.has_leader() {
-            last_led = Instant::now();
-        }
-        let is_led = last_led.elapsed() < LEADERLESS_MAX;
-        led.send_if_modified(|was| std::mem::replace(was, is_led) != is_led);
-    }
-}
-
-/// One term of this member's leadership.
-struct Leading {
-    term: u64,
-    since: Instant,
-    /// When sessions were last sent on.
-    relieved: Instant,
-    clocks: Clocks,
-    signing: SigningDuty,
-    rotation: Rotation,
-    fencing_hook: FencingHook,
-}
-
-/// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
-async fn duties(core: Arc<Core>) {
-    let limits = core.config.limits();
-    // A quarter of the shortest time that is measured, where that is shorter.
-    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
-    let mut leading: Option<Leading> = None;
-    // When a silent node is due, where that is before the next tick.
-    let mut due: Option<Instant> = None;
-    let mut told = (Told::default(), Told::default());
-    // Elections are not waited for by the clock.
-    let mut roles = core.raft.server_metrics();
-    loop {
-        tokio::select! {
-            () = core.stop.cancelled() => return,
-            _ = tick.tick() => {}
-            () = passed(due) => {}
-            changed = roles.changed() => if changed.is_err() {
-                return;
-            }
-        }
-        let (leader, term) = {
-            let metrics = core.raft.metrics();
-            let metrics = metrics.borrow();
-            (metrics.current_leader, metrics.current_term)
-        };
-        if leader != Some(core.config.id) {
-            (leading, due) = (None, None);
-            core.relief.allow(0);
-            core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
-            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            if let Some(leader) = leader {
-                // One that lies behind would wait in it, and a member that stops slowly misses its leader.
-                core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
-            }
-            continue;
-        }
-        if leading.as_ref().is_none_or(|l| l.term != term) {
-            // Not before everything that is committed is applied here: an older state would be judged.
-            let caught_up = tokio::select! {
-                () = core.stop.cancelled() => return,
-                passed = core.reads.pass() => passed.is_ok(),
-            };
-            if !caught_up {
-                continue;
-            }
-            leading = Some(Leading {
-                term,
-                since: Instant::now(),
-                relieved: Instant::now(),
-                clocks: Clocks::new(limits),
-                signing: SigningDuty::new(sign_every, Instant::now()),
-                rotation: Rotation::default(),
-                fencing_hook: FencingHook::new(&core.config),
-            });
-            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
-            core.levels.forget();
-            core.keys_held.forget();
-            core.shortages.forget();
-        }
-        if let Some(leading) = &mut leading {
-            if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
-                leading.relieved = Instant::now();
-                // Elsewhere each registers anew: none goes where there is no room for that.
-                core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
-            }
-            lead(&core, leading).await;
-            // What is silent for longer than it may be is due just behind that moment.
-            due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
-        }
-    }
-}
-
-async fn passed(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Tells the leader of this term what was heard here, and of keys and health what it does not know.
-async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
-    let until = Instant::now();
-    let fresh = core.hearts.take();
-    let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-    let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
-    let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
-    let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
-    let certificate_until = Some(core.credentials.until());
-    let (from, shortage) = (MemberId(core.config.id), core.room.look());
-    let words = core.witnesses.take();
-    let level = core.config.level_max;
-    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words, asks: true };
-    let told = match core.roster().members.get(&leader) {
-        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
-        None => None,
-    };
-    if let Some((SummaryAnswer { shortages, silent }, revision)) = told {
-        core.shortages.are(shortages);
-        core.witnesses.ask(&silent);
-        // An agent that hears of its acknowledgement has been sent by then whatever became of it before: not a list from before it
-        // was taken for lost, under which it would begin work that is begun elsewhere.
-        if core.applied(revision, DUTIES_TICK).await {
-            core.hearts.leader_knows(until);
-        }
-        keys_told.told(&fresh, summary.keys);
-        health_told.told(&fresh, summary.health);
-    } else {
-        // Told with the next summary, to whoever leads then.
-        for (node, heard) in fresh {
-            core.hearts.heard(node, heard);
-        }
-    }
-}
-
-async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_hook, .. }: &mut Leading) {
-    let since = *since;
-    let now = since.elapsed();
-    let until = Instant::now();
-    for (node, Heard { incarnation, at, keys, health }) in core.hearts.take() {
-        if let Some(keys) = keys {
-            core.keys_held.told(node.clone(), incarnation, keys);
-        }
-        if let Some(health) = health {
-            clocks.said(node.clone(), incarnation, health);
-        }
-        clocks.heard(node, incarnation, at.saturating_duration_since(since));
-    }
-    // Heartbeats extend run leases: they are not acknowledged by one that may have been deposed meanwhile, whose successor's
-    // clocks began before. A majority that still follows is proof that none had begun when these were heard.
-    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
-    if matches!(passed, Some(Ok(Ok(())))) {
-        core.hearts.leader_knows(until);
-    }
-    for (node, by) in core.witnesses.take() {
-        clocks.witnessed(&node, by, now);
-    }
-    let mass_silence_before = clocks.mass_silence;
-    let mut actions = Vec::new();
-    {
-        let ledger = core.agreed.ledger();
-        if ledger.cluster().is_empty() {
-            actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
-        }
-        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
-        // Members of the level before take no other reason for the same state: nobody is asked there.
-        let silent = if ledger.admits(FENCING_LEVEL).is_ok() { Witnesses::choose(clocks.asked().iter()) } else { Vec::new() };
-        core.witnesses.ask(&silent);
-        core.silent.send_replace(silent);
-        if !standings.is_empty() {
-            actions.push(Action::NodeStates(standings));
-        }
-        if ledger.admits(FENCING_LEVEL).is_ok() {
-            let ms = core.config.run_lease_ms();
-            actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
-            actions.extend(clocks.fences(now, &ledger));
-            actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
-            actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
-        }
-        actions.extend(signing.due(until, &ledger, &core.signer));
-        if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
-            actions.extend(clocks.expiries(ledger.leases(), until));
-        }
-        actions.extend(rotation.due(&ledger, &core.keys_held, until));
-        // By the clock that stamped their last use: what is released has no work, so a jump of it harms nobody.
-        if !ledger.domains_due(crate::proposer::now()).is_empty() {
-            actions.push(Action::ReleaseDomains);
-        }
-        actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
-        actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
-        core.levels.told(core.config.id, core.config.level_max);
-        let metrics = core.raft.metrics();
-        let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
-        actions.extend(core.levels.raise(members, ledger.level()));
-    }
-    if clocks.mass_silence && !mass_silence_before {
-        tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");
-    }
-    // What there is no room for is proposed by a later tick.
-    actions.retain(|action| core.no_room_for(action.urgency()).is_none());
-    if actions.is_empty() {
-        return;
-    }
-    match tokio::time::timeout(DUTIES_TICK * 5, core.propose_here(actions)).await {
-        Ok(Ok(results)) => {
-            for refusal in results.into_iter().filter_map(Result::err) {
-                tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");
-            }
-        }
-        // The next tick, or the next leader, proposes again.
-        Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not taken"),
-        Err(_) => tracing::debug!("the leader's commands are not committed yet"),
     }
 }

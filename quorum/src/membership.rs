@@ -11,7 +11,7 @@
 pub mod plan;
 
 use crate::ledger::{Action, MembersStep};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::network::NoPage;
 use crate::pack::with_causes;
 use crate::proposer::Unserved;

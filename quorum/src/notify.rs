@@ -12,7 +12,7 @@ use crate::background;
 use crate::config::QuorumConfig;
 use crate::fencing_hook::{of_the_site, run as run_program};
 use crate::ledger::{Action, Ledger, NotifyWay};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::pack::with_causes;
 use crate::store::audit::Step;
 use crate::wire::NotifyStanding;

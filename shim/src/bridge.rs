@@ -6,7 +6,7 @@
 //!
 //! It runs as the launch's user and in the launch's cgroup: what it does with what ranks send it can do to its own launch alone.
 
-use crate::launch::Surroundings;
+use crate::launch::start::Surroundings;
 use crate::log_files;
 use crate::rank_socket::PmiSocket;
 use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};

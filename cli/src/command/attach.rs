@@ -1,6 +1,6 @@
 //! `lattice attach`: a terminal in a running allocation.
 
-use crate::args::Attach;
+use crate::args::attach::Attach;
 use crate::failure::{Exit, Failure};
 use crate::follow::program_code;
 use crate::keyboard::{self, Key};

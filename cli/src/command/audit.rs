@@ -4,7 +4,7 @@ mod export;
 mod query;
 mod verify;
 
-use crate::args::{Audit, AuditCommand, AuditFilterArgs};
+use crate::args::audit::{Audit, AuditCommand, AuditFilterArgs};
 use crate::failure::{Exit, Failure};
 use crate::session::{self, Session};
 use crate::time::moment;

@@ -1,6 +1,6 @@
 //! `lattice cancel`.
 
-use crate::args::Cancel;
+use crate::args::allocations::Cancel;
 use crate::failure::{Exit, Failure};
 use crate::listing;
 use crate::output::{Format, print, print_json, print_names};

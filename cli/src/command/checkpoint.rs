@@ -1,6 +1,6 @@
 //! `lattice checkpoint`.
 
-use crate::args::{
+use crate::args::checkpoint::{
     CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
 };
 use crate::failure::{Exit, Failure};

@@ -1,7 +1,7 @@
 //! `lattice compare`.
 
 use super::top::{age, shown};
-use crate::args::Compare;
+use crate::args::watching::Compare;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

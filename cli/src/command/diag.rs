@@ -1,6 +1,6 @@
 //! `lattice diag`.
 
-use crate::args::Diag;
+use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

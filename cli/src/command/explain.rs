@@ -1,6 +1,6 @@
 //! `lattice explain`.
 
-use crate::args::Key;
+use crate::args::allocations::Key;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

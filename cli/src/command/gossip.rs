@@ -1,6 +1,6 @@
 //! `lattice gossip members` and `watch`.
 
-use crate::args::GossipMembers;
+use crate::args::gossip::GossipMembers;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_json_lines, print_names};
 use crate::session::{Session, answer};

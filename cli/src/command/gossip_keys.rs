@@ -1,6 +1,6 @@
 //! `lattice gossip keys` and `keys rotate`.
 
-use crate::args::{GossipKeysCommand, RotateKeys};
+use crate::args::gossip::{GossipKeysCommand, RotateKeys};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

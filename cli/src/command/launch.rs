@@ -1,6 +1,6 @@
 //! `lattice launch`: ranks inside an allocation, or a job of its own that is waited for.
 
-use crate::args::Launch;
+use crate::args::launch::Launch;
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
 use crate::feeder::{self, Feeder};

@@ -1,6 +1,6 @@
 //! `lattice lease`.
 
-use crate::args::{LeaseCommand, LeaseRevoke};
+use crate::args::lease::{LeaseCommand, LeaseRevoke};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

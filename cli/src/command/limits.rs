@@ -1,6 +1,6 @@
 //! `lattice admin limits`.
 
-use crate::args::SetLimits;
+use crate::args::admin::SetLimits;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

@@ -1,6 +1,6 @@
 //! `lattice logs`.
 
-use crate::args::Logs;
+use crate::args::allocations::Logs;
 use crate::failure::Failure;
 use crate::follow::{Screen, exit_of, follow};
 use crate::session::{Session, now};

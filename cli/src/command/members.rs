@@ -1,6 +1,6 @@
 //! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: asked for again until the change is done.
 
-use crate::args::{AddMember, MemberId, ReplaceMember, Transfer};
+use crate::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

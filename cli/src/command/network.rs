@@ -1,7 +1,7 @@
 //! `lattice network` and `lattice admin network`.
 
 use super::service::tenant;
-use crate::args::{NetworkCommand, SetGrace, VniPool};
+use crate::args::network::{NetworkCommand, SetGrace, VniPool};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

@@ -13,7 +13,7 @@ mod waits;
 pub use each::unanswered;
 
 use super::{confirm_dead, nodes};
-use crate::args::NodeCommand;
+use crate::args::node::NodeCommand;
 use crate::failure::Failure;
 use crate::session::Session;
 

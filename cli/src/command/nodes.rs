@@ -1,6 +1,6 @@
 //! `lattice nodes`.
 
-use crate::args::ListNodes;
+use crate::args::node::ListNodes;
 use crate::failure::{Exit, Failure};
 use crate::listing;
 use crate::output::{Format, print, print_json, print_names};

@@ -1,6 +1,6 @@
 //! `lattice preempt` and `lattice resume`. Each goes on after a failure; the exit code is the first one's.
 
-use crate::args::{Preempt, Resume};
+use crate::args::preempt::{Preempt, Resume};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

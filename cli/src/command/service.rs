@@ -1,6 +1,7 @@
 //! `lattice service`.
 
-use crate::args::{OfTenant, ServiceCommand};
+use crate::args::of_tenant::OfTenant;
+use crate::args::service::ServiceCommand;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

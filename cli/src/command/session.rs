@@ -7,7 +7,7 @@
 
 use super::attach::{self, Closed};
 use super::submit::submit;
-use crate::args::{InteractiveSession, SessionCommand};
+use crate::args::session::{InteractiveSession, SessionCommand};
 use crate::failure::{Exit, Failure};
 use crate::flags::SubmitFlags;
 use crate::interrupts::Interrupts;

@@ -1,6 +1,6 @@
 //! `lattice status`.
 
-use crate::args::Status;
+use crate::args::allocations::Status;
 use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_json, print_names};

@@ -1,6 +1,6 @@
 //! `lattice submit`.
 
-use crate::args::Submit;
+use crate::args::submit::Submit;
 use crate::directives;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json};

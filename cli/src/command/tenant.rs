@@ -1,6 +1,6 @@
 //! `lattice admin tenant`.
 
-use crate::args::{Quota, SetTenant, TenantCommand};
+use crate::args::tenant::{Quota, SetTenant, TenantCommand};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

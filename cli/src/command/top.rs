@@ -1,6 +1,6 @@
 //! `lattice top`.
 
-use crate::args::Top;
+use crate::args::top::Top;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

@@ -1,6 +1,6 @@
 //! `lattice vcluster` and `lattice admin vcluster`.
 
-use crate::args::{AdminVCluster, VClusterCommand, VClusterSettings};
+use crate::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{self, Session, answer};

@@ -1,7 +1,7 @@
 //! `lattice watch`.
 
 use super::top::{age, shown};
-use crate::args::Watch;
+use crate::args::watching::Watch;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json_lines, print_names};
 use crate::patience::Patience;

@@ -6,7 +6,7 @@ use crate::backup;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role};
 use crate::ledger::{Action, Outcome, Urgency};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};

@@ -5,7 +5,7 @@ use crate::audit::export::signed_page;
 use crate::audit::page::page;
 use crate::audit::walk::AuditWalk;
 use crate::ledger::Action;
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::pack::with_causes;
 use crate::store::machine::AuditError;
 use crate::wire::{Answer, Refusal};

@@ -2,7 +2,7 @@
 
 use super::unserved;
 use crate::ledger::{Action, OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, held};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::wire::{Answer, LeaseStanding, Refusal};
 use lattice_model::{NodeId, Principal};
 use std::sync::PoisonError;

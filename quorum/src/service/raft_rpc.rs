@@ -3,7 +3,7 @@
 use crate::chain;
 use crate::hearts::Heard;
 use crate::identity::{Caller, Role};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::membership;
 use crate::network::{GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};

@@ -11,7 +11,7 @@ use super::{Packets, unserved};
 use crate::hearts::Heard;
 use crate::identity::Caller;
 use crate::ledger::{Action, Outcome, Registration};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::relief::MayMove;

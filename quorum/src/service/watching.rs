@@ -13,7 +13,7 @@
 use super::Packets;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{DomainKey, Lease};
-use crate::member::Core;
+use crate::member::shared::Core;
 use crate::older;
 use crate::pack::pack;
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};

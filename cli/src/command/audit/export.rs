@@ -1,7 +1,7 @@
 //! `lattice audit export`: a signed bundle. Its format is in `docs/audit.md`.
 
 use super::{filter, part};
-use crate::args::AuditExport;
+use crate::args::audit::AuditExport;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use lattice_api::v1;

@@ -1,7 +1,7 @@
 //! `lattice audit query`: records, the oldest first.
 
 use super::filter;
-use crate::args::AuditQuery;
+use crate::args::audit::AuditQuery;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

@@ -1,7 +1,7 @@
 //! `lattice audit verify`: every link and every signature.
 
 use super::part;
-use crate::args::AuditVerify;
+use crate::args::audit::AuditVerify;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};

@@ -2,7 +2,7 @@
 
 use super::each::each;
 use super::waits;
-use crate::args::Drain;
+use crate::args::node::Drain;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};

@@ -1,7 +1,7 @@
 //! `lattice node history`: what the audit log has of one node itself, the newest last.
 
 use super::unanswered;
-use crate::args::History;
+use crate::args::node::History;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{self, Session, answer};

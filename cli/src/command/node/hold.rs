@@ -2,7 +2,7 @@
 
 use super::confirm::confirmed;
 use super::each::each;
-use crate::args::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
+use crate::args::node::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
 use crate::failure::Failure;
 use crate::session::{self, Session, answer};
 use crate::time;

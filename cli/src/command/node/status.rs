@@ -1,7 +1,7 @@
 //! `lattice node status`: what an agent knows of its own node, with or without a quorum.
 
 use super::{fact, fingerprint, waits};
-use crate::args::Nodes;
+use crate::args::node::Nodes;
 use crate::command::nodes;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};

@@ -1,0 +1,123 @@
+//! How an allocation begins on its node: its prologue's end, its start, and its entry point.
+
+use super::{AllocationTask, Phase};
+use crate::allocation::prepare::Line;
+use crate::allocation::walltime;
+use crate::allocation::{Command, probing};
+use crate::environment;
+use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
+use lattice_node::{Event, LaunchEnd};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::ToShim;
+
+impl AllocationTask {
+    pub(super) async fn prepared(&mut self, result: Result<Line, String>) {
+        let failure = match result {
+            Ok(line) => match self.take_link(line).await {
+                Ok(()) => {
+                    self.look_after_logs(false);
+                    self.phase = Phase::AwaitingReady;
+                    failpoint::pass(Point::ShimGreeted);
+                    None
+                }
+                Err(error) => Some(format!("the shim does not answer: {error}")),
+            },
+            Err(why) => Some(why),
+        };
+        if let Some(why) = failure {
+            self.context.adoption.lost(self.share.allocation);
+            tracing::warn!(allocation = %self.share.allocation, %why, "an allocation could not be prepared");
+            self.say(&why);
+            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
+        }
+    }
+
+    /// From here on, what is written goes on into the log store.
+    pub(super) fn look_after_logs(&self, adopted: bool) {
+        self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone(), adopted);
+    }
+
+    /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
+    pub(super) async fn give_up_preparing(&mut self) {
+        if let Some(preparing) = self.preparing.take()
+            && let Some(line) = preparing.give_up().await
+            && let Err(error) = self.take_link(line).await
+        {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+        }
+    }
+
+    pub(super) async fn start(&mut self, share: &DesiredShare) {
+        self.started = true;
+        self.stand();
+        if !self.connect().await {
+            return;
+        }
+        let walltime_ms = share.spec.walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        if !self.may_begin() {
+            self.lease.waits = Some(Box::new(share.clone()));
+            self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
+            return;
+        }
+        if self.is_head() {
+            walltime::begins(&self.share, &self.dir).await;
+        }
+        self.send(ToShim::Go { walltime_ms }).await;
+        failpoint::pass(Point::GoSent);
+        self.say("running");
+        if self.probing.is_none() {
+            self.probing = probing::begin(&self.context, &self.share, self.says.detail.clone());
+        }
+        if !self.is_head() {
+            return;
+        }
+        if self.warning.is_none() {
+            self.warning = walltime::warn(&self.context, &self.share, &self.dir);
+        }
+        match &share.spec.entrypoint {
+            Entrypoint::Script { text, args } => {
+                let env = environment::of_script(share, &self.context);
+                let working_dir = share.spec.working_dir.clone();
+                self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
+                failpoint::pass(Point::ScriptAsked);
+            }
+            Entrypoint::Command { .. } if self.synced => self.begin_entry(),
+            // It may have been begun by a former life: the shim has it as it was meant then.
+            Entrypoint::Command { .. } => self.entry_waits = true,
+        }
+    }
+
+    pub(super) fn begin_entry(&self) {
+        let Entrypoint::Command { argv } = &self.share.spec.entrypoint else { return };
+        let usual = environment::entry_launch(&self.share, argv.clone());
+        let told = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
+        self.begin_entry_launch(told.unwrap_or(usual));
+    }
+
+    /// Heads the launch of an inline command, unless that is done already, and waits for its end.
+    fn begin_entry_launch(&self, launch: LaunchSpec) {
+        let Some(own) = self.own.upgrade() else { return };
+        let mut end = self.context.launches.begin(&self.context, &self.share, launch);
+        tokio::spawn(async move {
+            let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
+            if let Some(end) = end {
+                let _ = own.send(Command::EntryOver { end }).await;
+            }
+        });
+    }
+
+    pub(super) async fn entry_launch_over(&mut self, end: LaunchEnd) {
+        if self.lease.lapsed {
+            return;
+        }
+        self.entry_over = true;
+        failpoint::pass(Point::LaunchOver);
+        let reason = match end {
+            LaunchEnd { walltime_over: true, .. } => return self.walltime_is_over().await,
+            LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
+            LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
+            LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },
+        };
+        self.ended(reason).await;
+    }
+}

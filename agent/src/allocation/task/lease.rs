@@ -1,0 +1,65 @@
+//! The run lease of what it runs: passed on to the shim, and waited for.
+
+use super::AllocationTask;
+use lattice_model::EndReason;
+use lattice_runtime::shim::ToShim;
+
+impl AllocationTask {
+    /// Whether work may be begun: it has a lease, or needs none.
+    pub(super) fn may_begin(&self) -> bool {
+        self.acknowledged.is_none() || self.lease.granted
+    }
+
+    /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged.
+    pub(super) async fn renew(&mut self) {
+        let (Some(acknowledged), Some(length)) = (&mut self.acknowledged, self.share.run_lease_ms) else { return };
+        let Some(sent) = *acknowledged.borrow_and_update() else { return };
+        if self.link.is_some() {
+            self.send(ToShim::RunLease { until_ms: sent.saturating_add(length) }).await;
+            self.lease_granted();
+        }
+    }
+
+    /// The shim keeps a lease; where a former life of the agent had it granted, work may begin.
+    pub(super) fn keeps_lease(&mut self, until_ms: Option<u64>) {
+        self.lease.kept = true;
+        if until_ms.is_some() {
+            self.lease_granted();
+        }
+    }
+
+    fn lease_granted(&mut self) {
+        self.lease.begins |= !std::mem::replace(&mut self.lease.granted, true);
+    }
+
+    pub(super) async fn begin_what_waited(&mut self) {
+        if let Some(share) = self.lease.waits.take() {
+            self.start(&share).await;
+        }
+        if self.synced {
+            self.begin_launches().await;
+        }
+        self.stand();
+    }
+
+    /// Why the shim cannot be trusted with work that is to end when this node is cut off.
+    pub(super) fn unfenced(&self) -> Option<String> {
+        (self.acknowledged.is_some() && !self.lease.kept).then(|| {
+            format!(
+                "{} keeps no run leases, so work with --on-isolation=stop would not be ended: it is of an older version than the agent; install \
+                 the same version of both",
+                self.context.shim.display()
+            )
+        })
+    }
+
+    pub(super) async fn lease_lapsed(&mut self) {
+        if std::mem::replace(&mut self.lease.lapsed, true) {
+            return;
+        }
+        tracing::warn!(allocation = %self.share.allocation, "its run lease lapsed: the shim killed its work");
+        self.say("its run lease lapsed, its work was killed");
+        self.lease.waits = None;
+        self.ended(EndReason::RunLeaseLapsed { node: self.context.me.clone() }).await;
+    }
+}

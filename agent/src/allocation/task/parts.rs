@@ -1,0 +1,134 @@
+//! This node's parts of launches: begun as their heads want it, and what passes between a head and the shim.
+
+use super::AllocationTask;
+use crate::allocation::local_launch::LocalLaunch;
+use crate::mesh::call::WireCall;
+use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::input::WirePiece;
+use crate::mesh::terminal::ToTerminal;
+use crate::{environment, terminal};
+use lattice_model::{Call, LaunchId, LaunchShape, LaunchSpec, Stdin};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::ToShim;
+use tokio::sync::mpsc;
+
+/// Bytes typed that wait for launches to begin; where there are more, the oldest pieces are lost.
+const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a launch is not begun by a shim of the version before.
+const SHAPELESS: &str = "its shim was started by an older version, which lays ranks out in blocks of one program alone: leave the options of \
+                         its layout out, or begin the allocation anew";
+
+/// The same of one that has standard input.
+const INPUTLESS: &str = "its shim was started by an older version, which passes no standard input on: say --stdin=none, or begin the allocation \
+                         anew";
+
+impl AllocationTask {
+    /// `calls`: the head, and all on the way to it, carry calls.
+    pub(super) async fn attach(&mut self, launch: LaunchSpec, calls: bool, to_head: mpsc::Sender<ToHead>) {
+        let id = launch.id;
+        let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
+        local.calls = Some(calls);
+        local.attach(to_head, self.walltime_over);
+        if local.begun {
+            self.tell_calls(id, Some(calls)).await;
+        }
+        if self.synced {
+            self.begin_launches().await;
+        }
+    }
+
+    /// Whether calls of a launch are carried, where that is known: while it is not, the shim's servers wait.
+    pub(super) async fn tell_calls(&mut self, launch: LaunchId, carried: Option<bool>) {
+        if let Some(carried) = carried {
+            self.send(ToShim::Calls { launch, carried }).await;
+        }
+    }
+
+    /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
+    pub(super) async fn begin_launches(&mut self) {
+        if !self.may_begin() {
+            return;
+        }
+        let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
+        for mut launch in missing {
+            if launch.shape != LaunchShape::default() && !self.shapes {
+                self.of(launch.id, |l| l.lost(SHAPELESS));
+                continue;
+            }
+            if launch.stdin() != Ok(Stdin::None) && !self.inputs {
+                self.of(launch.id, |l| l.lost(INPUTLESS));
+                continue;
+            }
+            environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            self.context.hwloc.tell(&mut launch.env, &self.share, &self.context.topology());
+            self.send(ToShim::StartLaunch { launch }).await;
+            failpoint::pass(Point::LaunchAsked);
+        }
+    }
+
+    pub(super) async fn obey_head(&mut self, launch: LaunchId, message: ToPart) {
+        match message {
+            ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
+            ToPart::Input(piece) => {
+                let WirePiece { offset, bytes, last } = *piece;
+                self.send(ToShim::Input { launch, offset, bytes, last }).await;
+            }
+            ToPart::Call(call) => self.call(launch, *call).await,
+            ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
+            ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
+            ToPart::Forget => {
+                if self.launches.get(&launch).is_some_and(|l| l.over(&self.context.me)) {
+                    self.launches.remove(&launch);
+                    self.send(ToShim::Forget { launch }).await;
+                }
+            }
+        }
+    }
+
+    /// Another part's server asks or answers. A shim of the version before has none that would.
+    async fn call(&mut self, launch: LaunchId, call: WireCall) {
+        let Ok(call) = Call::try_from(call) else { return };
+        if self.calls {
+            self.send(ToShim::Call { launch, call }).await;
+        } else if let Some(answer) = call.unserved() {
+            self.of(launch, |l| l.call(answer));
+        }
+    }
+
+    /// What is typed at a launch that does not run yet waits for it. While there is no line to the shim, what is typed is
+    /// lost: as if the program had not looked.
+    pub(super) async fn typed(&mut self, launch: LaunchId, message: ToTerminal) {
+        if self.launches.get(&launch).is_none_or(|l| !l.begun) {
+            self.typed_ahead.push_back((launch, message));
+            while self.typed_ahead.iter().map(|(_, message)| message.bytes()).sum::<usize>() > TYPED_AHEAD_BYTES_MAX {
+                self.typed_ahead.pop_front();
+            }
+            return;
+        }
+        match message {
+            ToTerminal::Input(bytes) => self.send(ToShim::Typed { launch, bytes }).await,
+            ToTerminal::Size { rows, columns } => self.send(ToShim::Resized { launch, size: terminal::size(rows, columns) }).await,
+            ToTerminal::EndOfInput => {}
+        }
+    }
+
+    /// Changes what is known of a launch.
+    pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
+        // That ranks were killed for it is not how their launch ended: its head hears of the node, by way of the quorum.
+        if self.lease.lapsed {
+            return;
+        }
+        let Some(local) = self.launches.get_mut(&launch) else { return };
+        change(local);
+        if local.over(&self.context.me) {
+            let number = local.spec.number;
+            self.over(number);
+        }
+    }
+
+    /// No rank of this launch is left here: readers of its output may come to their end.
+    pub(super) fn over(&self, number: u32) {
+        self.says.activity.send_if_modified(|activity| activity.over.insert(number));
+    }
+}

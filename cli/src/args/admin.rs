@@ -1,0 +1,38 @@
+//! `lattice admin …`: what it is about, and the limits of the whole cluster.
+
+use super::network::AdminNetwork;
+use super::quorum::Quorum;
+use super::tenant::Tenant;
+use super::vcluster::VClusterAdmin;
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+pub struct Admin {
+    #[command(subcommand)]
+    pub what: AdminCommand,
+}
+
+#[derive(Subcommand)]
+pub enum AdminCommand {
+    /// Who work is accounted to (--tenant), and how much of the cluster it may have at once
+    Tenant(Tenant),
+    /// Queues with a scheduler and nodes of their own
+    #[command(name = "vcluster")]
+    VCluster(VClusterAdmin),
+    /// The VNIs of network domains
+    Network(AdminNetwork),
+    /// Show the limits of the whole cluster, or change them
+    Limits(SetLimits),
+    #[command(hide = true)]
+    Raft(Quorum),
+}
+
+#[derive(Args)]
+pub struct SetLimits {
+    /// Nodes of the whole cluster that may be claimed for sensitive use
+    #[arg(long, value_name = "N")]
+    pub sensitive_pool_size: Option<u32>,
+    /// Without that limit
+    #[arg(long, conflicts_with = "sensitive_pool_size")]
+    pub no_sensitive_pool_size: bool,
+}

@@ -1,0 +1,83 @@
+//! `lattice status`, `lattice explain`, `lattice cancel` and `lattice logs`.
+
+use clap::Args;
+use lattice_api::allocation::state_from_name;
+use lattice_model::AllocationState;
+
+#[derive(Args)]
+pub struct Key {
+    /// The allocation: its id, the beginning of it, or @last
+    pub id: String,
+}
+
+#[derive(Args)]
+pub struct Status {
+    /// One allocation: its id, the beginning of it, or @last
+    #[arg(conflicts_with_all = ["all", "state", "limit"])]
+    pub id: Option<String>,
+    /// Everybody's, not only your own
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
+    #[arg(long, value_delimiter = ',', value_parser = state)]
+    pub state: Vec<AllocationState>,
+    /// At most this many, the newest
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// As one member of the quorum has it, agreed with nobody: also without a majority. Its age is said
+    #[arg(long)]
+    pub stale: bool,
+    /// Those that have not ended, then a line for each change; one that is named, until it has ended
+    #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
+    pub watch: bool,
+}
+
+#[derive(Args)]
+pub struct Cancel {
+    /// The allocations
+    #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
+    pub ids: Vec<String>,
+    /// All of your own that have not ended
+    #[arg(long)]
+    pub all_mine: bool,
+    /// With --all-mine: only those in these states
+    #[arg(long, value_delimiter = ',', value_parser = state, requires = "all_mine")]
+    pub state: Vec<AllocationState>,
+}
+
+#[derive(Args)]
+pub struct Logs {
+    /// The allocation
+    pub id: String,
+    /// Follow until it has ended, then give its program's exit code
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only this rank
+    #[arg(long)]
+    pub rank: Option<u32>,
+    /// Of each rank's output, begin with the last N lines
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only what was written after this: 2026-03-01T10:00:00Z, or 10m for ten minutes ago (to about a second)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only what was written by this
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Only stdout
+    #[arg(long, conflicts_with = "stderr")]
+    pub stdout: bool,
+    /// Only stderr
+    #[arg(long)]
+    pub stderr: bool,
+    /// Only the ranks of this node
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Begin each line with its rank
+    #[arg(short, long)]
+    pub label: bool,
+}
+
+fn state(text: &str) -> Result<AllocationState, String> {
+    state_from_name(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,81 @@
+//! `lattice audit …`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Audit {
+    #[command(subcommand)]
+    pub what: AuditCommand,
+}
+
+#[derive(Subcommand)]
+pub enum AuditCommand {
+    /// Show who did what: the oldest first, for operators
+    Query(AuditQuery),
+    /// Walk the whole hash chain, check every signature, and name the first record that does not hold
+    Verify(AuditVerify),
+    /// Write a signed JSON bundle that can be verified without Lattice
+    Export(AuditExport),
+}
+
+const AUDIT_QUERY_EXAMPLES: &str = "Examples:
+  lattice audit query --alloc 1f0c9a4e
+      the whole history of one allocation
+  lattice audit query --user alice --since 2026-03-01 --until 2026-03-15
+      what alice did, and what was done to alice's allocations, in two weeks
+  lattice audit query --type attach-started,logs-read --since 1d -o json
+      who looked into whose work since yesterday
+
+A time is 2026-03-01T10:00:00Z, a day (its beginning in UTC), or how long ago (90s, 10m, 2h, 1d).";
+
+#[derive(Args)]
+pub struct AuditFilterArgs {
+    /// What this user did, and what was done to this user's allocations (or what node:ID, member:ID did)
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// About this allocation: its id, the beginning of it, or @last
+    #[arg(long, value_name = "ID")]
+    pub alloc: Option<String>,
+    /// About this node
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Of these types, such as AllocationEnded or attach-started
+    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
+    pub types: Vec<String>,
+    /// Not before this
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Before this
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+}
+
+#[derive(Args)]
+#[command(after_help = AUDIT_QUERY_EXAMPLES)]
+pub struct AuditQuery {
+    #[command(flatten)]
+    pub filter: AuditFilterArgs,
+    /// Go on behind this record
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub after: u64,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+}
+
+#[derive(Args)]
+pub struct AuditVerify {
+    /// A key (64 hexadecimal digits) that may have signed; with it, a chain in which any other key was used does not hold
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct AuditExport {
+    #[command(flatten)]
+    pub filter: AuditFilterArgs,
+    /// Where to write it [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}

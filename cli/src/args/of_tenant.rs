@@ -1,0 +1,21 @@
+//! Whose: one tenant's, or everybody's. For commands about what tenants have.
+
+use clap::Args;
+
+#[derive(Args)]
+pub struct OfTenant {
+    /// Of this tenant [default: that of your submissions, else those of your own allocations; operators: all]
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Of all tenants that you may see, also where your submissions have one
+    #[arg(short, long, conflicts_with = "tenant")]
+    pub all: bool,
+}
+
+#[derive(Args)]
+pub struct NamedOfTenant {
+    /// Its name
+    pub name: String,
+    #[command(flatten)]
+    pub of: OfTenant,
+}

@@ -1,0 +1,88 @@
+//! `lattice quorum …`.
+
+use super::Rest;
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+pub struct Quorum {
+    #[command(subcommand)]
+    pub what: QuorumCommand,
+}
+
+#[derive(Subcommand)]
+pub enum QuorumCommand {
+    /// Who leads, who follows, how far each is, as the member in use sees it
+    Status,
+    /// The members, as the leader sees them
+    Members,
+    /// Let a member join: it runs already, with an empty data_dir and without --bootstrap; it learns, then votes
+    Add(AddMember),
+    /// Take a member out; it stops serving
+    Remove(MemberId),
+    /// Let a new member vote in the place of another, in one change
+    Replace(ReplaceMember),
+    /// Let another member lead
+    TransferLeader(Transfer),
+    /// The built-in certificate authority: init, issue, renew
+    #[command(disable_help_flag = true)]
+    Ca(Rest),
+    /// Copy the state to the place for backups now; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Backup(Rest),
+    /// Check a backup whole; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Verify(Rest),
+    /// Go on from a backup after the loss of the whole quorum, or (--plan) say what is the matter; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Recover(Rest),
+    /// Go back to a backup on purpose; on a member's machine, by lattice-quorum
+    #[command(disable_help_flag = true)]
+    Restore(Rest),
+}
+
+impl QuorumCommand {
+    /// What a member's own program does, and how it calls that.
+    pub fn of_a_member(&self) -> Option<(&'static str, &Rest)> {
+        match self {
+            Self::Ca(rest) => Some(("ca", rest)),
+            Self::Backup(rest) => Some(("backup", rest)),
+            Self::Verify(rest) => Some(("verify", rest)),
+            Self::Recover(rest) => Some(("recover", rest)),
+            Self::Restore(rest) => Some(("restore", rest)),
+            Self::Status | Self::Members | Self::Add(_) | Self::Remove(_) | Self::Replace(_) | Self::TransferLeader(_) => None,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct AddMember {
+    /// Its id, one that no member had before
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub id: u64,
+    /// Where agents reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub service: String,
+    /// Where members reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub raft: String,
+}
+
+#[derive(Args)]
+pub struct MemberId {
+    /// The member
+    pub id: u64,
+}
+
+#[derive(Args)]
+pub struct ReplaceMember {
+    /// The member that goes; it may be dead
+    pub old: u64,
+    #[command(flatten)]
+    pub new: AddMember,
+}
+
+#[derive(Args)]
+pub struct Transfer {
+    /// The member that is to lead [default: the one that has most of the log]
+    pub to: Option<u64>,
+}

@@ -1,0 +1,27 @@
+//! `lattice service …`.
+
+use super::of_tenant::{NamedOfTenant, OfTenant};
+use clap::{Args, Subcommand};
+
+const SERVICE_EXAMPLES: &str = "Examples:
+  lattice submit --service --expose api:8080/http serve.sh
+      offers port 8080 of its nodes as \"api\" while it runs
+  curl http://$(lattice service lookup api -o name | head -1)/
+      where it is, also from within other work of the tenant
+
+Nobody looks whether something listens there; --liveness-probe ends work that stops serving, and its endpoints with it.";
+
+#[derive(Args)]
+#[command(after_help = SERVICE_EXAMPLES)]
+pub struct Service {
+    #[command(subcommand)]
+    pub what: ServiceCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ServiceCommand {
+    /// The names under which running work offers something
+    List(OfTenant),
+    /// Where a name is offered now
+    Lookup(NamedOfTenant),
+}

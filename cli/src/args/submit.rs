@@ -1,0 +1,33 @@
+//! `lattice submit`.
+
+use crate::flags::SubmitFlags;
+use clap::Args;
+use std::ffi::OsString;
+
+const SUBMIT_EXAMPLES: &str = "Examples:
+  lattice submit job.sh
+      a script; its #LATTICE (or #SBATCH) lines say what it needs
+  lattice submit --nodes=4 --walltime=2h job.sh
+      the command line wins over the script's lines
+  lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate input.nml
+      16 ranks of one MPI program on 2 nodes
+
+A script's lines, before its first command:
+  #!/bin/bash
+  #LATTICE --nodes=4 --walltime=2h
+  #LATTICE name=simulation
+  lattice launch ./simulate input.nml";
+
+#[derive(Args)]
+#[command(after_help = SUBMIT_EXAMPLES, override_usage = "lattice submit [OPTIONS] SCRIPT [-- ARGS...]\n       lattice submit [OPTIONS] -- COMMAND [ARGS...]")]
+pub struct Submit {
+    #[command(flatten)]
+    pub flags: SubmitFlags,
+    /// The script to run on the first node; it starts ranks with `lattice launch`
+    pub script: Option<OsString>,
+    /// The script's arguments (those that begin with a dash go after --)
+    pub args: Vec<String>,
+    /// Without a script: the program to run as nodes × tasks-per-node ranks, and its arguments
+    #[arg(last = true)]
+    pub rest: Vec<String>,
+}

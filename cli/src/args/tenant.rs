@@ -1,0 +1,73 @@
+//! `lattice admin tenant …`.
+
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+pub struct Tenant {
+    #[command(subcommand)]
+    pub what: TenantCommand,
+}
+
+#[derive(Subcommand)]
+pub enum TenantCommand {
+    /// Create a tenant; without quotas it has no limits
+    Create(SetTenant),
+    /// Change its quotas. Work that runs goes on, also above a lower one
+    #[command(alias = "set-quota")]
+    Update(SetTenant),
+    /// Every tenant, its quotas and what it has of them
+    List,
+    /// One tenant
+    Show(ShowTenant),
+    /// Forget a tenant that has no work; its name is without limits then
+    Delete(TenantName),
+}
+
+#[derive(Args)]
+pub struct TenantName {
+    /// The tenant
+    #[arg(value_name = "NAME", required_unless_present = "named")]
+    name: Option<String>,
+    #[arg(long = "name", value_name = "NAME", hide = true, conflicts_with = "name")]
+    named: Option<String>,
+}
+
+impl TenantName {
+    pub fn get(self) -> String {
+        self.name.or(self.named).unwrap_or_default()
+    }
+}
+
+#[derive(Args)]
+pub struct ShowTenant {
+    #[command(flatten)]
+    pub name: TenantName,
+    #[arg(long, hide = true)]
+    quotas: bool,
+}
+
+#[derive(Args)]
+pub struct SetTenant {
+    #[command(flatten)]
+    pub name: TenantName,
+    /// Nodes that its running allocations may have, all together [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub max_nodes: Option<Quota>,
+    /// Its allocations that may have nodes at once [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub max_concurrent_allocations: Option<Quota>,
+}
+
+/// A quota as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quota {
+    Unlimited,
+    AtMost(u32),
+}
+
+fn quota(text: &str) -> Result<Quota, String> {
+    match text {
+        "none" => Ok(Quota::Unlimited),
+        number => number.parse().map(Quota::AtMost).map_err(|_| "a number, or none".to_owned()),
+    }
+}

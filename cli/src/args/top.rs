@@ -1,0 +1,41 @@
+//! `lattice top`.
+
+use clap::Args;
+use lattice_model::duration::{self, BareNumber};
+use std::time::Duration;
+
+const TOP_EXAMPLES: &str = "Examples:
+  lattice top 1f0c9a4e
+      what all its nodes together use now, and over the last 30 seconds
+  lattice top @last --per-node --duration=10m
+      node by node, with means and maxima of the last ten minutes
+  lattice top @last --per-gpu
+      each GPU that it has: how busy, how full, what it draws, why its clocks are held down
+
+The agents of its nodes measure once a second, and answer themselves: no store is asked. SOURCE says what each number comes
+from, AGE how long ago it was measured; what cannot be had on a node is not shown.";
+
+#[derive(Args)]
+#[command(after_help = TOP_EXAMPLES)]
+pub struct Top {
+    /// The allocation
+    pub id: String,
+    /// Each node for itself, not their sums
+    #[arg(long, conflicts_with_all = ["per_gpu", "wide"])]
+    pub per_node: bool,
+    /// Each of its GPUs for itself
+    #[arg(long, conflicts_with = "wide")]
+    pub per_gpu: bool,
+    /// A line for each node, with a column for each number
+    #[arg(long)]
+    pub wide: bool,
+    /// How far back MEAN and MAX reach: 30s to 1h, a bare number is seconds
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = top_duration)]
+    pub duration: Duration,
+}
+
+fn top_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if bounds.contains(&duration) { Ok(duration) } else { Err("1s to 1h are possible: agents keep no more".to_owned()) }
+}

@@ -1,0 +1,232 @@
+//! What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
+
+use super::shared::Core;
+use crate::audit::duty::SigningDuty;
+use crate::clocks::Clocks;
+use crate::fencing_hook::FencingHook;
+use crate::hearts::{Heard, Told};
+use crate::lease_clocks::LeaseClocks;
+use crate::ledger::{Action, Urgency};
+use crate::pack::with_causes;
+use crate::relief;
+use crate::rotation::Rotation;
+use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
+use crate::witnesses::Witnesses;
+use lattice_model::{MemberId, Node};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::MissedTickBehavior;
+
+/// How often heartbeats are folded and clocks are read.
+const DUTIES_TICK: Duration = Duration::from_secs(1);
+const JUST_BEHIND: Duration = Duration::from_millis(5);
+/// The cluster level that fencing needs.
+const FENCING_LEVEL: u32 = 6;
+
+/// One term of this member's leadership.
+struct Leading {
+    term: u64,
+    since: Instant,
+    /// When sessions were last sent on.
+    relieved: Instant,
+    clocks: Clocks,
+    signing: SigningDuty,
+    rotation: Rotation,
+    fencing_hook: FencingHook,
+}
+
+/// What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
+pub(super) async fn duties(core: Arc<Core>) {
+    let limits = core.config.limits();
+    // A quarter of the shortest time that is measured, where that is shorter.
+    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
+    let mut leading: Option<Leading> = None;
+    // When a silent node is due, where that is before the next tick.
+    let mut due: Option<Instant> = None;
+    let mut told = (Told::default(), Told::default());
+    // Elections are not waited for by the clock.
+    let mut roles = core.raft.server_metrics();
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {}
+            () = passed(due) => {}
+            changed = roles.changed() => if changed.is_err() {
+                return;
+            }
+        }
+        let (leader, term) = {
+            let metrics = core.raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.current_leader, metrics.current_term)
+        };
+        if leader != Some(core.config.id) {
+            (leading, due) = (None, None);
+            core.relief.allow(0);
+            core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
+            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            if let Some(leader) = leader {
+                // One that lies behind would wait in it, and a member that stops slowly misses its leader.
+                core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
+            }
+            continue;
+        }
+        if leading.as_ref().is_none_or(|l| l.term != term) {
+            // Not before everything that is committed is applied here: an older state would be judged.
+            let caught_up = tokio::select! {
+                () = core.stop.cancelled() => return,
+                passed = core.reads.pass() => passed.is_ok(),
+            };
+            if !caught_up {
+                continue;
+            }
+            leading = Some(Leading {
+                term,
+                since: Instant::now(),
+                relieved: Instant::now(),
+                clocks: Clocks::new(limits),
+                signing: SigningDuty::new(sign_every, Instant::now()),
+                rotation: Rotation::default(),
+                fencing_hook: FencingHook::new(&core.config),
+            });
+            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
+            core.levels.forget();
+            core.keys_held.forget();
+            core.shortages.forget();
+        }
+        if let Some(leading) = &mut leading {
+            if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
+                leading.relieved = Instant::now();
+                // Elsewhere each registers anew: none goes where there is no room for that.
+                core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
+            }
+            lead(&core, leading).await;
+            // What is silent for longer than it may be is due just behind that moment.
+            due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
+        }
+    }
+}
+
+async fn passed(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Tells the leader of this term what was heard here, and of keys and health what it does not know.
+async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_told): &mut (Told<HeldKeys>, Told<NodeHealth>)) {
+    let until = Instant::now();
+    let fresh = core.hearts.take();
+    let ago = |at: Instant| u64::try_from(until.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
+    let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
+    let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
+    let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
+    let certificate_until = Some(core.credentials.until());
+    let (from, shortage) = (MemberId(core.config.id), core.room.look());
+    let words = core.witnesses.take();
+    let level = core.config.level_max;
+    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words, asks: true };
+    let told = match core.roster().members.get(&leader) {
+        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
+        None => None,
+    };
+    if let Some((SummaryAnswer { shortages, silent }, revision)) = told {
+        core.shortages.are(shortages);
+        core.witnesses.ask(&silent);
+        // An agent that hears of its acknowledgement has been sent by then whatever became of it before: not a list from before it
+        // was taken for lost, under which it would begin work that is begun elsewhere.
+        if core.applied(revision, DUTIES_TICK).await {
+            core.hearts.leader_knows(until);
+        }
+        keys_told.told(&fresh, summary.keys);
+        health_told.told(&fresh, summary.health);
+    } else {
+        // Told with the next summary, to whoever leads then.
+        for (node, heard) in fresh {
+            core.hearts.heard(node, heard);
+        }
+    }
+}
+
+async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_hook, .. }: &mut Leading) {
+    let since = *since;
+    let now = since.elapsed();
+    let until = Instant::now();
+    for (node, Heard { incarnation, at, keys, health }) in core.hearts.take() {
+        if let Some(keys) = keys {
+            core.keys_held.told(node.clone(), incarnation, keys);
+        }
+        if let Some(health) = health {
+            clocks.said(node.clone(), incarnation, health);
+        }
+        clocks.heard(node, incarnation, at.saturating_duration_since(since));
+    }
+    // Heartbeats extend run leases: they are not acknowledged by one that may have been deposed meanwhile, whose successor's
+    // clocks began before. A majority that still follows is proof that none had begun when these were heard.
+    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
+    if matches!(passed, Some(Ok(Ok(())))) {
+        core.hearts.leader_knows(until);
+    }
+    for (node, by) in core.witnesses.take() {
+        clocks.witnessed(&node, by, now);
+    }
+    let mass_silence_before = clocks.mass_silence;
+    let mut actions = Vec::new();
+    {
+        let ledger = core.agreed.ledger();
+        if ledger.cluster().is_empty() {
+            actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
+        }
+        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        // Members of the level before take no other reason for the same state: nobody is asked there.
+        let silent = if ledger.admits(FENCING_LEVEL).is_ok() { Witnesses::choose(clocks.asked().iter()) } else { Vec::new() };
+        core.witnesses.ask(&silent);
+        core.silent.send_replace(silent);
+        if !standings.is_empty() {
+            actions.push(Action::NodeStates(standings));
+        }
+        if ledger.admits(FENCING_LEVEL).is_ok() {
+            let ms = core.config.run_lease_ms();
+            actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
+            actions.extend(clocks.fences(now, &ledger));
+            actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
+            actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
+        }
+        actions.extend(signing.due(until, &ledger, &core.signer));
+        if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
+            actions.extend(clocks.expiries(ledger.leases(), until));
+        }
+        actions.extend(rotation.due(&ledger, &core.keys_held, until));
+        // By the clock that stamped their last use: what is released has no work, so a jump of it harms nobody.
+        if !ledger.domains_due(crate::proposer::now()).is_empty() {
+            actions.push(Action::ReleaseDomains);
+        }
+        actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
+        actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
+        core.levels.told(core.config.id, core.config.level_max);
+        let metrics = core.raft.metrics();
+        let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
+        actions.extend(core.levels.raise(members, ledger.level()));
+    }
+    if clocks.mass_silence && !mass_silence_before {
+        tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");
+    }
+    // What there is no room for is proposed by a later tick.
+    actions.retain(|action| core.no_room_for(action.urgency()).is_none());
+    if actions.is_empty() {
+        return;
+    }
+    match tokio::time::timeout(DUTIES_TICK * 5, core.propose_here(actions)).await {
+        Ok(Ok(results)) => {
+            for refusal in results.into_iter().filter_map(Result::err) {
+                tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");
+            }
+        }
+        // The next tick, or the next leader, proposes again.
+        Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not taken"),
+        Err(_) => tracing::debug!("the leader's commands are not committed yet"),
+    }
+}

@@ -1,0 +1,203 @@
+//! What the tasks and services of a member share, and what they ask of it: who leads, whether there is room, to propose.
+
+use crate::audit::signer::Signer;
+use crate::ca::Authority;
+use crate::certify::CertificateEnds;
+use crate::chain::ChainFetch;
+use crate::config::QuorumConfig;
+use crate::credentials::Credentials;
+use crate::hearts::Hearts;
+use crate::lease_clocks::LeaseClocks;
+use crate::ledger::{Action, Outcome, Urgency};
+use crate::levels::Levels;
+use crate::network::Peers;
+use crate::notify::Notify;
+use crate::proposer::{Proposer, Unserved, now, reply};
+use crate::raft::{Peer, Raft};
+use crate::reads::ReadGate;
+use crate::refused_claims::RefusedClaims;
+use crate::relief::Relief;
+use crate::roster::Roster;
+use crate::rotation::KeysHeld;
+use crate::shortages::{Shortages, is_majority_without};
+use crate::store::machine::Agreed;
+use crate::store::room::{Lack, Room, Shortage};
+use crate::wire::{MemberList, Refusal};
+use crate::witnesses::Witnesses;
+use lattice_model::{MemberId, NodeId, Revision};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
+
+/// What the tasks and services of a member share.
+pub(crate) struct Core {
+    pub config: QuorumConfig,
+    pub raft: Raft,
+    pub agreed: Arc<Agreed>,
+    pub proposer: Proposer,
+    pub reads: ReadGate,
+    pub peers: Peers,
+    pub chain: Arc<ChainFetch>,
+    pub hearts: Hearts,
+    /// What agents say of nodes that are silent here.
+    pub witnesses: Arc<Witnesses>,
+    /// While this member leads: the nodes that agents are asked about.
+    pub silent: watch::Sender<Vec<NodeId>>,
+    pub relief: Relief,
+    /// Closed while the leadership is handed over: commands and questions wait.
+    pub gate: watch::Sender<bool>,
+    /// Held by the step of a change of the members that is under way.
+    pub changing: Arc<tokio::sync::Mutex<()>>,
+    /// Whether this member was taken out of the cluster.
+    pub removed: watch::Sender<bool>,
+    /// What this member shows of itself, and what it refused to others for theirs.
+    pub credentials: Credentials,
+    /// While this member leads: when the others' certificates end.
+    pub certificate_ends: CertificateEnds,
+    /// The authority, where its key is here.
+    pub authority: Option<Authority>,
+    /// When Raft's leader was last heard.
+    pub(super) contact: Mutex<Instant>,
+    /// Signs the audit log.
+    pub signer: Signer,
+    /// While this member leads: what stood against claims.
+    pub refused_claims: RefusedClaims,
+    /// While this member leads: when each lease runs out.
+    pub lease_clocks: Mutex<Option<LeaseClocks>>,
+    pub levels: Levels,
+    /// While this member leads: which gossip keys agents have.
+    pub keys_held: KeysHeld,
+    /// On the disk.
+    pub room: Room,
+    /// Of the members' disks.
+    pub shortages: Arc<Shortages>,
+    /// While this member leads: what keeps others from being told.
+    pub notify: Notify,
+    /// Whether this member had a leader within the last two seconds.
+    pub led: watch::Receiver<bool>,
+    pub stop: CancellationToken,
+}
+
+impl Core {
+    /// Whether this member leads, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.leader() == Some(self.config.id)
+    }
+
+    /// Who leads, as far as this member knows.
+    pub fn leader(&self) -> Option<u64> {
+        self.raft.metrics().borrow().current_leader
+    }
+
+    /// The membership in force here, committed or not.
+    pub fn roster(&self) -> Roster {
+        Roster::of(&self.raft.metrics().borrow().membership_config)
+    }
+
+    /// The members for agents: what is committed.
+    pub fn member_list(&self) -> MemberList {
+        let roster = self.agreed.roster();
+        MemberList { generation: self.agreed.ledger().generation(), since: roster.index(), services: roster.services() }
+    }
+
+    /// A leader's message was taken.
+    pub fn heard_leader(&self) {
+        *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether there is a leader now: this member with a majority behind it, or one that is heard.
+    pub fn has_leader(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.current_leader.is_some() && self.silence_by(&metrics) < Duration::from_millis(self.config.election_ms)
+    }
+
+    /// For how long this member has been in touch with no leader, or as leader with no majority.
+    pub fn silence(&self) -> Duration {
+        self.silence_by(&self.raft.metrics().borrow())
+    }
+
+    fn silence_by(&self, metrics: &openraft::RaftMetrics<u64, Peer>) -> Duration {
+        if metrics.current_leader == Some(self.config.id) {
+            metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis)
+        } else {
+            self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        }
+    }
+
+    /// Where that member serves agents, as a header has it.
+    pub fn service_of(&self, id: u64) -> Option<MetadataValue<Ascii>> {
+        self.roster().members.get(&id)?.service.parse().ok()
+    }
+
+    /// What the members' disks lack, as far as this member knows.
+    pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
+        let mut all = self.shortages.all();
+        all.remove(&self.config.id);
+        all.extend(self.room.look().map(|shortage| (self.config.id, shortage)));
+        all
+    }
+
+    /// Why a leader does not propose this now: there is no room for it here, or at so many others that they are no majority.
+    pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
+        let mut short = self.shortages();
+        short.retain(|_, shortage| match urgency {
+            Urgency::New => true,
+            Urgency::Keeps => shortage.lack == Lack::All,
+            Urgency::Mends => false,
+        });
+        let here = short.contains_key(&self.config.id);
+        if short.is_empty() || !here && is_majority_without(&self.roster(), &short.keys().copied().collect()) {
+            return None;
+        }
+        Some(Refusal::DiskFull { short: short.into_iter().map(|(id, shortage)| (MemberId(id), shortage)).collect() })
+    }
+
+    /// Proposes commands here, in this order, and waits for all. Only the leader can.
+    /// None of them is proposed where there is no room for one of them, or where one needs a higher cluster level: members of an
+    /// older version could not read the entry.
+    pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+        if !*self.led.borrow() {
+            // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
+            return Err(Unserved::NotLeader(None));
+        }
+        let needed = actions.iter().map(Action::level).max().unwrap_or_default();
+        if self.agreed.ledger().level() < needed {
+            // A new leader may not have applied the raise yet.
+            self.reads.pass().await?;
+            if let Err(refusal) = self.agreed.ledger().admits(needed) {
+                return Ok(vec![Err(refusal); actions.len()]);
+            }
+        }
+        if self.leads()
+            && let Some(refusal) = actions.iter().map(Action::urgency).min().and_then(|least| self.no_room_for(least))
+        {
+            return Ok(vec![Err(refusal); actions.len()]);
+        }
+        let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
+        let receivers: Vec<_> = actions.into_iter().map(propose).collect();
+        let mut results = Vec::with_capacity(receivers.len());
+        let mut led = self.led.clone();
+        for (claimed, receiver) in receivers {
+            let (result, revision) = tokio::select! {
+                replied = reply(receiver) => replied?,
+                Ok(_) = led.wait_for(|led| !led) => {
+                    return Err(Unserved::Unavailable("this member leads no majority any more; it may have been committed".to_owned()));
+                }
+            };
+            if let Some(allocation) = claimed {
+                self.refused_claims.told(allocation, &result, now());
+            }
+            results.push(result.map(|outcome| (outcome, revision)));
+        }
+        Ok(results)
+    }
+
+    /// Waits, at most so long, until this member has applied that revision.
+    pub async fn applied(&self, revision: Revision, limit: Duration) -> bool {
+        self.raft.wait(Some(limit)).applied_index_at_least(Some(revision.0), "a forwarded command").await.is_ok()
+    }
+}

@@ -1,0 +1,42 @@
+//! The task that knows whether this member has a leader.
+
+use super::LEADERLESS_MAX;
+use super::shared::Core;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// How often it is looked whether there is a leader.
+const STANDING_TICK: Duration = Duration::from_millis(100);
+
+/// Keeps `led` true while there is a leader, or was one lately.
+pub(super) async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
+    let mut tick = tokio::time::interval(STANDING_TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_led = Instant::now();
+    let mut known = (None, 0);
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let metrics = core.raft.metrics();
+        {
+            let metrics = metrics.borrow();
+            let now = (metrics.current_leader, metrics.current_term);
+            if known != now {
+                known = now;
+                match now {
+                    (Some(leader), term) => tracing::info!(leader, term, "this member has a leader"),
+                    (None, term) => tracing::warn!(term, "this member has no leader"),
+                }
+            }
+        }
+        if core.has_leader() {
+            last_led = Instant::now();
+        }
+        let is_led = last_led.elapsed() < LEADERLESS_MAX;
+        led.send_if_modified(|was| std::mem::replace(was, is_led) != is_led);
+    }
+}

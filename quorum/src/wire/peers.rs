@@ -1,0 +1,86 @@
+//! What members tell each other beside Raft.
+
+use super::session::{HeldKeys, NodeHealth};
+use crate::ledger::AuditHead;
+use crate::roster::Roster;
+use crate::store::room::Shortage;
+use lattice_model::{AuditRecord, Incarnation, MemberId, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a member tells the leader about the agents that have a session with it, once a second, in memory only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatSummary {
+    pub from: MemberId,
+    /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
+    pub heard: Vec<(NodeId, Incarnation, u64)>,
+    /// The gossip keys that some of them say they have, in the same lives: where the leader of this term was not told so yet.
+    #[serde(default)]
+    pub keys: Vec<(NodeId, HeldKeys)>,
+    /// How some of them say their nodes are, likewise.
+    #[serde(default)]
+    pub health: Vec<(NodeId, NodeHealth)>,
+    /// The highest cluster level that this member can follow; 0 from one that knows of none.
+    #[serde(default)]
+    pub level: u32,
+    /// When its certificate ends.
+    #[serde(default)]
+    pub certificate_until: Option<Timestamp>,
+    /// What its disk lacks. Answered with what each member's lacks.
+    #[serde(default)]
+    pub shortage: Option<Shortage>,
+    /// What agents with a session there said of silent nodes: which node, and who hears it.
+    #[serde(default)]
+    pub words: Vec<(NodeId, NodeId)>,
+    /// Whether it is to be answered with a [`SummaryAnswer`]; with [`SummaryAnswer::shortages`] alone otherwise.
+    #[serde(default)]
+    pub asks: bool,
+}
+
+/// What the leader answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SummaryAnswer {
+    /// What each member's disk lacks.
+    pub shortages: BTreeMap<u64, Shortage>,
+    /// Nodes that agents are to be asked about.
+    pub silent: Vec<NodeId>,
+}
+
+/// From a member to another one: send the audit records behind this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPageRequest {
+    /// The last record that is known.
+    pub after: u64,
+}
+
+/// Some audit records, in order, and how far the sender's state goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPage {
+    /// The last record of the sender's state.
+    pub head: AuditHead,
+    /// Records behind the one that was named; none where there are no more.
+    pub records: Vec<AuditRecord>,
+}
+
+/// One member asks another who it is and who the members are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterQuestion {
+    pub cluster: String,
+    /// Who asks.
+    pub from: u64,
+    /// What is committed, as far as it knows.
+    pub roster: Roster,
+}
+
+/// The answer to a [`RosterQuestion`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterAnswer {
+    pub cluster: String,
+    /// Who answers.
+    pub member: u64,
+    /// Whether its log is empty.
+    pub pristine: bool,
+    /// What is committed, as far as it knows.
+    pub roster: Roster,
+}

@@ -1,0 +1,258 @@
+//! Why a request was not granted, and what to do about it.
+
+use crate::store::room::Shortage;
+use lattice_model::lifecycle::{Event, Illegal};
+use lattice_model::network::NoVni;
+use lattice_model::tenant::Excess;
+use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Why a request was not granted. A refusal changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum Refusal {
+    #[error("there is no allocation {key}")]
+    NoSuchAllocation { key: String },
+    #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
+    AmbiguousAllocation { key: String, candidates: Vec<String> },
+    #[error("allocation {id} exists already, with another specification or owner")]
+    AllocationExists { id: AllocationId },
+    #[error("allocation {id} belongs to {owner}")]
+    NotYours { id: AllocationId, owner: String },
+    #[error("there is no node {node}")]
+    NoSuchNode { node: NodeId },
+    #[error("allocation {id} is {state}, not Pending")]
+    NotPending { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} was requeued {now} times, the claim saw {seen}")]
+    StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
+    /// Up to 16 conflicts.
+    #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Conflict { conflicts: Vec<Conflict> },
+    #[error("the claim is malformed: {why}")]
+    MalformedClaim { why: String },
+    #[error("lease {name} is held by {}node {holder}", user.as_ref().map(|u| format!("{u} at ")).unwrap_or_default())]
+    LeaseHeld {
+        name: String,
+        holder: NodeId,
+        #[serde(default)]
+        user: Option<String>,
+        /// Of a role's own lease: its token, under which every agent of that role may act while it stands.
+        #[serde(default)]
+        token: Option<u64>,
+    },
+    #[error("lease token {token} is not the present one of {name}")]
+    StaleLease { name: String, token: u64 },
+    /// The work under that claim was taken from the node: it ends there.
+    #[error(
+        "allocation {id} is claimed anew, or waits to be, after epoch {seen} (its last one is {now}): what is reported of {seen} counts no more"
+    )]
+    StaleEpoch { id: AllocationId, seen: Epoch, now: Epoch },
+    #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
+    StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },
+    #[error("this needs the certificate role {needed}; the caller's is {role}")]
+    Role { needed: String, role: String },
+    #[error("{what} has {bytes} bytes; at most {most} are taken")]
+    TooLarge { what: String, bytes: u64, most: u64 },
+    #[error("the request is malformed: {why}")]
+    Malformed { why: String },
+    #[error("this is for operators; {name} is none")]
+    NotOperator { name: String },
+    #[error("{why}")]
+    Members { why: String },
+    #[error("the walk along the audit chain began on member {began}, this is member {this}: begin again")]
+    OtherMember { began: MemberId, this: MemberId },
+    #[error("the audit chain is broken at record {seq}: {why}")]
+    AuditBroken { seq: u64, why: String },
+    /// The caller should try another member, or again later.
+    #[error("there is no answer now: {why}")]
+    Unavailable { why: String },
+    #[error("node {node} is under {kind} by {by}: {reason}")]
+    Held { node: NodeId, kind: HoldKind, by: String, reason: String },
+    #[error("there is no lease {name}")]
+    NoSuchLease { name: String },
+    #[error("lease {name} is {owner}'s")]
+    LeaseNotYours { name: String, owner: String },
+    #[error("allocation rejected: {0}")]
+    Quota(Excess),
+    #[error("there is no tenant {name:?}")]
+    NoSuchTenant { name: String },
+    #[error("tenant {name:?} exists already, with other quotas")]
+    TenantExists { name: String },
+    #[error("tenant {name:?} has work: {live} allocations have not ended")]
+    TenantHasWork { name: String, live: u64 },
+    #[error("there are {most} {what} already, and no more are taken")]
+    TooMany { what: String, most: u64 },
+    /// The caller should ask the one that does lead, where it is named, or again later.
+    #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
+    NotLeader { leader: Option<MemberId> },
+    /// The leader has too little room on its disk, or so many others have that no majority is left.
+    #[error("{}", short.iter().map(|(id, shortage)| format!("member {id}: {shortage}")).collect::<Vec<_>>().join("; "))]
+    DiskFull { short: Vec<(MemberId, Shortage)> },
+    #[error("no backup was made: {why}")]
+    NoBackup { why: String },
+    #[error("not yet at this cluster level: this needs level {needed}, the cluster has agreed on {now}")]
+    ClusterLevel { needed: u32, now: u32 },
+    /// Some of those that there are, and how many that is.
+    #[error("vCluster {name:?} not found; there {}", told(known, *all))]
+    NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
+    #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
+    VClusterExists { name: String },
+    #[error("vCluster {name} has work: {live} allocations have not ended")]
+    VClusterHasWork { name: String, live: u64 },
+    #[error("vCluster {name} takes work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
+    VClusterOfTenant { name: String, tenant: String, given: String },
+    #[error("node {node} is of vCluster {vcluster} already")]
+    NodeHasHome { node: NodeId, vcluster: String },
+    #[error("allocation {id} is {state}, not Running")]
+    NotRunning { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} is not held for a session")]
+    NotASession { id: AllocationId },
+    #[error("allocation {id} has session {session} on {node} already, and has one at most")]
+    SessionExists { id: AllocationId, session: Uuid, node: NodeId },
+    #[error("there is no session {id}")]
+    NoSuchSession { id: Uuid },
+    #[error(transparent)]
+    NoVni(NoVni),
+    #[error("no service {name:?} is offered now")]
+    NoSuchService { name: String },
+    #[error("there is no network domain {name:?}")]
+    NoSuchDomain { name: String },
+    #[error("node {node}: {illegal}")]
+    NodeState { node: NodeId, illegal: Illegal },
+    #[error("node {node} is {state}: it is heard, so it is not dead")]
+    NodeHeard { node: NodeId, state: NodeState },
+    #[error("node {node} has not told what its software and firmware are")]
+    NoFingerprint { node: NodeId },
+    #[error("node {node} cannot be wiped: its agent has no wipe_hook")]
+    NoWipeHook { node: NodeId },
+    #[error("the last wipe of node {node} failed: {why}")]
+    WipeFailed { node: NodeId, why: String },
+    #[error("allocation {id} cannot be preempted: {why}")]
+    NotPreemptible { id: AllocationId, why: String },
+    #[error("allocation {id} is {state}, not Suspended")]
+    NotSuspended { id: AllocationId, state: AllocationState },
+}
+
+impl Refusal {
+    /// What to do about it, where there is something.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Held { node, kind: HoldKind::Wipe, .. } => {
+                format!("it ends when the node's wipe hook confirms it (`lattice node status {node}` shows how far that is); `lattice node unwipe {node}` calls it back before")
+            }
+            Self::Held { node, kind, .. } => format!("work and leases stay off it until an operator lifts that: `{} {node}`", kind.exit()),
+            Self::ClusterLevel { .. } => {
+                "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows who lacks it"
+                    .to_owned()
+            }
+            Self::NoSuchLease { .. } => "`lattice lease list` shows those that there are".to_owned(),
+            Self::StaleLease { .. } => {
+                "it ended, or was revoked: stop what you do under it, and take it again with `lattice lease grant`".to_owned()
+            }
+            Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
+            Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
+            Self::Quota(Excess { quota: Quota::SensitivePoolSize, .. }) => {
+                "wait for sensitive work to end, or ask an operator for more: `lattice admin limits` shows the limit and what is claimed".to_owned()
+            }
+            Self::Quota(_) => {
+                "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \
+                 shows what is in use"
+                    .to_owned()
+            }
+            Self::NoSuchTenant { .. } => "`lattice admin tenant list` shows those that there are".to_owned(),
+            Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
+            Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
+            Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each takes".to_owned(),
+            Self::VClusterExists { name } => format!("change it with `lattice admin vcluster set-config --name {name}`"),
+            Self::VClusterHasWork { .. } => "wait for it, or cancel it".to_owned(),
+            Self::VClusterOfTenant { tenant, .. } => {
+                format!("say --tenant {tenant} where that pays for it, or leave --vcluster out: the default takes everybody's")
+            }
+            Self::NodeHasHome { vcluster, .. } => {
+                format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
+            }
+            Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
+            Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
+            Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
+            Self::NoSuchService { .. } => {
+                "a service is there while an allocation that offers it runs: `lattice service list` shows those that there are".to_owned()
+            }
+            Self::NoSuchDomain { .. } => {
+                "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
+            }
+            Self::NodeState { node, illegal } => return remedy_of(node, *illegal),
+            Self::NodeHeard { node, .. } => {
+                format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
+            }
+            Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
+            Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
+            Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
+            Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
+            Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
+            Self::DiskFull { .. } => {
+                "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
+                 runs goes on"
+                    .to_owned()
+            }
+            Self::NoSuchAllocation { .. }
+            | Self::AmbiguousAllocation { .. }
+            | Self::AllocationExists { .. }
+            | Self::NotYours { .. }
+            | Self::NoSuchNode { .. }
+            | Self::NotPending { .. }
+            | Self::NotRunning { .. }
+            | Self::NotPreemptible { .. }
+            | Self::StaleRequeueCount { .. }
+            | Self::StaleEpoch { .. }
+            | Self::Conflict { .. }
+            | Self::MalformedClaim { .. }
+            | Self::StaleIncarnation { .. }
+            | Self::Role { .. }
+            | Self::TooLarge { .. }
+            | Self::Malformed { .. }
+            | Self::OtherMember { .. }
+            | Self::AuditBroken { .. }
+            | Self::NotOperator { .. }
+            | Self::Members { .. }
+            | Self::NotLeader { .. }
+            | Self::NoBackup { .. }
+            | Self::Unavailable { .. } => return None,
+        })
+    }
+}
+
+fn told(known: &[String], all: u64) -> String {
+    let shown = known.join(", ");
+    let more = all.saturating_sub(known.len() as u64);
+    if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }
+}
+
+/// What to do where a node's state stands against something.
+fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
+    let wait =
+        || format!("`lattice node status {node}` shows what it waits for, `lattice node drain {node} --wait --reason ...` waits for it");
+    match (illegal.event, illegal.state) {
+        (Event::DrainLifted, NodeState::Draining) => Some(wait()),
+        (Event::DrainLifted, _) => Some("it is Drained again when its agent is heard, and may be undrained then".to_owned()),
+        (Event::BootBegun, NodeState::Down) => Some(format!(
+            "`{} {node}` or `{} {node}` first, as `lattice node status {node}` shows it",
+            HoldKind::Disable.exit(),
+            HoldKind::Failure.exit()
+        )),
+        (Event::BootBegun, _) => Some(format!("drain it first: `lattice node drain {node} --wait --reason ...`")),
+        _ => None,
+    }
+}
+
+/// One node that stood against a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{node}: {why}")]
+pub struct Conflict {
+    /// The node.
+    pub node: NodeId,
+    /// The allocation that has what was wanted, where it is one.
+    pub holder: Option<AllocationId>,
+    /// What stood against it.
+    pub why: String,
+}

@@ -1,0 +1,212 @@
+//! An agent's session: what goes up it, and what comes down.
+
+use crate::ledger::keyring::Keyring;
+use lattice_model::conformance::Components;
+use lattice_model::{
+    AllocationId, Boot, DesiredList, DesiredShare, Entrypoint, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport,
+    ReportItem, Resources, SharePhase,
+};
+use serde::{Deserialize, Serialize};
+
+/// From an agent, up its session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Up {
+    /// Opens the session; answered by [`Down::Registered`].
+    Register {
+        node: NodeId,
+        boot: Boot,
+        size: Resources,
+        addresses: NodeAddresses,
+        schedulable: bool,
+        /// The incarnation it had before, 0 at the first start: the quorum issues a higher one.
+        incarnation: Incarnation,
+        /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
+        new_life: bool,
+        /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
+        #[serde(default)]
+        unlimited: Vec<String>,
+        /// What work may ask for of it; see [`lattice_model::Node::features`].
+        #[serde(default)]
+        features: Vec<String>,
+        /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
+        /// the quorum believes there is lost.
+        #[serde(default)]
+        found: Option<Vec<(AllocationId, Epoch)>>,
+        /// The gossip keys that it has; `None` from one of a version that takes no [`Down::Keyring`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<HeldKeys>,
+        /// Whether it answers [`Down::Hear`].
+        #[serde(default)]
+        hears: bool,
+        /// The agent that carries this session, where no member was reached without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        through: Option<NodeId>,
+        /// Whether it has the site's hook that wipes the node.
+        #[serde(default)]
+        wipes: bool,
+    },
+    /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
+    /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
+    /// list of that generation.
+    Holds { incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
+    /// I live. About every `heartbeat_ms`, and as soon as the gossip keys are others.
+    Heartbeat {
+        incarnation: Incarnation,
+        seq: u64,
+        /// The gossip keys that it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<HeldKeys>,
+        /// How it finds its node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        health: Option<NodeHealth>,
+        /// What the node's software and firmware are: at the beginning of a session, and when they are others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conformance: Option<Components>,
+    },
+    /// The wipe of [`DesiredList::wipe`] is over; `failed`: what went wrong. Said until the list lacks it.
+    Wiped {
+        order: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// Something to be committed; sent again until acknowledged.
+    Report(NodeReport),
+    /// The answer to a [`Down::Hear`]: those of the nodes that this agent's gossip has alive.
+    Hears { alive: Vec<NodeId> },
+}
+
+/// One share as its node has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldShare {
+    /// As the quorum once said it.
+    pub share: DesiredShare,
+    /// How far the node is with it; `None`: it is being taken away.
+    pub phase: Option<SharePhase>,
+}
+
+impl HeldShare {
+    /// About how many bytes it takes in a message.
+    pub fn bytes_about(&self) -> usize {
+        let script = match &self.share.spec.entrypoint {
+            Entrypoint::Script { text, .. } => text.len(),
+            Entrypoint::Command { .. } => 0,
+        };
+        512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
+    }
+}
+
+/// From a member, down an agent's session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Down {
+    /// The registration is committed.
+    Registered {
+        incarnation: Incarnation,
+        generation: Generation,
+        cluster: String,
+        heartbeat_ms: u64,
+        /// The last report of this incarnation that was acknowledged.
+        report_seq: u64,
+        /// Who the members are, for the next connect.
+        members: MemberList,
+    },
+    /// The members changed.
+    Members(MemberList),
+    /// All that the node is to do now. Sent after registration and after each change that concerns the node.
+    Desired(DesiredList),
+    /// Reports up to `seq` of this incarnation are committed. `superseded`: claims that some of them spoke of and that do not
+    /// stand any more ([`super::Refusal::StaleEpoch`]): the node stops what it has of them.
+    Acked {
+        incarnation: Incarnation,
+        seq: u64,
+        #[serde(default)]
+        superseded: Vec<(AllocationId, Epoch)>,
+    },
+    /// A leader-acknowledged heartbeat.
+    HeartbeatAck { seq: u64 },
+    /// The session is over; connect to another member.
+    Close { why: String },
+    /// This member leads now, and leaves sessions to the others: the next one takes it. Only to agents that were ready to
+    /// move when they opened the session.
+    Move,
+    /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
+    /// (by generation, then by its revision) is the true one, whoever sent it last. Only to agents that said that they take it.
+    Keyring { generation: Generation, ring: Keyring },
+    /// Nothing comes of these nodes to the quorum: which of them does gossip have alive? Only to agents that said that they answer.
+    Hear { nodes: Vec<NodeId> },
+}
+
+/// The members that vote, as agents need them. The newest list is the true one, whoever sent it last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberList {
+    /// Of the recovery: a recovered quorum's lists are newer than all before.
+    pub generation: Generation,
+    /// The log index of the membership.
+    pub since: u64,
+    /// Every member's service address, `host:port`.
+    pub services: Vec<String>,
+}
+
+impl MemberList {
+    /// Whether this list is newer than `other`.
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        (self.generation, self.since) > (other.generation, other.since)
+    }
+}
+
+/// The gossip keys that an agent has, on its disk and in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldKeys {
+    /// Their ids.
+    pub opens: Vec<u32>,
+    /// The id of the one that it seals with.
+    pub seals: u32,
+}
+
+impl HeldKeys {
+    /// More ids than an agent can have are not believed.
+    const MAX: usize = 8;
+
+    /// As far as it is believed.
+    pub fn bounded(mut self) -> Self {
+        self.opens.truncate(Self::MAX);
+        self
+    }
+}
+
+/// How an agent finds its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeHealth {
+    Well,
+    /// Work goes on, and none comes.
+    Unwell {
+        why: String,
+    },
+    /// A check that the site trusts with it found that the hardware failed.
+    Failed {
+        why: String,
+    },
+}
+
+impl NodeHealth {
+    /// Bytes that are believed of a reason.
+    const WHY_BYTES_MAX: usize = 512;
+    /// Of one that becomes a hold's.
+    const FAILURE_BYTES_MAX: usize = 256;
+
+    /// As far as it is believed.
+    pub fn bounded(self) -> Self {
+        match self {
+            Self::Well => Self::Well,
+            Self::Unwell { why } => Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX) },
+            Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },
+        }
+    }
+}
+
+/// What others say, as long as it may be.
+pub(crate) fn cut(mut why: String, most: usize) -> String {
+    why.retain(|c| !c.is_control());
+    let end = (0..=why.len().min(most)).rev().find(|end| why.is_char_boundary(*end));
+    why.truncate(end.unwrap_or_default());
+    why
+}

@@ -1,0 +1,124 @@
+//! A watch: what is wanted to be told of, and what is told.
+
+use super::standing::LeaseStanding;
+use lattice_model::{Allocation, AllocationId, Generation, Node, Revision, Tenant, VCluster, VniPool};
+use serde::{Deserialize, Serialize};
+
+/// A place in all that a watch may tell: everything up to `revision` is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WatchPlace {
+    /// Of the recovery: another one's revisions are other entries.
+    pub generation: Generation,
+    pub revision: Revision,
+}
+
+/// Opens a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchRequest {
+    /// Whether nodes are wanted (all of them).
+    pub nodes: bool,
+    /// Which allocations are wanted.
+    pub allocations: WatchAllocations,
+    /// Of these, this user's alone.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Whether tenants are wanted (all of them).
+    #[serde(default)]
+    pub tenants: bool,
+    /// Whether leases are wanted (all of them).
+    #[serde(default)]
+    pub leases: bool,
+    /// Whether vClusters are wanted (all of them).
+    #[serde(default)]
+    pub vclusters: bool,
+    /// Whether network domains and the pool of their numbers are wanted.
+    #[serde(default)]
+    pub domains: bool,
+    /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
+    /// starts again whenever its stream ends.
+    #[serde(default)]
+    pub resumable: bool,
+    /// What the watcher has already, of the same kinds of things: only what came after is told. `None`: it has nothing.
+    #[serde(default)]
+    pub since: Option<WatchPlace>,
+}
+
+impl WatchRequest {
+    /// A watch of nothing yet, that can be resumed.
+    pub fn nothing() -> Self {
+        let allocations = WatchAllocations::None;
+        Self {
+            nodes: false,
+            allocations,
+            uid: None,
+            tenants: false,
+            leases: false,
+            vclusters: false,
+            domains: false,
+            resumable: true,
+            since: None,
+        }
+    }
+}
+
+/// Which allocations a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WatchAllocations {
+    None,
+    /// All that have not ended; one that ends is sent once more, ended.
+    Live,
+    /// This one, ended or not.
+    One(AllocationId),
+}
+
+/// What a watch says, in the order of revisions. A watcher that is too slow is cut off.
+///
+/// ```text
+///   resumable, from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
+///   resumable, since a place: Changes … up to now                     then the same; or StartAgain, and the end
+///   not resumable:            Start with the list                     then each change alone
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// A list begins: all that is watched, as of `revision`. What was known before counts no more.
+    Start {
+        generation: Generation,
+        revision: Revision,
+        nodes: Vec<Node>,
+        allocations: Vec<Allocation>,
+        #[serde(default)]
+        tenants: Vec<Tenant>,
+        /// The list itself comes as [`Change::Changes`].
+        #[serde(default)]
+        resumable: bool,
+    },
+    /// A part of what the entry of this revision changed, or of the list; it counts once the last part is there (`complete`).
+    /// Then everything up to that revision is known: a watch may be opened with `since` there, at any member. Without a
+    /// change it says that nothing up to there concerns this watch.
+    Changes { revision: Revision, changes: Vec<Change>, complete: bool },
+    /// What came after the place that the watcher has is not known here any more: it starts again, from a list.
+    StartAgain { why: String },
+    /// This node changed (or is new).
+    Node(Box<Node>),
+    /// This allocation changed (or is new).
+    Allocation(Box<Allocation>),
+    /// This tenant changed (or is new).
+    Tenant(Box<Tenant>),
+    /// The tenant of this name was deleted.
+    TenantDeleted(String),
+    /// This lease was granted, or its time to live changed. Renewals are not told, nor how long it lives from now, nor what
+    /// speaks against its holder.
+    Lease(Box<LeaseStanding>),
+    /// The lease of this name ended.
+    LeaseEnded(String),
+    /// This vCluster changed (or is new).
+    VCluster(Box<VCluster>),
+    /// The vCluster of this name was deleted.
+    VClusterDeleted(String),
+    /// This network domain has this number from now on. Who is in it is not told.
+    Domain { tenant: String, name: String, vni: u32 },
+    /// Its number is free again.
+    DomainReleased { tenant: String, name: String },
+    /// The pool that such numbers are from.
+    VniPool(VniPool),
+}

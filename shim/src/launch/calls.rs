@@ -1,0 +1,65 @@
+//! What servers of other nodes are asked and answer, by way of the agent.
+
+use super::{Happening, Launch};
+use lattice_model::Call;
+use lattice_model::call::{Leg, Service};
+use lattice_pmi::{Event, PmixEvent};
+use lattice_runtime::shim::boottime_ms;
+use nix::sys::epoll::Epoll;
+
+/// Before another node is asked again that did not answer, at first and at most, in milliseconds.
+const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 500..=8000;
+
+impl Launch {
+    /// A server of another node asks, or answers.
+    pub fn called(&mut self, call: &Call, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        match call.service {
+            Service::Names => self.handle(Event::Called(call), epoll, &token),
+            Service::Published | Service::Modex | Service::Deaths if self.pmix.is_some() => {
+                self.handle_pmix(PmixEvent::Called(call), epoll)
+            }
+            Service::Published | Service::Modex | Service::Deaths => call.unserved().map(Happening::Call).into_iter().collect(),
+        }
+    }
+
+    /// Whether what is asked of other nodes is carried there.
+    pub fn carry(&mut self, carried: bool, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        let mut happenings = self.handle(Event::Carried(carried), epoll, &token);
+        happenings.extend(self.handle_pmix(PmixEvent::Carried(carried), epoll));
+        // Who carries them now is new: what the one before had is lost.
+        happenings.extend(self.unanswered().into_iter().map(|call| self.asked(call)).collect::<Vec<_>>());
+        happenings
+    }
+
+    /// What other nodes were asked and have not answered. Those who asked are gone when all have ended.
+    fn unanswered(&self) -> Vec<Call> {
+        let ended = self.ended();
+        let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.unanswered());
+        let all = self.server.unanswered().into_iter().chain(pmix);
+        // Of deaths others hear, and of the last rank's here too.
+        all.filter(|call| !ended || call.service == Service::Deaths).cloned().collect()
+    }
+
+    /// When [`Self::ask_again`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn asks_again_at(&self) -> Option<u64> {
+        self.asks_again.map(|(at, _)| at)
+    }
+
+    /// What other nodes were asked and have not answered, when it is time.
+    pub fn ask_again(&mut self, now: u64) -> Vec<Happening> {
+        let Some((_, pause)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
+        let again: Vec<Happening> = self.unanswered().into_iter().map(Happening::Call).collect();
+        if !again.is_empty() {
+            self.asks_again = Some((now + pause, (pause * 2).min(*ASK_AGAIN_MS.end())));
+        }
+        again
+    }
+
+    pub(super) fn asked(&mut self, call: Call) -> Happening {
+        if call.leg == Leg::Asks {
+            let pause = *ASK_AGAIN_MS.start();
+            self.asks_again = Some((boottime_ms() + pause, pause * 2));
+        }
+        Happening::Call(call)
+    }
+}

@@ -1,0 +1,70 @@
+//! The ports of ranks that speak PMI by one: who comes is looked at, and a port to which strangers come is left alone for a while.
+
+use super::Launch;
+use crate::agent_link::REST_MS;
+use crate::rank_socket::{Came, PortOf};
+use crate::work::Work;
+use crate::{log_files, say};
+use lattice_runtime::shim::ShimDir;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+
+/// How long a port is left alone after a stranger came to it, in milliseconds, times the strangers there so far: to know one takes a
+/// walk through all that the launch's processes have open, and anybody on the machine may come as often as it likes.
+const STRANGER_REST_MS: u64 = 100;
+/// Strangers from which on a port is left alone no longer each time.
+const STRANGERS_MAX: u64 = 20;
+
+impl Launch {
+    pub(super) fn accept(&mut self, local: u32, now: u64, dir: &ShimDir, work: &Work, epoll: &Epoll, token: u64) {
+        let (pids, number, global) = (self.pids(), self.spec.number, self.rank(local));
+        let Some(rank) = self.ranks.get_mut(local as usize) else { return };
+        let Some(port) = &mut rank.port else { return };
+        let of = PortOf { dir, work, launch: number, pids: &pids, rank: global };
+        let socket = match port.accept(&of) {
+            Ok(Came::Rank(socket)) => socket,
+            Ok(Came::Nobody) => return,
+            Ok(Came::Stranger) => {
+                let so_far = self.strangers.entry(local).or_default();
+                *so_far = (*so_far + 1).min(STRANGERS_MAX);
+                let until = now + STRANGER_REST_MS * *so_far;
+                return self.rest_port(local, until, epoll, token);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.port_failure_told, true) {
+                    say(&format!("launch {number}: a PMI connection of rank {global} cannot be taken, which is tried again: {error}"));
+                }
+                return self.rest_port(local, now + REST_MS, epoll, token);
+            }
+        };
+        match epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token)) {
+            Ok(()) => {
+                // A rank has one connection. (Deleted first: a child between clone and exec may hold a copy.)
+                let _ = epoll.delete(&*port);
+                (rank.pmi, rank.port) = (Some(socket), None);
+            }
+            Err(errno) => log_files::tell(dir, number, global, &format!("watching its PMI connection: {}", errno.desc())),
+        }
+    }
+
+    /// It would be told again and again that somebody waits there.
+    fn rest_port(&mut self, local: u32, until: u64, epoll: &Epoll, token: u64) {
+        if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
+            let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::empty(), token));
+            self.resting_ports.insert(local, until);
+        }
+    }
+
+    /// When [`Self::wake_ports`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn ports_rest_until(&self) -> Option<u64> {
+        self.resting_ports.values().min().copied()
+    }
+
+    /// Looks again at the ports that have rested.
+    pub fn wake_ports(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) {
+        for (local, _) in self.resting_ports.extract_if(.., |_, until| *until <= now) {
+            if let Some(port) = self.ranks.get(local as usize).and_then(|rank| rank.port.as_ref()) {
+                let _ = epoll.modify(port, &mut EpollEvent::new(EpollFlags::EPOLLIN, token(local)));
+            }
+        }
+    }
+}

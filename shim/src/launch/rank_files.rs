@@ -1,0 +1,192 @@
+//! What each rank is given before there is a process: its files, its PMI, its part of the environment, its place.
+
+use super::TERMINAL;
+use super::start::Surroundings;
+use crate::bridge::Pmix;
+use crate::rank_input;
+use crate::rank_socket::{PmiPort, PmiSocket};
+use crate::terminal::RankTerminal;
+use crate::{log_files, slurm};
+use lattice_model::binding::{MemoryPolicy, RankPlace};
+use lattice_model::{LaunchSpec, NodeRanks};
+use lattice_pmi::{Job, Way, rank_environment};
+use lattice_runtime::binding::{Binding, Memory};
+use lattice_runtime::process::{self, Child, Environment, NotStarted, Prepared, Program};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Where a rank finds its PMI socket.
+const PMI_FD: i32 = 3;
+
+/// Our end of a rank's PMI, and what the rank gets of it.
+pub(super) enum PmiEnd {
+    Inherited { ours: PmiSocket, theirs: OwnedFd },
+    Port(PmiPort),
+}
+
+impl PmiEnd {
+    fn make(by_port: bool) -> io::Result<Self> {
+        if by_port {
+            return PmiPort::open().map(Self::Port);
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok(Self::Inherited { ours: PmiSocket::new(ours), theirs: theirs.into() })
+    }
+
+    fn way(&self) -> Way {
+        match self {
+            Self::Inherited { .. } => Way::Inherited(PMI_FD),
+            Self::Port(port) => Way::Port(port.number()),
+        }
+    }
+
+    /// What the rank inherits.
+    fn theirs(&self) -> &[OwnedFd] {
+        match self {
+            Self::Inherited { theirs, .. } => std::slice::from_ref(theirs),
+            Self::Port(_) => &[],
+        }
+    }
+}
+
+impl AsFd for PmiEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Inherited { ours, .. } => ours.as_fd(),
+            Self::Port(port) => port.as_fd(),
+        }
+    }
+}
+
+/// What a rank is given, before there is a process.
+pub(super) struct RankFiles {
+    out: File,
+    err: File,
+    /// Where it is served PMI.
+    pub(super) pmi: Option<PmiEnd>,
+    /// The first rank's, where one is asked for, and its other end.
+    pub(super) terminal: Option<(RankTerminal, OwnedFd)>,
+    /// Our end of its standard input and its own, where it has one.
+    pub(super) input: Option<(OwnedFd, OwnedFd)>,
+    /// Its number in the launch.
+    rank: u32,
+    /// Its own part of the environment.
+    env: Vec<(String, String)>,
+    binding: Binding,
+}
+
+impl RankFiles {
+    pub(super) fn make(
+        spec: &LaunchSpec,
+        part: &NodeRanks,
+        job: &Job,
+        local: u32,
+        pmix: Option<&Pmix>,
+        around: &Surroundings<'_>,
+        token: &impl Fn(u32) -> u64,
+    ) -> Result<Self, NotStarted> {
+        let rank = job.rank(local);
+        let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
+        let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
+        let asked = spec.pmi().map_err(|unknown| NotStarted { code: 126, why: unknown.to_string() })?;
+        let pmi = match asked.has_pmi() {
+            true => Some(PmiEnd::make(spec.pmi_by_port()).map_err(|e| system("making its PMI socket", e))?),
+            false => None,
+        };
+        let mut env = pmi.as_ref().map(|pmi| rank_environment(job, local, pmi.way())).unwrap_or_default();
+        // What is for Open MPI is the user's to choose.
+        let chosen = |name: &String| name.starts_with("OMPI_") && spec.env.contains_key(name);
+        let served = pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten();
+        env.extend(served.filter(|(name, _)| !chosen(name)).cloned());
+        env.extend([
+            ("LATTICE_RANK".to_owned(), rank.to_string()),
+            ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
+            ("LATTICE_LOCAL_SIZE".to_owned(), job.count.to_string()),
+        ]);
+        env.extend(slurm::of_rank(spec, part, rank, local));
+        let place = around.places.get(local as usize).cloned().unwrap_or_default();
+        env.extend(place.visible.iter().map(|(name, ids)| ((*name).to_owned(), ids.clone())));
+        let binding = binding(spec.binding.memory_policy, &place);
+        if let Some(pmi) = &pmi {
+            let added = around.epoll.add(pmi, EpollEvent::new(EpollFlags::EPOLLIN, token(local)));
+            added.map_err(|e| system("watching its PMI socket", e.into()))?;
+        }
+        let terminal = match spec.pty.filter(|_| rank == 0) {
+            Some(size) => {
+                let log = out.try_clone().map_err(|e| system("its log file", e))?;
+                let made = RankTerminal::make(around.owner, size, log, around.epoll, token(TERMINAL));
+                Some(made.map_err(|e| system("making its terminal", e))?)
+            }
+            None => None,
+        };
+        let input = match spec.stdin() {
+            Ok(stdin) if stdin.is_for(rank) => {
+                Some(rank_input::pipe(around.owner).map_err(|e| system("making its standard input", e.into()))?)
+            }
+            Ok(_) | Err(_) => None,
+        };
+        Ok(Self { out, err, pmi, terminal, input, rank, env, binding })
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        spec: &'a LaunchSpec,
+        group: Option<&'a OwnedFd>,
+        env: &'a Environment,
+        around: &'a Surroundings<'_>,
+    ) -> Result<Prepared<'a>, NotStarted> {
+        let [stdin, stdout, stderr] = match (&self.terminal, &self.input) {
+            (Some((_, slave)), _) => [slave.as_fd(); 3],
+            (None, Some((_, theirs))) => [theirs.as_fd(), self.out.as_fd(), self.err.as_fd()],
+            (None, None) => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
+        };
+        process::prepare(&Program {
+            argv: spec.program_of(self.rank).1,
+            env: &self.env,
+            shared_env: Some(env),
+            working_dir: &spec.working_dir,
+            user: Some(around.owner),
+            stdin,
+            stdout,
+            stderr,
+            inherit: self.pmi.as_ref().map_or(&[], PmiEnd::theirs),
+            cgroup: group.map(AsFd::as_fd),
+            v1_groups: around.v1_groups,
+            open_files: around.open_files,
+            binding: Some(&self.binding),
+            terminal: self.terminal.is_some(),
+        })
+    }
+}
+
+/// What the ranks of a launch have alike: their cgroup and most of their environment.
+type Shared = (Option<OwnedFd>, Environment);
+
+pub(super) fn make_ranks(
+    files: &[Result<RankFiles, NotStarted>],
+    spec: &LaunchSpec,
+    shared: &Result<Shared, NotStarted>,
+    around: &Surroundings<'_>,
+) -> Vec<Result<Child, NotStarted>> {
+    let prepared = files.iter().map(|files| {
+        let (group, env) = shared.as_ref().map_err(NotStarted::clone)?;
+        files.as_ref().map_err(NotStarted::clone)?.prepare(spec, group.as_ref(), env, around)
+    });
+    process::spawn_all(prepared.collect())
+}
+
+/// A rank's place as the kernel is told.
+fn binding(policy: MemoryPolicy, place: &RankPlace) -> Binding {
+    let nodes = &place.memory_nodes;
+    let memory = nodes.first().and_then(|first| match policy {
+        MemoryPolicy::Local => None,
+        MemoryPolicy::Interleave => Some(Memory::Interleave(nodes.clone())),
+        MemoryPolicy::Preferred => Some(Memory::Preferred(*first)),
+        MemoryPolicy::Bind => Some(Memory::Bind(nodes.clone())),
+    });
+    Binding::new(&place.cpus, memory.as_ref())
+}

@@ -1,0 +1,131 @@
+//! The ranks' PMI sockets: what comes by them, and what becomes of those that end.
+
+use super::{BRIDGE, Happening, INPUT, Launch, TERMINAL};
+use crate::rank_socket::PmiSocket;
+use crate::work::Work;
+use lattice_pmi::Event;
+use lattice_runtime::shim::ShimDir;
+use nix::sys::epoll::{Epoll, EpollFlags};
+use std::io;
+
+/// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Chunks read from one rank before others have their turn: more than a socket holds.
+const CHUNKS_PER_TURN: usize = 64;
+/// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
+/// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
+pub(super) const EXIT_AWAITED_MS: u64 = 200;
+
+/// What came by a rank's socket.
+pub(super) struct Received {
+    pub(super) happenings: Vec<Happening>,
+    /// Nothing more will come.
+    hung_up: bool,
+}
+
+impl Launch {
+    /// A rank's socket has something for us, or room; or somebody came to its port. `now` is in milliseconds of CLOCK_BOOTTIME.
+    pub fn socket_ready(
+        &mut self,
+        local: u32,
+        flags: EpollFlags,
+        now: u64,
+        (dir, work): (&ShimDir, &Work),
+        epoll: &Epoll,
+        token: impl Fn(u32) -> u64,
+    ) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        if local == TERMINAL {
+            if let Some(mut terminal) = self.terminal.take() {
+                match terminal.ready(flags, epoll) {
+                    true => self.terminal = Some(terminal),
+                    false => terminal.close(epoll),
+                }
+            }
+            return happenings;
+        }
+        if local < BRIDGE && local & INPUT != 0 {
+            if let Some(input) = &mut self.input {
+                input.ready(local & !INPUT, flags, epoll);
+            }
+            return happenings;
+        }
+        if local == BRIDGE {
+            let heard = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.ready(flags, epoll));
+            return heard.map(|heard| self.heard(heard, epoll)).unwrap_or_default();
+        }
+        if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {
+            // What came with it is told by the next event.
+            self.accept(local, now, dir, work, epoll, token(local));
+            return happenings;
+        }
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            happenings.extend(self.send(local, Vec::new(), epoll, &token));
+        }
+        if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+            let received = self.receive(local, epoll, &token);
+            happenings.extend(received.happenings);
+            if received.hung_up {
+                self.close(local, epoll);
+                self.hung_up.insert(local, now + EXIT_AWAITED_MS);
+            }
+        }
+        happenings
+    }
+
+    /// When [`Self::check_hung_up`] has something to do (milliseconds, CLOCK_BOOTTIME).
+    pub fn hung_up_until(&self) -> Option<u64> {
+        self.hung_up.values().min().copied()
+    }
+
+    /// The ranks whose socket ended a while ago live: they closed it themselves. All that ended is reaped before this.
+    pub fn check_hung_up(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
+        let due = self.hung_up.extract_if(.., |_, until| *until <= now).map(|(local, _)| local).collect::<Vec<_>>();
+        due.into_iter().flat_map(|local| self.handle(Event::Closed { local }, epoll, &token)).collect()
+    }
+
+    pub(super) fn receive(&mut self, local: u32, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Received {
+        let mut happenings = Vec::new();
+        let mut chunk = [0; CHUNK_BYTES];
+        for _ in 0..CHUNKS_PER_TURN {
+            let Some(pmi) = self.socket(local) else { break };
+            match pmi.read(&mut chunk) {
+                Ok(n) if n > 0 => happenings.extend(self.handle(Event::Bytes { local, data: &chunk[..n] }, epoll, token)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => return Received { happenings, hung_up: true },
+            }
+        }
+        Received { happenings, hung_up: false }
+    }
+
+    pub(super) fn send(&mut self, local: u32, bytes: Vec<u8>, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Option<Happening> {
+        let global = self.rank(local);
+        let socket = self.socket(local)?;
+        // One answer may be of any length: those before it were to be read.
+        let unread = socket.unread();
+        socket.send(&bytes, epoll, token(local));
+        (unread > ANSWER_BYTES_MAX).then(|| {
+            let why = format!("rank {global} asks by PMI and does not read the answers");
+            Happening::Abort { code: 1, why }
+        })
+    }
+
+    fn socket(&mut self, local: u32) -> Option<&mut PmiSocket> {
+        self.ranks.get_mut(local as usize)?.pmi.as_mut()
+    }
+
+    pub(super) fn close(&mut self, local: u32, epoll: &Epoll) {
+        let Some(rank) = self.ranks.get_mut(local as usize) else { return };
+        // A child between clone and exec may hold a copy: closing alone would leave it registered.
+        if let Some(pmi) = rank.pmi.take() {
+            let _ = epoll.delete(&pmi);
+        }
+        if let Some(port) = rank.port.take() {
+            let _ = epoll.delete(&port);
+        }
+        self.resting_ports.remove(&local);
+    }
+}

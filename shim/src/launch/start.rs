@@ -1,0 +1,130 @@
+//! How the ranks of a launch are started on this node.
+
+use super::rank_files::{PmiEnd, RankFiles, make_ranks};
+use super::{Down, INPUT, Launch, Rank, RankState};
+use crate::bridge::Pmix;
+use crate::log_files;
+use crate::rank_input::RankInput;
+use crate::work::Work;
+use lattice_model::binding::RankPlace;
+use lattice_model::{LaunchSpec, NodeRanks, Principal, RankOutcome};
+use lattice_pmi::{Job, Server, process_mapping};
+use lattice_runtime::process::{Environment, NotStarted};
+use lattice_runtime::shim::ShimDir;
+use nix::sys::epoll::Epoll;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+
+/// Ranks that are prepared before the first of them is made: while these are made, those before them run.
+const MADE_TOGETHER: usize = 8;
+
+/// What every start of a process needs to know of its surroundings.
+pub struct Surroundings<'a> {
+    pub dir: &'a ShimDir,
+    pub owner: &'a Principal,
+    pub work: &'a Work,
+    pub epoll: &'a Epoll,
+    pub null: &'a File,
+    pub open_files: Option<(u64, u64)>,
+    pub v1_groups: &'a [BorrowedFd<'a>],
+    /// Each local rank's place; the policy by which its memory is taken is the launch's.
+    pub places: Vec<RankPlace>,
+}
+
+/// What [`Launch::start`] gives.
+pub struct Started {
+    pub launch: Launch,
+    /// The pids of the processes made, by local rank.
+    pub pids: Vec<(u32, i32)>,
+    /// Local ranks for which no process could be made.
+    pub failed: Vec<u32>,
+}
+
+impl Launch {
+    /// Starts this node's ranks. `token` gives the number under which a rank's socket is known in `epoll`.
+    pub fn start(spec: LaunchSpec, part: &NodeRanks, pmix: Option<Pmix>, around: &Surroundings<'_>, token: impl Fn(u32) -> u64) -> Started {
+        let numbers = spec.ranks_on(&part.node);
+        let runs = spec.runs();
+        let here = spec.nodes.iter().position(|one| one.node == part.node).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX);
+        let appnum = |rank: &u32| u32::try_from(spec.program_of(*rank).0).unwrap_or(u32::MAX);
+        let job = Job {
+            number: spec.number,
+            kvsname: namespace(&spec),
+            size: spec.size(),
+            first: part.first,
+            count: part.count,
+            ranks: numbers.clone(),
+            appnums: numbers.iter().map(appnum).collect(),
+            mapping: process_mapping(&runs),
+            part: here,
+            nodes: spec.nodes.iter().map(|part| part.node.clone()).collect(),
+            runs,
+        };
+        let group = log_files::create_directory(around.dir, spec.number).and_then(|()| {
+            around.work.launch_group(spec.number).map_err(|error| {
+                let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+                NotStarted { code: 126, why: format!("{error}{source}") }
+            })
+        });
+        let shared = group.and_then(|group| Ok((group, Environment::new(&spec.env)?)));
+        let (mut ranks, mut pids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut terminal = None;
+        let stdin = spec.stdin().unwrap_or_default();
+        let mut input = numbers.iter().any(|rank| stdin.is_for(*rank)).then(RankInput::default);
+        let locals: Vec<u32> = (0..part.count).collect();
+        for some in locals.chunks(MADE_TOGETHER) {
+            let make = |local: &u32| RankFiles::make(&spec, part, &job, *local, pmix.as_ref(), around, &token);
+            let files: Vec<_> = some.iter().map(make).collect();
+            let made = make_ranks(&files, &spec, &shared, around);
+            for ((local, files), made) in some.iter().zip(files).zip(made) {
+                let started = files.and_then(|files| Ok((files, made?)));
+                ranks.push(match started {
+                    Ok((files, child)) => {
+                        pids.push((*local, child.pid));
+                        terminal = terminal.or(files.terminal.map(|(ours, _)| ours));
+                        if let (Some(input), Some((ours, _))) = (&mut input, files.input) {
+                            input.add(*local, ours, token(INPUT | *local), around.epoll);
+                        }
+                        let state = RankState::Running { pid: child.pid, start: child.into_start() };
+                        let (pmi, port) = match files.pmi {
+                            Some(PmiEnd::Inherited { ours, .. }) => (Some(ours), None),
+                            Some(PmiEnd::Port(port)) => (None, Some(port)),
+                            None => (None, None),
+                        };
+                        Rank { state, pmi, port }
+                    }
+                    Err(NotStarted { code, why }) => {
+                        log_files::tell(around.dir, spec.number, job.rank(*local), &why);
+                        failed.push(*local);
+                        Rank { state: RankState::Ended(RankOutcome::NotStarted { code }), pmi: None, port: None }
+                    }
+                });
+            }
+        }
+        let server = Server::new(job);
+        let launch = Self {
+            spec,
+            numbers,
+            ranks,
+            hung_up: BTreeMap::new(),
+            resting_ports: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            port_failure_told: false,
+            server,
+            asks_again: None,
+            pmix,
+            down: Down::No,
+            aborted: None,
+            memory_kill: None,
+            terminal,
+            input,
+        };
+        Started { launch, pids, failed }
+    }
+}
+
+/// The launch's name in PMI and PMIx, the same on all its nodes.
+pub fn namespace(spec: &LaunchSpec) -> String {
+    format!("lattice_{}_{}_{}", spec.allocation.short(), spec.epoch, spec.number)
+}
