@@ -30,5 +30,6 @@ nightly:
     LATTICE_TEST_ALLOCATIONS=100000 cargo test --release -p lattice-lab --test e2e -- lists::
     cargo run --release -p lattice-lab -- bench launch
     cargo run --release -p lattice-lab -- bench mpi
+    cargo run --release -p lattice-lab -- bench checkpoint
     cargo run --release -p lattice-lab -- bench quorum
     cargo run --release -p lattice-lab -- bench nodes

@@ -25,6 +25,7 @@ mod part;
 mod restore;
 pub mod retention;
 pub mod settings;
+pub mod sightings;
 pub mod store;
 mod way;
 
@@ -45,6 +46,7 @@ use lattice_node::Checkpointing;
 use lattice_quorum::credentials::Material;
 use part::Parts;
 use settings::CheckpointSettings;
+use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,6 +64,8 @@ struct Inner {
     parts: Parts,
     /// Work that waits in calls to be asked.
     callers: Callers,
+    /// Work that is asked by a signal, and catches it.
+    sightings: Sightings,
     /// One checkpoint is begun at a time.
     begins: tokio::sync::Mutex<()>,
     counts: Counts,
@@ -103,6 +107,7 @@ impl Checkpoints {
             heads: Mutex::default(),
             parts: Parts::default(),
             callers: Callers::default(),
+            sightings: Sightings::default(),
             begins,
             counts: Counts::default(),
             settings: config.checkpoint,
@@ -134,6 +139,11 @@ impl Checkpoints {
     /// Work that waits in calls to be asked.
     pub fn callers(&self) -> &Callers {
         &self.0.callers
+    }
+
+    /// Work that is asked by a signal, and catches it.
+    pub fn sightings(&self) -> &Sightings {
+        &self.0.sightings
     }
 
     /// Where an allocation's work is asked to save itself.
@@ -186,6 +196,7 @@ impl Checkpoints {
     pub fn remove(&self, share: &DesiredShare) -> Result<(), String> {
         self.0.parts.stop(share.allocation);
         self.0.callers.forget((share.allocation, share.epoch));
+        self.0.sightings.forget(share.allocation);
         let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
         if heads.get(&share.allocation).is_some_and(|head| head.epoch == share.epoch) {
             heads.remove(&share.allocation);

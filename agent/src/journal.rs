@@ -420,10 +420,22 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir).and_then(|d| d.sync_all()))
 }
 
+/// The same for what means nothing any more once the machine has ended: whoever is killed leaves the old one or the new one, whole, and
+/// no disk is waited for.
+pub fn replace_for_boot(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = path.with_extension("json.part");
+    new_file(&part)?.write_all(bytes)?;
+    fs::rename(&part, path)
+}
+
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = new_file(path)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)
 }
 
 /// What stands somewhere in a journal.

@@ -11,6 +11,7 @@
 //!   health, gpus (looks at the machine): what keeps work off, what is offered
 //!   gpu_loads (a thread): how busy the GPUs are
 //!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
+//!   checkpoint: sightings (who catches a signal); where the default queue's lease is, broker and retention
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -367,6 +368,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     }
     tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
+    tasks.spawn(checkpoint::sightings::run(Arc::clone(&context), stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));
     let (held, leases) = watch::channel(placing::Leases::new());

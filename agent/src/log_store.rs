@@ -15,7 +15,7 @@ use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use thiserror::Error;
@@ -68,6 +68,15 @@ struct Metadata<'a> {
     nodes: &'a [NodeId],
     /// Each node's times and byte offsets.
     indexes: Vec<String>,
+}
+
+/// Of a [`Metadata`], what tells where its output is.
+#[derive(Debug, Deserialize)]
+pub struct Attempt {
+    pub epoch: Epoch,
+    /// The head first.
+    #[serde(default)]
+    pub nodes: Vec<NodeId>,
 }
 
 impl LogStore {
@@ -151,12 +160,15 @@ impl LogStore {
 
     /// The epoch of the `metadata.json` that there is.
     async fn epoch_of(&self, key: &Key) -> Result<Option<u64>, StoreError> {
-        #[derive(serde::Deserialize)]
-        struct Known {
-            epoch: u64,
-        }
         let Some(bytes) = self.get_bounded(key).await? else { return Ok(None) };
-        Ok(serde_json::from_slice::<Known>(&bytes).ok().map(|k| k.epoch))
+        Ok(serde_json::from_slice::<Attempt>(&bytes).ok().map(|known| known.epoch.0))
+    }
+
+    /// The last attempt of an allocation that left output, whatever the epoch of `place`.
+    pub async fn last_attempt(&self, place: &Place) -> Result<Option<Attempt>, StoreError> {
+        let key = self.key(place, &["metadata.json"]);
+        let Some(bytes) = self.get_bounded(&key).await? else { return Ok(None) };
+        serde_json::from_slice(&bytes).map(Some).map_err(|e| StoreError::Damaged { key: key.to_string(), why: e.to_string() })
     }
 
     /// What a node said of its output, if it said anything.

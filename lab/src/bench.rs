@@ -2,6 +2,7 @@
 //! changes more between runs than between systems.
 
 mod adoption;
+mod checkpoint;
 mod fence;
 mod figures;
 mod launch;
@@ -28,8 +29,10 @@ pub use telemetry::PingPong;
 
 /// Runs the benchmark and prints it; whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {
+    ensure!(options.megabytes.is_none() || name == Name::Checkpoint, "--megabytes is of `bench checkpoint` alone");
     ensure!(options.nodes.is_none() || matches!(name, Name::Nodes | Name::Mpi), "--nodes is of `bench nodes` and `bench mpi` alone");
     let report = match name {
+        Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
         Name::Mpi => mpi::run(dir, options)?,
         Name::Nodes => nodes::run(dir, options)?,
@@ -48,6 +51,8 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
+    /// Work that is asked to save itself: until it notices, until it is saved, until its nodes are free
+    Checkpoint,
     /// Starting work: inside an allocation, and a whole job
     Launch,
     /// MPI programs that begin and end, beside Hydra and mpirun; launches one after another, beside srun; fences of many agents
@@ -71,6 +76,9 @@ pub struct Options {
     /// Agents (of `nodes`, and of the fences of `mpi`) [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
     pub nodes: Option<u32>,
+    /// Size of the large checkpoints, in millions of bytes (of `checkpoint`) [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub megabytes: Option<u32>,
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,

@@ -21,11 +21,13 @@
 //! | [`machine`] | what this machine has and lacks |
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
 //! | [`fences`], [`streams`], [`pmi1`] | ranks that come to fences, what that is held against, and how they speak PMI |
+//! | [`asked`] | work that is asked to save itself, and tells when it noticed |
 //! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
 //! | [`demo`], [`bench`] | what people run |
 
+pub mod asked;
 pub mod bench;
 pub mod binaries;
 pub mod cluster;

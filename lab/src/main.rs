@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
-use lattice_lab::{bench, demo, down, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
+use lattice_lab::{asked, bench, demo, down, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +51,9 @@ enum Command {
     FabricManager(fabric::Options),
     /// The reference page of all metrics: docs/metrics.md
     Metrics,
+    /// One process of the work that `bench checkpoint` asks to save itself
+    #[command(hide = true)]
+    Asked(asked::Options),
     /// What `bench telemetry` measures
     #[command(hide = true)]
     PingPong(bench::PingPong),
@@ -378,6 +381,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::PmiStreams(options) => streams::run(&options)?,
         Command::FabricManager(options) => fabric::run(&options)?,
         Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
+        Command::Asked(options) => asked::run(&options)?,
         Command::PingPong(options) => options.run()?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }

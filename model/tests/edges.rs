@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("quorum", &["model", "api", "telemetry"]),
     ("agent", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "checkpoint", "api", "quorum", "telemetry", "ebpf"]),
     ("cli", &["model", "api"]),
-    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "api", "quorum", "telemetry", "ebpf", "agent"]),
+    ("lab", &["model", "node", "scheduler", "gossip", "pmi", "runtime", "checkpoint", "api", "quorum", "telemetry", "ebpf", "agent"]),
 ];
 
 /// Crates that decide and do nothing: no runtime, no sockets.

@@ -32,6 +32,8 @@ pub enum Part {
     Flush,
     /// While it saves itself.
     Save,
+    /// While it is asked through its page of memory.
+    Page,
     /// While it is given back what it saved.
     Restore,
     /// While it is to give its nodes back.
@@ -201,6 +203,10 @@ points! {
     SaveReportSent = "save-report-sent", Save, Any;
     SaveEndUnwritten = "save-end-unwritten", Save, Any;
     SaveEndWritten = "save-end-written", Save, Any;
+    // The page through which it is asked: between what the agent writes there.
+    PageNumbered = "page-numbered", Page, Any;
+    PageNamed = "page-named", Page, Any;
+    PageCounted = "page-counted", Page, Any;
     // It is to give its nodes back.
     PreemptBegun = "preempt-begun", Preempt, Any;
     PreemptSaved = "preempt-saved", Preempt, Any;

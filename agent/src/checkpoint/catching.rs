@@ -2,20 +2,23 @@
 //!
 //! A child that was forked and has not executed its program yet shows what its parent catches, and catches nothing afterwards. So a
 //! process counts as catching when it is seen to twice, a moment apart, being the same program both times, and it is looked at
-//! once more directly before the signal is sent.
+//! once more directly before the signal is sent. The first time may be long before anybody asks ([`super::sightings`]): what began in the
+//! last moment alone is waited for, and keeps the others from nothing.
 
+use super::sightings::{Sightings, unsure_for};
 use crate::context::Context;
 use lattice_model::{AllocationId, AskSignal};
 use lattice_runtime::identity;
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between the two looks: longer than from fork to exec.
-const MOMENT: Duration = Duration::from_millis(20);
+pub(super) const MOMENT: Duration = Duration::from_millis(20);
 
 /// Processes of the script and of launches; terminals that users attached are not among them.
 pub struct Hearers {
@@ -23,6 +26,10 @@ pub struct Hearers {
     pub all: usize,
     /// Those that catch the signal.
     catching: Vec<Hearer>,
+    /// Those that do as it seems, and were not seen to long enough ago.
+    unsure: Vec<Hearer>,
+    /// When all that are unsure will have been.
+    sure_at: Instant,
 }
 
 /// One that catches the signal.
@@ -34,77 +41,111 @@ struct Hearer {
 }
 
 /// What a process runs.
-#[derive(PartialEq, Eq)]
-struct Program {
-    start_ticks: u64,
-    path: PathBuf,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    pub start_ticks: u64,
+    /// Of its executable.
+    pub device: (u32, u32),
+    pub inode: u64,
 }
 
 /// A living process.
-enum Look {
+pub(super) enum Look {
     Deaf,
     Catches(Program),
 }
 
 impl Hearers {
-    /// Looks at what runs now; an error where that cannot be told. `shim`: its process, by which they are found on a machine
+    /// Looks at what runs now, once; an error where that cannot be told. `shim`: its process, by which they are found on a machine
     /// without scopes.
-    pub fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<Self> {
-        let processes = || of_work(context, allocation, shim);
-        let mut seen = BTreeSet::new();
-        let mut catching = Vec::new();
-        for pid in processes()? {
+    fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<Self> {
+        let sightings = context.checkpoints.sightings();
+        let (mut seen, mut catch) = (BTreeSet::new(), Vec::new());
+        for pid in of_work(context, allocation, shim)? {
             // Opened before it is looked at: what is seen is of this process or of none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
             match look_at(pid, signal)? {
                 None => {}
-                Some(Look::Deaf) => drop(seen.insert(pid)),
+                Some(Look::Deaf) => {
+                    seen.insert(pid);
+                    sightings.is_deaf(allocation, pid);
+                }
                 Some(Look::Catches(program)) => {
                     seen.insert(pid);
-                    catching.push(Hearer { pid, fd, program });
+                    catch.push(Hearer { pid, fd, program });
                 }
             }
         }
-        if !catching.is_empty() {
-            std::thread::sleep(MOMENT);
-        }
         // Whose descriptor was opened and that is still listed is what was listed, or another one of the same work.
-        let still = processes()?;
-        let mut twice = Vec::new();
-        for hearer in catching {
-            if still.contains(&hearer.pid) && hearer.catches_still(signal)? {
-                twice.push(hearer);
-            }
+        let still = of_work(context, allocation, shim)?;
+        let mut found = Self { all: 0, catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
+        for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
+            found.add(hearer, sightings, allocation);
         }
         // What has just begun counts: a node where something runs is not idle.
-        let mut all = 0;
         for pid in still {
             if seen.contains(&pid) || look_at(pid, signal)?.is_some() {
-                all += 1;
+                found.all += 1;
             }
         }
-        Ok(Self { all, catching: twice })
+        Ok(found)
     }
 
-    /// Whether nobody catches it.
-    pub fn none_catches(&self) -> bool {
-        self.catching.is_empty()
+    fn add(&mut self, hearer: Hearer, sightings: &Sightings, allocation: AllocationId) {
+        let left = unsure_for(sightings.saw(allocation, hearer.pid, &hearer.program));
+        if left.is_zero() {
+            self.catching.push(hearer);
+        } else {
+            self.unsure.push(hearer);
+            self.sure_at = self.sure_at.max(Instant::now() + left);
+        }
+    }
+
+    /// Looks again at those that are unsure, a moment after they were first seen.
+    fn settle(&mut self, signal: AskSignal) -> io::Result<()> {
+        if !self.unsure.is_empty() {
+            std::thread::sleep(self.sure_at.saturating_duration_since(Instant::now()));
+        }
+        for hearer in std::mem::take(&mut self.unsure) {
+            // Whose descriptor is open and whose program is the same is what was seen.
+            if hearer.catches_still(signal)? {
+                self.catching.push(hearer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nobody catches it. What began in the last moment is waited for where there is nobody else.
+    pub fn none_catches(&mut self, signal: AskSignal) -> io::Result<bool> {
+        if self.catching.is_empty() {
+            self.settle(signal)?;
+        }
+        Ok(self.catching.is_empty())
     }
 
     /// Those that catch it, with nothing sent.
-    pub fn unasked(self) -> Vec<OwnedFd> {
-        self.catching.into_iter().map(|hearer| hearer.fd).collect()
+    pub fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+        self.settle(signal)?;
+        Ok(self.catching.into_iter().map(|hearer| hearer.fd).collect())
     }
 
-    /// Sends it. Gives those that lived to get it.
-    pub fn send(self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+    /// Sends it: at once to those that were seen to catch it long enough ago, and a moment later to the others. Gives those that lived
+    /// to get it.
+    pub fn send(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
         let mut sent = Vec::new();
-        for hearer in self.catching {
+        self.send_to_sure(signal, &mut sent)?;
+        self.settle(signal)?;
+        self.send_to_sure(signal, &mut sent)?;
+        Ok(sent)
+    }
+
+    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<OwnedFd>) -> io::Result<()> {
+        for hearer in self.catching.drain(..) {
             if hearer.catches_still(signal)? && there(identity::pidfd_signal(hearer.fd.as_fd(), signal.number()))?.is_some() {
                 sent.push(hearer.fd);
             }
         }
-        Ok(sent)
+        Ok(())
     }
 }
 
@@ -114,9 +155,14 @@ impl Hearer {
     }
 }
 
-/// [`Hearers::find`], with what went wrong for people.
+/// Looks at what runs now, with what went wrong for people.
 pub fn look(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
-    Hearers::find(context, allocation, shim, signal).map_err(|e| format!("what runs there cannot be looked at: {e}"))
+    Hearers::find(context, allocation, shim, signal).map_err(unseen)
+}
+
+/// Why it is not known what runs there, for people.
+pub fn unseen(error: io::Error) -> String {
+    format!("what runs there cannot be looked at: {error}")
 }
 
 /// How many processes of the script and of launches live.
@@ -139,7 +185,7 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
+pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     let Some(slice) = &context.slice else {
         let shim = shim.and_then(|pid| i32::try_from(pid).ok());
         let shim =
@@ -159,17 +205,31 @@ fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io
 }
 
 /// `None`: no living process.
-fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
+pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
     let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
         None => Ok(None),
         Some(false) => Ok(Some(Look::Deaf)),
         Some(true) => {
             let stat = there(identity::process_stat(pid))?;
-            let path = there(fs::read_link(format!("/proc/{pid}/exe")))?;
-            Ok(stat.zip(path).map(|(stat, path)| Look::Catches(Program { start_ticks: stat.start_ticks, path })))
+            let executable = there(executable(pid))?;
+            Ok(stat.zip(executable).map(|(stat, (device, inode))| Look::Catches(Program { start_ticks: stat.start_ticks, device, inode })))
         }
     }
+}
+
+/// The device and the inode of a process's executable. As the kernel has them in memory: a file server that is away is not waited for.
+fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
+    let path = CString::new(format!("/proc/{pid}/exe"))?;
+    let mut about = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path ends with a zero, and the kernel writes no more than one `statx` to where there is room for one.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, libc::STATX_INO, about.as_mut_ptr()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was all zeros, which is a value of it, and what the kernel wrote is one as well.
+    let about = unsafe { about.assume_init() };
+    Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
 }
 
 /// By `/proc/PID/status`; `None`: a zombie.
@@ -185,6 +245,8 @@ fn catches(status: &str, signal: AskSignal) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn what_a_process_catches_is_read_from_its_status() {
@@ -196,9 +258,41 @@ mod tests {
     }
 
     #[test]
+    fn who_runs_another_program_by_then_gets_nothing() {
+        let program = "trap : USR1; echo; while ! read x; do :; done; exec sleep 1000";
+        let mut command = Command::new("/bin/sh");
+        let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let hearer = || match look_at(pid, AskSignal::Usr1).unwrap() {
+            Some(Look::Catches(program)) => Hearer { pid, fd: identity::pidfd_open(pid).unwrap(), program },
+            Some(Look::Deaf) | None => panic!("it catches the signal"),
+        };
+        let unsure = |hearer| Hearers { all: 1, catching: vec![], unsure: vec![hearer], sure_at: Instant::now() };
+        let sure = |hearer| Hearers { all: 1, catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
+        assert_eq!(unsure(hearer()).send(AskSignal::Usr1).unwrap().len(), 1);
+        assert_eq!(sure(hearer()).send(AskSignal::Usr1).unwrap().len(), 1);
+        let (known, new) = (hearer(), hearer());
+        child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !matches!(look_at(pid, AskSignal::Usr1).unwrap(), Some(Look::Deaf)) {
+            assert!(Instant::now() < until, "it runs no other program");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(unsure(new).send(AskSignal::Usr1).unwrap().len(), 0);
+        assert_eq!(sure(known).send(AskSignal::Usr1).unwrap().len(), 0);
+        assert!(child.try_wait().unwrap().is_none(), "it was sent what ends it");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn this_process_is_seen_as_it_is() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(matches!(look_at(own, AskSignal::Usr1).unwrap(), Some(Look::Deaf)));
+        let about = fs::metadata(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(executable(own).unwrap().1, std::os::unix::fs::MetadataExt::ino(&about));
+        assert!(there(executable(i32::MAX)).unwrap().is_none());
     }
 
     #[test]

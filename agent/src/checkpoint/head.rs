@@ -188,9 +188,10 @@ fn item(state: &Checkpointing) -> CheckpointItem {
     }
 }
 
+/// For the agent's next lives. The machine's own end it need not outlive: the work ends with that as well.
 async fn write_down(dir: &ShimDir, state: &Checkpointing) -> io::Result<()> {
     let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
-    tokio::task::spawn_blocking(move || journal::replace(&path, &json)).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(move || journal::replace_for_boot(&path, &json)).await.map_err(io::Error::other)?
 }
 
 /// What was written down, where it is of this claim.

@@ -13,6 +13,7 @@ use lattice_checkpoint::layout::{
 };
 use lattice_model::Principal;
 use lattice_node::Progress;
+use lattice_runtime::failpoint::{self, Point};
 use nix::unistd::{Gid, Uid, fchown};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -134,11 +135,14 @@ impl Page {
         let number = now + 1;
         // The next number is of no request yet: what is half written is none.
         self.write(AT_OF_REQUEST, &number.to_ne_bytes())?;
+        failpoint::pass(Point::PageNumbered);
         self.write(AT_DEADLINE, &deadline_ms.to_ne_bytes())?;
         let mut name = [0; TOKEN_BYTES];
         name[..token.len()].copy_from_slice(token.as_bytes());
         self.write(AT_TOKEN, &name)?;
+        failpoint::pass(Point::PageNamed);
         self.count_up(1)?;
+        failpoint::pass(Point::PageCounted);
         if self.asked(token)? == Some(number) {
             return Ok(number);
         }

@@ -3,7 +3,7 @@
 use super::directory::{self, Answer, Claims, Place};
 use super::owner_of;
 use super::store::{Part, StoreError};
-use super::way::{AskedFor, Way};
+use super::way::{AskedFor, Found, Way};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
 use crate::environment;
@@ -212,36 +212,38 @@ async fn try_saved(
     out: &watch::Sender<Option<FromSaver>>,
     (stop, asking): (&CancellationToken, &Arc<Mutex<()>>),
 ) -> Result<FromSaver, String> {
-    let way = Way::of(context, share)?;
-    let means = context.checkpoints.means()?.clone();
     let id = CheckpointId(Uuid::from_bytes(open.id));
     let token = directory::token(id, open.round);
-    let (directories, allocation, owner) = (means.directories.clone(), share.allocation, share.owner.clone());
-    let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
-    let known = way.answer(&place, &token).await?;
-    if known.is_none() {
-        let (at, of) = (Arc::clone(&place), token.clone());
-        let asked = blocking(move || at.asked(&of)).await?;
-        let now = way.find(context, share, asked).await?;
-        if now.all == 0 && has_ranks_here(context, share) {
-            return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
-        }
-        if now.all == 0 {
-            if asked {
-                return Err("what ran there was asked, and has ended without an answer".to_owned());
+    let Looked { way, place, before } = {
+        let (context, share, token) = (Arc::clone(context), Arc::clone(share), token.clone());
+        blocking(move || Looked::at(&context, &share, &token)).await?
+    };
+    let known = match before {
+        Before::Answered(answer) => Some(answer),
+        Before::Unanswered { asked, found } => {
+            let now = way.heard(found, asked).await;
+            if now.all == 0 && has_ranks_here(context, share) {
+                return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
             }
-            out.send_replace(Some(FromSaver::Able { idle: true }));
-            let _ = told.wait_for(|go| *go).await;
-            // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
-            return match way.find(context, share, true).await?.all {
-                0 => Ok(FromSaver::from(Saved::default())),
-                _ => Err("something was begun there when it was asked for already: ask for another".to_owned()),
-            };
+            if now.all == 0 {
+                if asked {
+                    return Err("what ran there was asked, and has ended without an answer".to_owned());
+                }
+                out.send_replace(Some(FromSaver::Able { idle: true }));
+                let _ = told.wait_for(|go| *go).await;
+                // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
+                let (context, allocation) = (Arc::clone(context), share.allocation);
+                return match blocking(move || way.find(&context, allocation)).await?.all {
+                    0 => Ok(FromSaver::from(Saved::default())),
+                    _ => Err("something was begun there when it was asked for already: ask for another".to_owned()),
+                };
+            }
+            if let Some(deaf) = now.deaf {
+                return Err(deaf);
+            }
+            None
         }
-        if let Some(deaf) = now.deaf {
-            return Err(deaf);
-        }
-    }
+    };
     out.send_replace(Some(FromSaver::Able { idle: false }));
     let _ = told.wait_for(|go| *go).await;
     let answer = match known {
@@ -267,6 +269,32 @@ async fn try_saved(
     }
 }
 
+/// What a node's part begins from: looked at at once, since each change of the thread takes longer than all of it.
+struct Looked {
+    way: Way,
+    place: Arc<Place>,
+    before: Before,
+}
+
+enum Before {
+    /// It was asked, and this came.
+    Answered(Answer),
+    /// `asked`: it was, perhaps.
+    Unanswered { asked: bool, found: Found },
+}
+
+impl Looked {
+    fn at(context: &Context, share: &DesiredShare, token: &str) -> Result<Self, String> {
+        let way = Way::of(context, share)?;
+        let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
+        let before = match way.answer(&place, token)? {
+            Some(answer) => Before::Answered(answer),
+            None => Before::Unanswered { asked: place.asked(token)?, found: way.find(context, share.allocation)? },
+        };
+        Ok(Self { way, place: Arc::new(place), before })
+    }
+}
+
 /// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
 fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
     match &share.spec.entrypoint {
@@ -277,11 +305,6 @@ fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
 
 pub(super) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("saving broke: {broke}")))
-}
-
-pub(super) async fn read_answer(place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
-    let (place, token) = (Arc::clone(place), token.to_owned());
-    blocking(move || place.answer(&token)).await
 }
 
 pub(super) fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
@@ -304,7 +327,8 @@ impl Waiting<'_> {
     async fn answer(&self) -> Result<Answer, String> {
         let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {
-            if let Some(answer) = self.way.answer(self.place, self.token).await? {
+            let (way, place, token) = (self.way.clone(), Arc::clone(self.place), self.token.to_owned());
+            if let Some(answer) = blocking(move || way.answer(&place, &token)).await? {
                 return Ok(answer);
             }
             if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {

@@ -2,17 +2,18 @@
 //!
 //! Done by the agent that is the broker. The manifest of a checkpoint goes first: whoever is killed in the middle of it leaves none that
 //! looks whole; the rest goes with the allocation's others. The last one that the quorum has of work that may run again always stays, and of
-//! living work only those go that it was made from. What is another cluster's is left alone.
+//! living work only those go that it was made from. What is another cluster's is left alone, and so is what the quorum does not know and
+//! nobody saw end: a quorum that was made anew may come to know it yet, and it is removed by hand.
 //!
-//! A time is over when it is by this agent's clock and by the store's, counted from when the store was told that the allocation had ended:
-//! one clock that is wrong removes nothing too early.
+//! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
+//! allocation had ended: one clock that is wrong removes nothing too early.
 
 use super::settings::CheckpointSettings;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
 use crate::context::Shared;
 use crate::placing::Placing;
 use futures::StreamExt;
-use lattice_model::{Allocation, AllocationId, CheckpointId, Timestamp};
+use lattice_model::{Allocation, AllocationId, CheckpointId};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::{Answer, Refusal, Request};
@@ -64,8 +65,8 @@ impl Sweep {
         if (self.settings.retention_seconds == 0 && self.settings.keep == 0) || !self.placing.leads() {
             return Ok(());
         }
-        let clock_ms = store.clock_ms().await.map_err(|e| with_causes(&e))?;
-        let mut others = 0u64;
+        let clock_ms = store.clock_ms().await.map_err(|e| with_causes(&e))?.min(self.quorums_clock_ms().await?);
+        let (mut others, mut unknown) = (0u64, 0u64);
         let mut all = pin!(store.all_kept());
         while let Some(allocation) = all.next().await {
             let allocation = allocation.map_err(|e| with_causes(&e))?;
@@ -75,6 +76,7 @@ impl Sweep {
             match self.one(store, allocation, clock_ms).await {
                 Ok(Looked::AtOurs) => {}
                 Ok(Looked::AtAnothers) => others += 1,
+                Ok(Looked::AtUnknown) => unknown += 1,
                 Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
                 Err(Stopped::Everywhere(why)) => return Err(why),
             }
@@ -82,10 +84,25 @@ impl Sweep {
         if others > 0 {
             tracing::info!(allocations = others, "checkpoints of other clusters are in the store as well, and are left alone");
         }
+        if unknown > 0 {
+            tracing::info!(
+                allocations = unknown,
+                "checkpoints of allocations that the quorum does not know, and that nobody saw end, stay in the store until they are removed by hand"
+            );
+        }
         Ok(())
     }
 
-    /// `clock_ms`: what the store's clock said.
+    /// What the clock of the member says that answers.
+    async fn quorums_clock_ms(&self) -> Result<u64, String> {
+        match self.quorum.call(&Request::Status, ANSWER).await {
+            Ok(Answer::Status(status)) => Ok(status.at.0),
+            Ok(_) => Err("the quorum answered with something else".to_owned()),
+            Err(error) => Err(with_causes(&error)),
+        }
+    }
+
+    /// `clock_ms`: what the store's and the quorum's clock said, the earlier of both.
     async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
         let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::AtOurs) };
         if !store.is_ours(&kept) {
@@ -96,30 +113,31 @@ impl Sweep {
             return Ok(Looked::AtOurs);
         }
         let owner = kept.owner();
-        let now = Timestamp(crate::service::now().0.min(clock_ms));
-        // It is known to have ended, and its time has not come.
-        let goes = |ended_ms: u64| goes_at_ms(&self.settings, ended_ms.max(written_ms));
-        if kept.ended_at_ms.is_some_and(|ended| goes(ended).is_none_or(|at| now.0 < at)) {
+        let now_ms = crate::service::now().0.min(clock_ms);
+        let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
+        // It is known to have ended, and its time has not come: the quorum need not be asked.
+        if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
             return Ok(Looked::AtOurs);
         }
-        match self.allocation(id).await? {
-            Some(allocation) if !allocation.state.is_terminal() => {
-                if kept.ended_at_ms.is_some() {
-                    // A quorum that was recovered from a backup heard of it later.
+        let known = self.allocation(id).await?;
+        match verdict(mark, known.as_ref(), &self.settings, now_ms) {
+            Verdict::Lives { again } => {
+                if again {
                     store.put_kept(&kept.ended(None)).await?;
                 }
-                self.trim(store, &owner, &allocation).await?;
-            }
-            known if kept.ended_at_ms.is_none() => {
                 if let Some(allocation) = &known {
                     self.trim(store, &owner, allocation).await?;
                 }
-                // Forgotten by the quorum: from now on it counts as ended.
-                let ended_at = known.and_then(|a| a.ended_at).unwrap_or(now);
-                store.put_kept(&kept.ended(Some(ended_at.0))).await?;
             }
-            // As was written down long enough ago.
-            Some(_) | None => self.remove_all(store, &owner).await?,
+            Verdict::HasEnded { at_ms } => {
+                if let Some(allocation) = &known {
+                    self.trim(store, &owner, allocation).await?;
+                }
+                store.put_kept(&kept.ended(Some(at_ms))).await?;
+            }
+            Verdict::Unknown => return Ok(Looked::AtUnknown),
+            Verdict::Stays => {}
+            Verdict::Goes => self.remove_all(store, &owner).await?,
         }
         Ok(Looked::AtOurs)
     }
@@ -170,6 +188,49 @@ impl Sweep {
     }
 }
 
+/// What the store was told of an allocation's end.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// When it ended, in milliseconds since 1970; `None`: nobody saw it end.
+    ended_at_ms: Option<u64>,
+    /// When that was written, by the store's clock.
+    written_ms: u64,
+}
+
+impl Mark {
+    fn is_over(self, settings: &CheckpointSettings, now_ms: u64) -> bool {
+        let goes = |ended_ms: u64| goes_at_ms(settings, ended_ms.max(self.written_ms));
+        self.ended_at_ms.and_then(goes).is_some_and(|at| now_ms >= at)
+    }
+}
+
+/// What is to be done about an allocation's checkpoints.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It may begin from the last one. `again`: it was written down that it had ended, by a quorum that was then recovered from a backup.
+    Lives { again: bool },
+    /// That is to be written down: its time begins.
+    HasEnded { at_ms: u64 },
+    /// Nobody knows whether it may run again.
+    Unknown,
+    /// Its time has not come.
+    Stays,
+    /// All of them go.
+    Goes,
+}
+
+/// `known`: as the quorum has it.
+fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings, now_ms: u64) -> Verdict {
+    match (known, mark.ended_at_ms) {
+        (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
+        (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
+        (None, None) => Verdict::Unknown,
+        // The quorum forgets what ended: that it had was seen before.
+        (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
+        (Some(_) | None, Some(_)) => Verdict::Stays,
+    }
+}
+
 /// Of those that the quorum's last one was made from, each from the next: the ones that are more than are kept, the first one first. All
 /// others may be under way, whatever the clocks of their heads say.
 fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
@@ -185,6 +246,8 @@ fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> 
 /// Whose it was.
 enum Looked {
     AtOurs,
+    /// Of ours, perhaps: the quorum does not know it, and nobody saw it end.
+    AtUnknown,
     AtAnothers,
 }
 
@@ -210,7 +273,8 @@ impl From<StoreError> for Stopped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::Epoch;
+    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Epoch, Principal, Timestamp};
+    use std::path::Path;
     use uuid::Uuid;
 
     fn made(number: u128) -> Manifest {
@@ -253,6 +317,69 @@ mod tests {
         // Each made from the other: it ends.
         let all = [Manifest { parent: Some(id(2)), ..made(1) }, made(2)];
         assert_eq!(surplus(&all, id(2), 1), [&all[0]]);
+    }
+
+    const DAY_MS: u64 = 86_400_000;
+
+    fn of_state(state: AllocationState) -> Allocation {
+        let owner = Principal { name: "u".to_owned(), uid: 7, gid: 7, groups: vec![] };
+        let entrypoint = Entrypoint::Command { argv: vec!["x".to_owned()] };
+        let mut allocation = Allocation::submitted(
+            AllocationId(Uuid::from_u128(9)),
+            AllocationSpec::new("n", entrypoint, Path::new("/")),
+            owner,
+            Timestamp(DAY_MS),
+        );
+        allocation.state = state;
+        allocation.ended_at = state.is_terminal().then_some(Timestamp(2 * DAY_MS));
+        allocation
+    }
+
+    fn judged(mark: (Option<u64>, u64), known: Option<&Allocation>, now_ms: u64) -> Verdict {
+        verdict(Mark { ended_at_ms: mark.0, written_ms: mark.1 }, known, &CheckpointSettings::default(), now_ms)
+    }
+
+    #[test]
+    fn a_week_after_its_end_they_go_and_no_day_earlier() {
+        let over = of_state(AllocationState::Completed);
+        assert_eq!(
+            judged((None, 0), Some(&over), 90 * DAY_MS),
+            Verdict::HasEnded { at_ms: 2 * DAY_MS },
+            "its time begins when that is written"
+        );
+        let mark = (Some(2 * DAY_MS), 3 * DAY_MS);
+        for known in [Some(&over), None] {
+            assert_eq!(judged(mark, known, 10 * DAY_MS - 1), Verdict::Stays);
+            assert_eq!(judged(mark, known, 10 * DAY_MS), Verdict::Goes);
+        }
+    }
+
+    #[test]
+    fn what_work_may_begin_from_stays_for_ever() {
+        use AllocationState::{Pending, Running, Staging, Suspended};
+        for state in [Pending, Staging, Running, Suspended] {
+            let living = of_state(state);
+            for (ended_at_ms, again) in [(None, false), (Some(1), true)] {
+                assert_eq!(judged((ended_at_ms, 1), Some(&living), u64::MAX), Verdict::Lives { again }, "{state}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_quorum_does_not_know_stays_unless_it_was_seen_to_end() {
+        assert_eq!(judged((None, 1), None, u64::MAX), Verdict::Unknown);
+        assert_eq!(judged((Some(1), 1), None, u64::MAX), Verdict::Goes);
+    }
+
+    #[test]
+    fn an_end_in_the_past_by_a_wrong_clock_counts_from_when_it_was_written() {
+        let over = of_state(AllocationState::Failed);
+        assert_eq!(judged((Some(0), 30 * DAY_MS), Some(&over), 37 * DAY_MS - 1), Verdict::Stays);
+        assert_eq!(
+            judged((Some(30 * DAY_MS), 0), Some(&over), 37 * DAY_MS - 1),
+            Verdict::Stays,
+            "and one whose store was wrong from its end"
+        );
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub struct CheckpointSettings {
     pub node_failures_per_1000_days: f64,
     /// What a gigabyte in the store is worth, in seconds of a node; 0 to 1e9.
     pub storage_cost_node_seconds_per_gb: f64,
-    /// Seconds for which checkpoints are kept after their allocation has ended, by the clocks of the agent that removes them and of the store;
-    /// 0: until they are removed by hand. What this cluster wrote and its quorum does not know counts as ended.
+    /// Seconds for which checkpoints are kept after their allocation has ended, by the clocks of the agent that removes them, of the store and of
+    /// the quorum; 0: until they are removed by hand. What the quorum does not know, and nobody saw end, stays.
     pub retention_seconds: u64,
     /// Checkpoints that are kept of one allocation, the last that the quorum has and those that it was made from; 0: all.
     pub keep: usize,
@@ -42,7 +42,7 @@ impl Default for CheckpointSettings {
             least_interval_seconds: 300,
             node_failures_per_1000_days: 6.5,
             storage_cost_node_seconds_per_gb: 0.1,
-            retention_seconds: 0,
+            retention_seconds: 7 * 86_400,
             keep: 0,
             retention_sweep_seconds: 3600,
         }

@@ -486,13 +486,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn pass(&mut self) -> io::Result<()> {
-        let part = std::mem::take(&mut self.now);
+    /// `next`: what the next one is written to.
+    fn pass(&mut self, next: Vec<u8>) -> io::Result<()> {
+        let part = std::mem::replace(&mut self.now, next);
         self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store does not take it"))
     }
 
     fn finish(mut self) -> io::Result<()> {
-        if self.now.is_empty() { Ok(()) } else { self.pass() }
+        if self.now.is_empty() { Ok(()) } else { self.pass(Vec::new()) }
     }
 }
 
@@ -501,7 +502,8 @@ impl Write for Parts {
         let taken = bytes.len().min(PART_BYTES - self.now.len());
         self.now.extend_from_slice(&bytes[..taken]);
         if self.now.len() == PART_BYTES {
-            self.pass()?;
+            // There was a whole one: the next one may be as large, and need not grow to that.
+            self.pass(Vec::with_capacity(PART_BYTES))?;
         }
         Ok(taken)
     }

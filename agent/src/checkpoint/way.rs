@@ -2,11 +2,11 @@
 //! in which it waits.
 
 use super::callers::{Asked, Asking, Callers};
-use super::catching::{self, Hearers};
+use super::catching;
 use super::directory::{Answer, Place};
 use super::page::Page;
-use super::part::{blocking, read_answer, shim_of};
-use crate::context::Shared;
+use super::part::{blocking, shim_of};
+use crate::context::{Context, Shared};
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
@@ -48,7 +48,7 @@ pub enum AskedFor {
 
 impl Way {
     /// As the submission has it.
-    pub fn of(context: &Shared, share: &DesiredShare) -> Result<Self, String> {
+    pub fn of(context: &Context, share: &DesiredShare) -> Result<Self, String> {
         let policy = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?;
         match policy.by {
             AskBy::Signal => Ok(Self::Signal(policy.signal)),
@@ -63,43 +63,47 @@ impl Way {
         }
     }
 
-    /// What runs there, and whether it would hear. `asked`: the same was asked before; who heard it then waits no more where it waited
-    /// in a call.
-    pub async fn find(&self, context: &Shared, share: &DesiredShare, asked: bool) -> Result<Found, String> {
+    /// What runs there, and whether it would hear. Of work that waits in calls [`Self::heard`] tells the rest. For a thread that may
+    /// block.
+    pub fn find(&self, context: &Context, allocation: AllocationId) -> Result<Found, String> {
+        let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
-            let now = find(context, share, *signal).await?;
-            let deaf = now.none_catches().then(|| deaf(now.all, *signal));
-            return Ok(Found { all: now.all, deaf });
+            let mut now = catching::look(context, allocation, shim, *signal)?;
+            let nobody = now.none_catches(*signal).map_err(catching::unseen)?;
+            return Ok(Found { all: now.all, deaf: nobody.then(|| deaf(now.all, *signal)) });
         }
-        let all = count(context, share).await?;
+        let all = catching::count(context, allocation, shim).map_err(catching::unseen)?;
         let deaf = match self {
             Self::Page(page) if all > 0 => {
-                let page = Arc::clone(page);
-                let listened = blocking(move || page.is_listened()).await?;
                 let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names: nothing was asked; \
                            --checkpoint=shmem is for programs that use it, with lattice_checkpoint for one";
-                (!listened).then(|| why.to_owned())
-            }
-            Self::Call { callers, key } if all > 0 && !asked => {
-                let mut waiting = callers.waiting(*key);
-                let called = matches!(tokio::time::timeout(CALLS_AGAIN, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
-                let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
-                           call ApplicationService.Register, with `lattice checkpoint await` for one";
-                (!called).then(|| why.to_owned())
+                (!page.is_listened()?).then(|| why.to_owned())
             }
             Self::Page(_) | Self::Call { .. } | Self::Signal(_) => None,
         };
         Ok(Found { all, deaf })
     }
 
-    /// The answer to this token, if it is there.
-    pub async fn answer(&self, place: &Arc<Place>, token: &str) -> Result<Option<Answer>, String> {
+    /// The same, once work that is asked in calls has had the time to call. `asked`: the same was asked before; who heard it then waits
+    /// no more.
+    pub async fn heard(&self, found: Found, asked: bool) -> Found {
         match self {
-            Self::Signal(_) | Self::Call { .. } => read_answer(place, token).await,
-            Self::Page(page) => {
-                let (page, token) = (Arc::clone(page), token.to_owned());
-                blocking(move || page.asked(&token)?.map_or(Ok(None), |number| page.answer(number))).await
+            Self::Call { callers, key } if found.all > 0 && !asked => {
+                let mut waiting = callers.waiting(*key);
+                let called = matches!(tokio::time::timeout(CALLS_AGAIN, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
+                let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
+                           call ApplicationService.Register, with `lattice checkpoint await` for one";
+                Found { deaf: (!called).then(|| why.to_owned()), ..found }
             }
+            Self::Page(_) | Self::Call { .. } | Self::Signal(_) => found,
+        }
+    }
+
+    /// The answer to this token, if it is there. For a thread that may block.
+    pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, String> {
+        match self {
+            Self::Signal(_) | Self::Call { .. } => place.answer(token),
+            Self::Page(page) => page.asked(token)?.map_or(Ok(None), |number| page.answer(number)),
         }
     }
 
@@ -145,9 +149,9 @@ impl Way {
             place.ask(&token, deadline_ms)?;
             match way {
                 Self::Signal(signal) => {
-                    let now = catching::look(&context, share.allocation, shim_of(&context, share.allocation), signal)?;
-                    if again && !now.none_catches() {
-                        return Ok(AskedFor::Processes(now.unasked()));
+                    let mut now = catching::look(&context, share.allocation, shim_of(&context, share.allocation), signal)?;
+                    if again && !now.none_catches(signal).map_err(catching::unseen)? {
+                        return now.unasked(signal).map(AskedFor::Processes).map_err(catching::unseen);
                     }
                     let all = now.all;
                     going_on()?;
@@ -212,16 +216,11 @@ impl AskedFor {
     }
 }
 
-async fn find(context: &Shared, share: &DesiredShare, signal: AskSignal) -> Result<Hearers, String> {
-    let (context, allocation) = (Arc::clone(context), share.allocation);
-    blocking(move || catching::look(&context, allocation, shim_of(&context, allocation), signal)).await
-}
-
 async fn count(context: &Shared, share: &DesiredShare) -> Result<usize, String> {
     let (context, allocation) = (Arc::clone(context), share.allocation);
     blocking(move || {
         let counted = catching::count(&context, allocation, shim_of(&context, allocation));
-        counted.map_err(|e| format!("what runs there cannot be looked at: {e}"))
+        counted.map_err(catching::unseen)
     })
     .await
 }

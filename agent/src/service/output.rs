@@ -12,6 +12,7 @@ use crate::spool::{self, Spool};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
 use lattice_quorum::ledger::AccessKind;
+use lattice_quorum::pack::with_causes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -149,6 +150,10 @@ async fn follow_allocation(
     let follow = selection.follow;
     let mut watch = AllocationWatch::new(api.clone(), allocation, follow.then(|| selection.user.clone()));
     let mut read = None;
+    let first = watch.now().clone();
+    if waits_again(&first) && !ran(&first, watch.entry()) {
+        read = former_attempt(api, &first, &mut selection, node.as_ref(), &out).await;
+    }
     loop {
         let now = watch.now().clone();
         if ran(&now, watch.entry()) && read != Some(now.epoch) {
@@ -159,9 +164,7 @@ async fn follow_allocation(
             }
             read = Some(now.epoch);
             selection.epoch = now.epoch;
-            let script = matches!(now.spec.entrypoint, Entrypoint::Script { .. });
-            let nodes: Vec<NodeId> =
-                now.nodes().take(if script { 1 } else { usize::MAX }).filter(|n| node.as_ref().is_none_or(|w| w == *n)).cloned().collect();
+            let nodes = with_output(&now, now.nodes(), node.as_ref());
             let (ended, over) = watch::channel(is_over(&watch));
             let mut gathering = std::pin::pin!(gather(api, &nodes, &selection, over, &out));
             loop {
@@ -176,11 +179,11 @@ async fn follow_allocation(
         }
         if !follow || is_over(&watch) || out.is_closed() {
             if read.is_none() {
-                let why = match watch.now().state {
-                    AllocationState::Suspended => {
-                        "nothing of it runs: it is Suspended. What it wrote before is in the site's store of logs".to_owned()
-                    }
-                    state => format!("there is no output: it is {state} and has not run"),
+                let now = watch.now();
+                let why = if waits_again(now) {
+                    format!("there is no output: it is {}, and what it wrote before, if anything, is not in a log store", now.state)
+                } else {
+                    format!("there is no output: it is {} and has not run", now.state)
                 };
                 let _ = out.send(Ok(notice("", &why))).await;
             }
@@ -191,6 +194,55 @@ async fn follow_allocation(
             () = watch.changed() => {}
         }
     }
+}
+
+/// Those of an attempt's nodes where its entry point's output lies, of the ones that are wanted.
+fn with_output<'a>(allocation: &Allocation, nodes: impl Iterator<Item = &'a NodeId>, wanted: Option<&NodeId>) -> Vec<NodeId> {
+    let most = match allocation.spec.entrypoint {
+        Entrypoint::Script { .. } => 1,
+        Entrypoint::Command { .. } => usize::MAX,
+    };
+    nodes.take(most).filter(|node| wanted.is_none_or(|wanted| wanted == *node)).cloned().collect()
+}
+
+/// Whether it has had nodes, and has none now: what it wrote there is of an attempt that is over.
+fn waits_again(allocation: &Allocation) -> bool {
+    let without = match allocation.state {
+        AllocationState::Pending | AllocationState::Suspended => true,
+        AllocationState::Staging | AllocationState::Running => false,
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_none(),
+    };
+    without && allocation.epoch > Epoch(0)
+}
+
+/// Sends what an allocation that has no nodes wrote when it had some, as far as the log store knows where that was. Gives which attempt
+/// it was.
+async fn former_attempt(
+    api: &Api,
+    now: &Allocation,
+    selection: &mut Selection,
+    wanted: Option<&NodeId>,
+    out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
+) -> Option<Epoch> {
+    let (tenant, project) = (selection.tenant.clone(), selection.project.clone());
+    let place = Place { tenant, project, allocation: now.id, epoch: now.epoch };
+    let attempt = match api.context.spools.store()?.last_attempt(&place).await {
+        Ok(attempt) => attempt.filter(|attempt| attempt.epoch <= now.epoch)?,
+        Err(error) => {
+            let _ = out.send(Ok(notice("", &format!("what it wrote before cannot be read: {}", with_causes(&error))))).await;
+            return None;
+        }
+    };
+    let told = format!("nothing of it runs: it is {}. What follows is of its last attempt (epoch {})", now.state, attempt.epoch);
+    let _ = out.send(Ok(notice("", &told))).await;
+    if attempt.epoch != selection.epoch {
+        selection.epoch = attempt.epoch;
+        selection.received.clear();
+    }
+    // All of it is over: no node is waited for.
+    let once = Selection { follow: false, at_once: false, ..selection.clone() };
+    gather(api, &with_output(now, attempt.nodes.iter(), wanted), &once, watch::channel(true).1, out).await;
+    Some(attempt.epoch)
 }
 
 /// Brings together one launch's output from `nodes`; ends when each has said that there is no more. `over`: the work
@@ -316,7 +368,7 @@ async fn from_store(
         Ok(Some(found)) => found,
         Ok(None) => return tell(why.map(str::to_owned)).await,
         Err(error) => {
-            let text = format!("{}; and {}", why.unwrap_or("nothing lies on the node"), lattice_quorum::pack::with_causes(&error));
+            let text = format!("{}; and {}", why.unwrap_or("nothing lies on the node"), with_causes(&error));
             return tell(Some(text)).await;
         }
     };

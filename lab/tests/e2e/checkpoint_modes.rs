@@ -2,16 +2,16 @@
 //! libraries survive preemption; programs ignore, put it off, die, lie, shorten the page and fill it with rubbish; agents are killed
 //! while they ask; others' work is refused.
 
-use crate::harness::{Folder, Group, JOB, NOBODY, World, binaries, fresh_dir};
-use lattice_lab::faults;
+use crate::harness::{Folder, Group, JOB, NOBODY, Need, World, binaries, fresh_dir};
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
+use lattice_lab::{faults, image};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 static MODES: Group = Group { theme: "checkpoint_modes", name: "ckptmodes", nodes: 2, quorum: 1, tweak: |_| {} };
@@ -22,6 +22,8 @@ pub fn trials() -> Vec<Trial> {
         MODES.test("in_shared_memory_who_ignores_dies_or_lies_makes_none", &[], memory_misbehaves),
         MODES.test("a_page_that_is_shortened_or_full_of_rubbish_harms_nobody", &[], memory_hostile),
         MODES.test("in_shared_memory_an_agent_killed_while_it_asks_goes_on", &[], memory_killed),
+        MODES.test("in_shared_memory_an_agent_killed_between_its_writes_asks_again", &[], memory_killed_between),
+        MODES.test("in_an_image_the_page_is_the_same", &[Need::Mounts], memory_in_an_image),
         MODES.test("in_calls_it_is_whole_on_two_nodes_and_gone_on_from", &[], calls),
         MODES.test("in_calls_who_ignores_dies_or_lies_makes_none", &[], calls_misbehave),
         MODES.test("in_calls_it_can_be_put_off_but_not_for_ever", &[], calls_deferred),
@@ -322,19 +324,47 @@ fn memory_misbehaves(w: &World) {
     w.assert_nothing_left();
 }
 
+/// Somebody who asks for a checkpoint, and reads how it goes.
+struct Asking {
+    child: Child,
+    /// What it is told.
+    said: PathBuf,
+}
+
+impl Asking {
+    fn begin(w: &World, id: &str) -> Self {
+        let said = fresh_dir("modes-said");
+        let (out, err) = (Stdio::null(), fs::File::create(&said).unwrap());
+        let mut command = w.lattice.command(&["checkpoint", "create", id, "--deadline", "30s"]);
+        Self { child: command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap(), said }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    /// That it is whole.
+    fn complete(mut self) {
+        let ended = self.child.wait().unwrap();
+        assert!(ended.success(), "{ended}: {}", self.said());
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.said);
+    }
+}
+
 /// How far it says that it is is shown to who waits for it.
 fn shows_progress(w: &World, counting: &Counting) {
     counting.behaves("wait");
-    let asking = {
-        let (lattice, id) = (w.lattice.clone(), counting.id.clone());
-        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "30s"], JOB).unwrap())
-    };
-    w.wait_log(&counting.id, "asked ");
-    // Longer than between two words of how far it is.
-    std::thread::sleep(Duration::from_secs(1));
+    let asking = Asking::begin(w, &counting.id);
+    w.wait("how far it is to be shown", || asking.said().contains("(40 %, 9 s left)"));
     counting.release();
-    let done = asking.join().unwrap();
-    assert!(done.code() == 0 && done.err().contains("(40 %, 9 s left)"), "{}", done.err());
+    asking.complete();
 }
 
 fn memory_hostile(w: &World) {
@@ -385,6 +415,54 @@ fn memory_killed(w: &World) {
     killed(w, &Counting::memory(w));
 }
 
+/// Its agent is killed at each place between its writes to the page; who is asked finds one request, and answers it.
+fn memory_killed_between(w: &World) {
+    let listed = process::run(Command::new(binaries().agent()).arg("failpoints"), JOB).unwrap().out();
+    let points: Vec<&str> = listed.lines().filter_map(|l| l.strip_prefix("Page\tAny\t")).collect();
+    assert_eq!(points.len(), 3, "{listed}");
+    for point in points {
+        let counting = Counting::memory(w);
+        let node = w.status(&counting.id)["nodes"][0].as_str().unwrap().to_owned();
+        faults::kill_node(&w.dir, &node).unwrap();
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        let other = w.at(if node == "n1" { "n2" } else { "n1" });
+        let asking = {
+            let id = counting.id.clone();
+            std::thread::spawn(move || other.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "json"], JOB).unwrap())
+        };
+        w.wait(&format!("its agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        faults::start_node(&w.dir, &node).unwrap();
+        let done = asking.join().unwrap();
+        assert_eq!(done.code(), 0, "{point}: {}", done.err());
+        let told: Value = serde_json::from_str(&done.out()).unwrap();
+        assert_eq!(text(&w.status(&counting.id)["checkpoint"], "id"), text(&told, "id"), "{point}");
+        w.ok(&["checkpoint", "verify", &counting.id]);
+        // And it is asked as ever behind that.
+        counting.created(w);
+        counting.end(w);
+    }
+    w.assert_nothing_left();
+}
+
+/// What runs from an image, in its own mount namespace, is asked through the same page.
+fn memory_in_an_image(w: &World) {
+    let folder = Folder::new("modes-image");
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let packed = folder.0.join("train.sqfs");
+    image::write(&packed, Path::new(&c_example(&folder.0))).unwrap();
+    let (packed, program) = (packed.display().to_string(), format!("{}/bin/ring", image::MOUNT_POINT));
+    let id = submitted(w, 0, &["--checkpoint=shmem", "--requeue=never", "--uenv", &packed, "--", &program, "600"]);
+    w.running(&id);
+    w.wait_log(&id, "step 3\n");
+    w.ok(&["preempt", &id]);
+    w.wait("it to go on", || w.log(&id).contains("restored "));
+    let step = w.status(&id)["checkpoint"]["step"].as_u64().unwrap();
+    assert_eq!(w.completed(&id)["preempted_count"], 1);
+    let log = w.log(&id);
+    assert!(log.contains(&format!("restored {step}\nstep {}\n", step + 1)), "{log}");
+    w.assert_nothing_left();
+}
+
 fn calls_killed(w: &World) {
     killed(w, &Counting::calls(w, &[], &["--nodes", "1"]));
 }
@@ -393,17 +471,12 @@ fn calls(w: &World) {
     let counting = Counting::calls_of(w, NOBODY, &["STEPLESS=1"], &["--nodes", "2"]);
     let id = &counting.id;
     counting.behaves("wait");
-    let asking = {
-        let (lattice, id) = (w.lattice.clone(), id.clone());
-        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "30s"], JOB).unwrap())
-    };
+    let asking = Asking::begin(w, id);
     w.wait("both ranks to be asked", || w.log(id).matches("asked ").count() == 2);
-    // Longer than between two words of how far it is.
-    std::thread::sleep(Duration::from_secs(1));
+    w.wait("how far they are to be shown", || asking.said().contains("(40 %, 9 s left)"));
     counting.behaves_well();
     counting.release();
-    let done = asking.join().unwrap();
-    assert!(done.code() == 0 && done.err().contains("(40 %, 9 s left)"), "{}", done.err());
+    asking.complete();
     let shown = w.lattice.json(&["checkpoint", "show", id]).unwrap();
     let files: Vec<String> =
         shown["nodes"].as_array().unwrap().iter().flat_map(|n| n["list"].as_array().unwrap()).map(|f| text(f, "path")).collect();

@@ -14,6 +14,7 @@ pub fn trials() -> Vec<Trial> {
         alone("demo::without_root_it_runs_visibly_degraded", &[], without_root),
         alone("demo::interrupted_it_cleans_up", &[], interrupted),
         alone("demo::the_launch_bench_prints_its_figures", &[], || bench("launch", &["--no-slurm"], 4)),
+        alone("demo::the_checkpoint_bench_prints_its_figures", &[Need::Mounts], || bench("checkpoint", &["--megabytes", "8"], 9)),
         alone("demo::the_runtime_bench_prints_its_figures", &[Need::Mounts], || bench("runtime", &[], 11)),
     ]
 }

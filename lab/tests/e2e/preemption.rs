@@ -82,6 +82,16 @@ fn held_and_resumed(w: &World) {
     w.ok(&["checkpoint", "verify", id]);
     let explained = w.ok(&["explain", id]);
     assert!(explained.contains("lattice resume"), "{explained}");
+    // Its nodes put it into the store once nothing of it runs.
+    let of_last = format!("it is Suspended. What follows is of its last attempt (epoch {})", before["epoch"]);
+    w.wait("what it wrote to be read", || {
+        let former = w.run(&["logs", id]);
+        former.code() == 0 && former.out().contains("step 0 3\n") && former.err().contains(&of_last)
+    });
+    let following = {
+        let (lattice, id) = (w.at("n2"), id.clone());
+        std::thread::spawn(move || lattice.run(&["logs", "-f", &id], Duration::from_secs(120)).unwrap())
+    };
     let listed = w.ok(&["status", "--state=suspended"]);
     assert!(listed.contains(&id[..8]), "{listed}");
     let step = step_of_last(w, id);
@@ -109,6 +119,12 @@ fn held_and_resumed(w: &World) {
     assert_eq!(wait_for(w, id, "Suspended")["preempted_count"], 2);
     w.ok(&["cancel", id]);
     assert_eq!(text(&w.ended(id), "state"), "Cancelled");
+    let followed = following.join().unwrap();
+    let (of_first, of_second) =
+        followed.out().split_once(&format!("restored {step}\n")).map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    assert!(of_first.contains("step 0 3\n") && of_second.contains(&format!("step 0 {}\n", step + 1)), "{}", followed.out());
+    assert!(followed.err().contains("it began again"), "{}", followed.err());
+    w.wait("what its last attempt wrote to be read", || w.run(&["logs", id]).out().contains(&format!("restored {step}\n")));
     w.ok(&["node", "uncordon", &node]);
     w.assert_nothing_left();
 }
