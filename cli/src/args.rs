@@ -3,11 +3,13 @@
 mod checkpoint;
 mod node;
 mod preempt;
+mod telemetry;
 mod watching;
 
 pub use checkpoint::*;
 pub use node::*;
 pub use preempt::*;
+pub use telemetry::*;
 pub use watching::*;
 
 use crate::flags::SubmitFlags;
@@ -77,6 +79,8 @@ pub enum Command {
     Top(Later<Top>),
     /// Follow what a running allocation uses, and its alerts, to its end
     Watch(Later<Watch>),
+    /// How closely an allocation is measured: every look is kept for a while
+    Telemetry(Later<Telemetry>),
     /// What is the matter with a running allocation: its processes, what they wait for, network and storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),

@@ -13,7 +13,7 @@ use lattice_model::tenant::Excess;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditFilter, AuditRecord, Boot, Claim, DesiredList, DesiredShare,
     Entrypoint, Epoch, Generation, HoldKind, Incarnation, InteractiveSession, MemberId, Node, NodeAddresses, NodeId, NodeReport, NodeState,
-    Preemption, Principal, Quota, ReportItem, Resources, Revision, SharePhase, Tenant, Timestamp, VCluster, VniPool, When,
+    Preemption, Principal, Quota, ReportItem, Resources, Revision, SharePhase, TelemetryMode, Tenant, Timestamp, VCluster, VniPool, When,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,8 @@ pub enum Request {
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
     Resume { allocation: AllocationId, by: Principal },
+    /// Has an allocation's work be measured in this mode on all of its nodes, for so long (Debug). `id` is the idempotency key.
+    SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
     /// Drains a node ([`Request::SetHold`]), and has what runs there save itself and go elsewhere where it can. Checkpoints have ids
     /// made of `seed` and the allocation's; said again with another one, it is tried again.
     DrainUrgently {
@@ -631,6 +633,8 @@ pub enum Refusal {
     NotPreemptible { id: AllocationId, why: String },
     #[error("allocation {id} is {state}, not Suspended")]
     NotSuspended { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} cannot be measured in this mode: {why}")]
+    TelemetryMode { id: AllocationId, why: String },
 }
 
 fn told(known: &[String], all: u64) -> String {
@@ -711,6 +715,11 @@ impl Refusal {
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
+            Self::TelemetryMode { .. } => {
+                "raw measurements go to the log store: it takes agents of this version with `log_store` in their configuration; `lattice nodes` \
+                 shows those with the feature telemetry_debug"
+                    .to_owned()
+            }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \

@@ -4,7 +4,7 @@ use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Resources};
 use lattice_telemetry::alert::rules::{MEASURES, Rule};
 use std::path::Path;
 
-pub(super) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
+pub(crate) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
     Arc::new(DesiredShare {
         allocation: AllocationId(Uuid::from_u128(n)),
         epoch: Epoch(epoch),
@@ -17,6 +17,7 @@ pub(super) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
         restore: None,
         preempt: None,
         suspends: false,
+        telemetry: None,
         nodes: vec![],
         resources: Resources::default(),
     })

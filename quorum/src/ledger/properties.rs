@@ -11,12 +11,12 @@ use crate::history::ChangeSet;
 use crate::pack;
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, AuditAction, AuditRecord, CheckpointId, CheckpointPolicy,
     CheckpointRef, Claim, Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, MemberId, Node, NodeId, NodeReport, NodeState,
-    OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Tenant, Timestamp, VCluster,
-    VniPool, When,
+    OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Tenant, Timestamp,
+    VCluster, VniPool, When,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,6 +139,11 @@ enum Move {
         hold: bool,
         how: u8,
     },
+    /// Work is measured more closely, or as usual, or its time is over.
+    Telemetry {
+        id: u128,
+        how: u8,
+    },
     /// Others were told of what happened.
     Notified {
         upto: u64,
@@ -219,6 +224,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (0..NODES, 0..12u8).prop_map(|(node, how)| Move::Wipe { node, how }),
         1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),
         4 => (0..IDS, any::<bool>(), 0..8u8).prop_map(|(id, hold, how)| Move::Preempt { id, hold, how }),
+        2 => (0..IDS, 0..6u8).prop_map(|(id, how)| Move::Telemetry { id, how }),
         1 => (0..NODES, prop_oneof![Just(200_000u64), 0..9000u64], 0..4u8).prop_map(|(node, silent_ms, how)| Move::Fence { node, silent_ms, how }),
         1 => prop_oneof![
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
@@ -313,7 +319,7 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
             // One of them is of an older version.
-            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS].map(str::to_owned);
+            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
@@ -477,6 +483,16 @@ fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
             Action::Preempt { allocation, epoch, by, order }
         }
+        Move::Telemetry { how: 0, .. } => {
+            let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();
+            due.unwrap_or(Action::EndTelemetry { allocation: id(1), order: uuid::Uuid::nil() })
+        }
+        Move::Telemetry { id: number, how } => {
+            let has_nodes = ledger.allocations().find(|a| super::views::holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let mode = if how == 1 { TelemetryMode::Prod } else { TelemetryMode::Debug };
+            Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms: 5000 }
+        }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
@@ -528,10 +544,16 @@ fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
         assert!(!allocation.held || allocation.state == AllocationState::Suspended, "{allocation:?}");
         assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
+        assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
+        for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
+            assert_eq!(share.telemetry, allocation.telemetry, "each of its nodes is told");
+        }
         // Whoever is suspended and was not held has something to go on from.
         let begun = allocation.state == AllocationState::Suspended && !allocation.held;
         assert!(!begun || allocation.checkpoint.is_some() || allocation.preempted_count > 0, "{allocation:?}");
     }
+    let closely: BTreeSet<_> = ledger.allocations().filter(|a| a.telemetry.is_some()).map(|a| a.id).collect();
+    assert_eq!(closely, ledger.closely, "the leader's clock looks at all of them, and at no others");
     for known in ledger.nodes() {
         let leaving: Vec<_> = ledger
             .holdings(&known.id)
