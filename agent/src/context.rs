@@ -24,6 +24,7 @@ use crate::mesh::Mesh;
 use crate::places::Places;
 use crate::relay::Carried;
 use crate::spool::Spools;
+use crate::traces::Traces;
 use crate::troubles::Troubles;
 use lattice_model::constraint::{LAUNCH_SHAPES, has};
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
@@ -85,6 +86,8 @@ pub struct Context {
     pub conformance: Conformity,
     /// What the work of allocations here uses.
     pub measuring: Measuring,
+    /// What is kept of it in debug mode.
+    pub traces: Traces,
     /// Who finds out what is the matter with it.
     pub diagnosing: Diagnosing,
     /// The way to other agents.

@@ -397,6 +397,7 @@ mod tests {
             restore: None,
             preempt: None,
             suspends: false,
+            telemetry: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),
         }

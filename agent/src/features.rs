@@ -6,7 +6,7 @@ use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
     CHECKPOINT_MODES, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES,
-    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, UNIFIED_MEMORY,
+    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_DEBUG, UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -37,7 +37,8 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
     }
     // Not the site's to say.
     features.retain(|feature| {
-        ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS, CHECKPOINT_MODES, PREEMPTS].contains(&feature.as_str())
+        ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS, CHECKPOINT_MODES, PREEMPTS, TELEMETRY_DEBUG]
+            .contains(&feature.as_str())
     });
     let own = [
         (LAUNCH_SHAPES, true),
@@ -48,6 +49,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         (CHECKPOINT_MODES, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
+        (TELEMETRY_DEBUG, !config.log_store.is_empty()),
     ];
     let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
     all.extend(features.into_iter().take(FEATURES_MAX - all.len()));

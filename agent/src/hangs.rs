@@ -59,15 +59,25 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     if verdict([suspect.word], limit_ms) == Verdict::Moves && suspect.word != Word::None {
         return (Verdict::Moves, Some(context.me.clone()));
     }
-    let mut others: Vec<NodeId> = suspect.share.nodes.iter().map(|(node, _)| node.clone()).filter(|node| *node != context.me).collect();
-    others.sort_by_key(|node| Some(node) != mover);
+    let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.me);
+    let moves = |word: Word| word != Word::None && verdict([word], limit_ms) == Verdict::Moves;
+    // Alone: while work goes on nobody else is asked.
+    let mover = nodes().find(|node| Some(*node) == mover);
+    if let Some(node) = mover {
+        let word = ask(context, suspect, node).await;
+        if moves(word) {
+            return (Verdict::Moves, Some(node.clone()));
+        }
+        words.push(word);
+    }
+    let others: Vec<NodeId> = nodes().filter(|node| Some(*node) != mover).cloned().collect();
     let asked = stream::iter(others).map(|node| async move {
         let word = ask(context, suspect, &node).await;
         (node, word)
     });
     let mut asked = std::pin::pin!(asked.buffer_unordered(AT_ONCE));
     while let Some((node, word)) = asked.next().await {
-        if word != Word::None && verdict([word], limit_ms) == Verdict::Moves {
+        if moves(word) {
             return (Verdict::Moves, Some(node));
         }
         words.push(word);

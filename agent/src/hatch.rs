@@ -225,6 +225,7 @@ mod tests {
             restore: None,
             preempt: None,
             suspends: false,
+            telemetry: None,
         }
     }
 

@@ -12,6 +12,7 @@
 //!   gpu_loads (a thread): how busy the GPUs are
 //!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
 //!   checkpoint: sightings (who catches a signal); where the default queue's lease is, broker and retention
+//!   traces: every look at work that is measured in debug mode, and its way into the log store
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -79,6 +80,7 @@ mod spool;
 mod supervisor;
 mod sweep;
 mod terminal;
+mod traces;
 mod troubles;
 mod wipe;
 mod words;
@@ -114,6 +116,7 @@ use crate::recovery::Unusable;
 use crate::relay::Carried;
 use crate::session::{Registration, SessionState};
 use crate::spool::Spools;
+use crate::traces::Traces;
 use crate::troubles::Troubles;
 use crate::wipe::Wiping;
 use anyhow::{Context as _, anyhow, bail};
@@ -230,6 +233,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         flush: Duration::from_secs(config.log_flush_seconds),
         bytes_max: config.log_spool_max_bytes,
     };
+    let traces = Traces::open(&config.state_dir, log_store.clone(), of_output.flush);
     let spools = Spools::new(log_store, of_output, tasks.clone(), stop.child_token());
     let (checking, checks) = Checking::new(config.health.clone(), &me, &config.state_dir);
     let finds = checking.finds();
@@ -285,6 +289,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         conformance,
         diagnosing: Diagnosing::default(),
         measuring: Measuring::new(config.alerts.clone()),
+        traces: traces.clone(),
         mesh: mesh.clone(),
         carried: Carried::new(config.relay_max, session_view.clone()),
         acknowledged,
@@ -377,6 +382,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
         tasks.spawn(checkpoint::broker::run(Arc::clone(&context), quorum.clone(), placing.clone(), stop.child_token()));
     }
+    tasks.spawn(traces.flush(context.troubles.clone(), stop.child_token()));
     let for_metrics = (&tasks, &stop);
     metrics::begin(&config, &context, &membership, &session_view, journal_counts, &mut degraded, for_metrics).await;
     let (ready_session, ready_view, ready_stop) = (session_view.clone(), node_view.clone(), stop.child_token());

@@ -6,11 +6,14 @@
 //!     metadata/<epoch>/<node>.json                   by each node: its streams' chunks, and times
 //!     stdout/<node>/<epoch>-<launch>-<rank>-<segment>-<start>.log.zst
 //!     stderr/<node>/…
+//!   <store>/<tenant>/<project>/<allocation>/telemetry/
+//!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode (crate::traces)
 //! ```
 //!
 //! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
 
 use crate::spool::index::{Cut, Index, VERSION};
+use futures::TryStreamExt;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
@@ -22,6 +25,12 @@ use thiserror::Error;
 
 /// The longest index that is read, in bytes.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
+
+/// Raw measurements below an allocation's place.
+const TRACES: &str = "telemetry";
+/// Files of them that are read of one allocation, and bytes of one.
+const TRACES_MAX: usize = 100_000;
+const TRACE_BYTES_MAX: u64 = 16 << 20;
 
 /// What could not be put or read.
 #[derive(Debug, Error)]
@@ -52,6 +61,32 @@ impl Place {
     pub fn of(index: &Index) -> Self {
         let (tenant, project) = (index.tenant.clone(), index.project.clone());
         Self { tenant, project, allocation: index.allocation, epoch: index.epoch }
+    }
+
+    /// What all keys of an allocation begin with.
+    fn whose(&self) -> [String; 3] {
+        let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
+        [named(&self.tenant), named(&self.project), self.allocation.to_string()]
+    }
+
+    /// Where raw measurements lie in the store, for people.
+    pub fn of_traces(&self) -> String {
+        format!("{}/{TRACES}/", self.whose().join("/"))
+    }
+}
+
+/// A file of raw measurements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub node: String,
+    name: String,
+    key: Key,
+}
+
+impl Trace {
+    /// When it was begun, by its name: `<epoch>-<time>-<unique>`.
+    fn time(&self) -> &str {
+        self.name.split('-').nth(1).unwrap_or_default()
     }
 }
 
@@ -91,9 +126,44 @@ impl LogStore {
     }
 
     fn key(&self, place: &Place, parts: &[&str]) -> Key {
-        let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
-        let whose = [named(&place.tenant), named(&place.project), place.allocation.to_string(), "logs".to_owned()];
-        self.objects.key(whose.into_iter().chain(parts.iter().map(|p| (*p).to_owned())))
+        self.key_of(place, "logs", parts)
+    }
+
+    fn key_of(&self, place: &Place, kind: &str, parts: &[&str]) -> Key {
+        let whose = place.whose().into_iter().chain([kind.to_owned()]);
+        self.objects.key(whose.chain(parts.iter().map(|p| (*p).to_owned())))
+    }
+
+    /// Puts raw measurements of a node. Putting them again is harmless.
+    pub async fn put_trace(&self, place: &Place, node: &NodeId, name: &str, compressed: Vec<u8>) -> Result<(), StoreError> {
+        let key = self.key_of(place, TRACES, &[node.as_str(), name]);
+        self.objects.store.put(&key, PutPayload::from(compressed)).await?;
+        Ok(())
+    }
+
+    /// Which raw measurements there are of an allocation under all of its claims, by node and time.
+    pub async fn traces(&self, place: &Place) -> Result<Vec<Trace>, StoreError> {
+        let prefix = self.key_of(place, TRACES, &[]);
+        let mut listed = self.objects.store.list(Some(&prefix));
+        let mut all = Vec::new();
+        while let Some(meta) = listed.try_next().await? {
+            let mut parts = meta.location.parts().skip(prefix.parts().count());
+            let (Some(node), Some(name), None) = (parts.next(), parts.next(), parts.next()) else { continue };
+            if all.len() < TRACES_MAX && name.as_ref().ends_with(".jsonl.zst") && meta.size <= TRACE_BYTES_MAX {
+                all.push(Trace { node: node.as_ref().to_owned(), name: name.as_ref().to_owned(), key: meta.location });
+            }
+        }
+        all.sort_by(|a, b| (&a.node, a.time()).cmp(&(&b.node, b.time())));
+        Ok(all)
+    }
+
+    /// The lines of one of them.
+    pub async fn trace(&self, trace: &Trace) -> Result<Vec<u8>, StoreError> {
+        let compressed = self.objects.store.get(&trace.key).await?.bytes().await?;
+        let most = usize::try_from(TRACE_BYTES_MAX).unwrap_or(usize::MAX);
+        let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
+        let damaged = |why: String| StoreError::Damaged { key: trace.key.to_string(), why };
+        decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))
     }
 
     fn index_key(&self, place: &Place, node: &NodeId) -> Key {

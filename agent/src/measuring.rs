@@ -15,6 +15,7 @@
 //! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
 pub mod alerts;
+mod debug;
 pub mod devices;
 pub mod energy;
 
@@ -23,7 +24,8 @@ use crate::alerting::{self, Alerts, IDLE_EVERY, NetworkErrors};
 use crate::context::{Context, Shared};
 use crate::kernel_counts::{KernelCounts, coarser};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
-use crate::mesh::usage::{Shown, Told, UsageAnswer, UsageOpen};
+use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
+use crate::traces::Kept;
 use devices::Devices;
 use energy::Energy;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
@@ -51,6 +53,8 @@ use uuid::Uuid;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// A pause is slept in pieces of this length.
+const STEP: Duration = Duration::from_millis(250);
 /// A look is followed by a pause of so many times what it took of a processor.
 const PAUSE_TIMES: u32 = 20;
 /// Processes that one look lists, over all allocations.
@@ -130,6 +134,8 @@ struct Tracked {
     alerts: Alerts,
     /// Bytes read and written at the last look at launches.
     io_at_launches: Option<[Option<(f64, Source)>; 2]>,
+    /// What debug mode has kept of it, while it is in that mode.
+    kept: Option<Kept>,
 }
 
 impl Measuring {
@@ -172,13 +178,15 @@ impl Measuring {
         let mut network = NetworkErrors::default();
         let (mut file, mut saved) = SavedAlerts::open(&context.state_dir);
         let mut energy = Energy::open(Path::new("/"), &context.state_dir);
+        let mut recorder = context.traces.recorder(context);
         while !stop.is_cancelled() {
             let now = Instant::now();
-            if now < next {
-                // Not all of a long pause at once: it may be time to stop.
-                std::thread::sleep((next - now).min(EVERY));
+            if now < next && !recorder.is_asked_anew() {
+                // Not all of a pause at once: it may be time to stop, or somebody wants to see more at once.
+                std::thread::sleep((next - now).min(STEP));
                 continue;
             }
+            recorder.follow();
             let processor_before = processor_time();
             // Before the list of who runs: what is prepared meanwhile is on neither.
             let mut gone = self.0.kernel.tracked();
@@ -232,6 +240,8 @@ impl Measuring {
                 known.take(&share, look, at_ms);
                 known.take_devices(share.allocation, mine, at_ms);
                 known.alert(&self.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
+                drop(known);
+                self.record(&mut recorder, (share.allocation, share.epoch), at_ms);
             }
             let keep = self.known().decided(&self.0.alerts).chain(saved.values().cloned()).collect();
             file.keep(keep);
@@ -327,8 +337,8 @@ impl Tracked {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
         let (devices, alerts) = (Devices::new(), Alerts::default());
-        let (usage, last, before, at_ms, io_at_launches) = (Usage::default(), None, None, 0, None);
-        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, io_at_launches }
+        let (usage, last, before, at_ms, io_at_launches, kept) = (Usage::default(), None, None, 0, None, None);
+        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, io_at_launches, kept }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
@@ -434,13 +444,12 @@ impl Tracked {
     fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
-        let shown = self.numbers(network_errors).into_iter().map(|Number { name, unit, now, source, history }| {
-            let over = history.and_then(|history| history.since(since_ms));
-            let (mean, max) = (over.map(|(mean, _)| mean), over.map(|(_, max)| max));
-            Shown { name: name.to_owned(), unit: unit.to_owned(), source: source.to_owned(), now, mean, max }
+        let shown = self.numbers(network_errors).into_iter().map(|number| {
+            let over = number.history.and_then(|history| history.since(since_ms));
+            number.shown(over)
         });
         let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Some(Told { age_ms, shown: shown.collect() })
+        Some(Told { age_ms, shown: shown.chain(debug::shown(self.kept)).collect() })
     }
 
     fn tell(&self, samples: &mut Samples) {

@@ -138,6 +138,7 @@ impl Collect for Own {
         }
         self.journal.tell(samples);
         self.context.checkpoints.counts().tell(samples);
+        self.context.traces.tell(samples);
         self.mesh(samples);
     }
 }

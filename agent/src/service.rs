@@ -25,6 +25,7 @@ mod output;
 mod preempting;
 mod refusal;
 mod sessions;
+mod telemetry;
 mod usage;
 mod vclusters;
 mod watches;

@@ -67,6 +67,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         preempted_count: allocation.preempted_count,
         preemption: allocation.preemption.as_ref().map(ToString::to_string).unwrap_or_default(),
         held: allocation.held,
+        telemetry: allocation.telemetry.as_ref().map(ToString::to_string).unwrap_or_default(),
         brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
     }
 }
@@ -115,6 +116,7 @@ mod tests {
             preemption: None,
             preempted_count: 0,
             held: false,
+            telemetry: None,
             revision: Revision(9),
         }
     }

@@ -16,6 +16,7 @@ pub mod quorum;
 pub mod service;
 pub mod session;
 pub mod submit;
+pub mod telemetry;
 pub mod tenant;
 pub mod top;
 pub mod vcluster;
@@ -42,6 +43,7 @@ use session::InteractiveSession;
 use std::ffi::OsString;
 use std::time::Duration;
 use submit::Submit;
+use telemetry::Telemetry;
 use top::Top;
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
@@ -102,6 +104,8 @@ pub enum Command {
     Top(Later<Top>),
     /// Follow what a running allocation uses, and its alerts, to its end
     Watch(Later<Watch>),
+    /// How closely an allocation is measured: every look is kept for a while
+    Telemetry(Later<Telemetry>),
     /// What is the matter with a running allocation: its processes, what they wait for, network and storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),

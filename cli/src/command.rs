@@ -25,6 +25,7 @@ mod service;
 mod session;
 mod status;
 mod submit;
+mod telemetry;
 mod tenant;
 mod top;
 mod vcluster;
@@ -54,6 +55,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Top(Later(args)) => top::run(session, args).await.map(well),
         Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
+        Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(well),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(well),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,

@@ -149,6 +149,10 @@ impl From<Status> for Failure {
         let exit = if lost { Exit::Unavailable } else { exit_of(status.code()) };
         let (what, hint) = match status.message().split_once("\nhint: ") {
             Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
+            // Nobody said why: the agent does not have the call.
+            None if status.code() == Code::Unimplemented && status.message().is_empty() => {
+                (String::new(), Some("it is of an older version: ask one of this version with --endpoint, or upgrade it".to_owned()))
+            }
             None => (status.message().to_owned(), hint_for(status.code()).map(str::to_owned)),
         };
         if lost {

@@ -50,6 +50,8 @@ pub struct AllocationJson<'a> {
     preemption: Option<&'a str>,
     /// Suspended until somebody resumes it.
     held: bool,
+    /// While its work is measured more closely: how, until when, and who asked for it.
+    telemetry: Option<&'a str>,
 }
 
 /// A checkpoint of an allocation as JSON.
@@ -116,6 +118,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preempted_count: a.preempted_count,
             preemption: filled(&a.preemption),
             held: a.held,
+            telemetry: filled(&a.telemetry),
             checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
         }
     }
@@ -249,6 +252,7 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
         ("Preempted", if a.preempted_count == 0 { String::new() } else { format!("{} times", a.preempted_count) }),
         ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
+        ("Telemetry", a.telemetry.clone()),
         ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
         ("Tenant", a.tenant.clone()),
         ("vCluster", queue(&a.vcluster).to_owned()),
@@ -492,7 +496,7 @@ vCluster:   ml-training
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
-                "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false,
+                "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false, "telemetry": null,
             })
         );
     }

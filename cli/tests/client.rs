@@ -237,6 +237,16 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    type ReadTelemetryStream = Streamed<v1::ReadTelemetryResponse>;
+
+    async fn set_telemetry(&self, _: Request<v1::SetTelemetryRequest>) -> Result<Response<v1::SetTelemetryResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn read_telemetry(&self, _: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     type StreamMetricsStream = Streamed<v1::MetricsEvent>;
 
     async fn stream_metrics(&self, _: Request<v1::StreamMetricsRequest>) -> Result<Response<Self::StreamMetricsStream>, Status> {

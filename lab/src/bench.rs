@@ -2,6 +2,7 @@
 //! changes more between runs than between systems.
 
 mod adoption;
+mod busy;
 mod checkpoint;
 mod fence;
 mod figures;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use adoption::adoption;
+pub use busy::{Busy, busy};
 pub use figures::{Figure, Report, Samples, Verdict};
 pub use telemetry::PingPong;
 
@@ -63,7 +65,7 @@ pub enum Name {
     Quorum,
     /// What a node's runtime costs: images, programs, output, and an agent at rest
     Runtime,
-    /// What counting work in the kernel costs it, and telling the agent
+    /// What counting work in the kernel costs it, telling the agent, and measuring a full node
     Telemetry,
 }
 

@@ -7,6 +7,7 @@ use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::spec::AllocationSpec;
+use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -226,6 +227,9 @@ pub struct Allocation {
     /// Suspended until somebody resumes it: it waits for no nodes.
     #[serde(default, skip_serializing_if = "is_not")]
     pub held: bool,
+    /// That the work of its present claim is measured more closely than usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<TelemetryOrder>,
     /// The ledger's revision at its last change.
     pub revision: Revision,
 }
@@ -252,6 +256,7 @@ impl Allocation {
             preemption: None,
             preempted_count: 0,
             held: false,
+            telemetry: None,
             revision: Revision(0),
         }
     }

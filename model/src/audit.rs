@@ -140,6 +140,10 @@ actions! {
     PreemptFailed,
     /// A suspended allocation waits for nodes again.
     AllocationResumed,
+    /// An allocation's work is measured more closely from now on, or no more.
+    TelemetryModeSet,
+    /// The time for which it was to be is over.
+    TelemetryModeEnded,
 }
 
 impl AuditAction {

@@ -7,6 +7,7 @@ use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::resources::Resources;
 use crate::spec::AllocationSpec;
+use crate::telemetry::TelemetryOrder;
 use serde::{Deserialize, Serialize};
 
 /// One allocation's part of one node.
@@ -89,6 +90,9 @@ pub struct DesiredShare {
     /// Whether the quorum knows Suspended work: only then may it be told that some was saved when its walltime was over.
     #[serde(default)]
     pub suspends: bool,
+    /// That its work is to be measured more closely: each of its nodes does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<TelemetryOrder>,
 }
 
 /// Everything that one node is to do. An older (generation, revision) than the last one seen is ignored.

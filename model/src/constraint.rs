@@ -32,6 +32,9 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const CHECKPOINT_MODES: &str = "checkpoint_modes";
 /// The feature of a node whose agent, as an allocation's head, has its work save itself and give its nodes back.
 pub const PREEMPTS: &str = "preempts";
+/// The feature of a node whose agent keeps every single look at work that is measured in debug mode, in an object store: see
+/// [`crate::telemetry`].
+pub const TELEMETRY_DEBUG: &str = "telemetry_debug";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

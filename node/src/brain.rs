@@ -205,6 +205,7 @@ impl Brain {
             let listed = self.listed(local.share.allocation, local.share.epoch);
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
             local.share.suspends |= listed.is_some_and(|share| share.suspends);
+            local.share.telemetry = listed.and_then(|share| share.telemetry.clone());
             local
         })
     }

@@ -23,6 +23,7 @@ fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredSh
         restore: None,
         preempt: None,
         suspends: false,
+        telemetry: None,
     }
 }
 

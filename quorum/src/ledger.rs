@@ -47,6 +47,7 @@ mod reports;
 mod scripts;
 mod services;
 mod sessions;
+mod telemetry;
 mod tenants;
 mod vclusters;
 mod views;
@@ -77,6 +78,8 @@ pub(crate) mod scenarios;
 #[cfg(test)]
 mod session_scenarios;
 #[cfg(test)]
+mod telemetry_scenarios;
+#[cfg(test)]
 mod tenant_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
@@ -90,7 +93,7 @@ pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{CHECKPOINT_MODES_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, level_of, level_of_hold};
+pub use level::{CHECKPOINT_MODES_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, TELEMETRY_LEVEL, level_of, level_of_hold};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
@@ -178,6 +181,9 @@ pub struct Ledger {
     /// Up to which audit record others were told, each way.
     #[serde(default)]
     notified: BTreeMap<NotifyWay, u64>,
+    /// Allocations that are measured more closely now.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    closely: BTreeSet<AllocationId>,
 }
 
 fn level_first() -> u32 {
@@ -298,6 +304,7 @@ impl Default for Ledger {
             limits: ClusterLimits::default(),
             run_lease_ms: 0,
             notified: BTreeMap::new(),
+            closely: BTreeSet::new(),
         }
     }
 }
@@ -369,6 +376,10 @@ impl Ledger {
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
             Action::Preempt { allocation, epoch, by, order } => self.preempt(step, *allocation, *epoch, by, order),
             Action::Resume { allocation, by } => self.resume(step, *allocation, by),
+            Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {
+                self.set_telemetry(step, *allocation, by, (*id, *mode, *duration_ms))
+            }
+            Action::EndTelemetry { allocation, order } => Ok(self.end_telemetry(step, *allocation, *order)),
             Action::DrainUrgently { node, by, reason, deadline, seed } => self.drain_urgently(step, node, by, reason, *deadline, *seed),
         }
     }

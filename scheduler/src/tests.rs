@@ -56,6 +56,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         preemption: None,
         preempted_count: 0,
         held: false,
+        telemetry: None,
         revision: Revision(0),
     }
 }

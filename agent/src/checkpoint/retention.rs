@@ -74,9 +74,9 @@ impl Sweep {
                 return Ok(());
             }
             match self.one(store, allocation, clock_ms).await {
-                Ok(Looked::AtOurs) => {}
-                Ok(Looked::AtAnothers) => others += 1,
-                Ok(Looked::AtUnknown) => unknown += 1,
+                Ok(Looked::Ours) => {}
+                Ok(Looked::Anothers) => others += 1,
+                Ok(Looked::Unknown) => unknown += 1,
                 Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
                 Err(Stopped::Everywhere(why)) => return Err(why),
             }
@@ -104,20 +104,20 @@ impl Sweep {
 
     /// `clock_ms`: what the store's and the quorum's clock said, the earlier of both.
     async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
-        let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::AtOurs) };
+        let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::Ours) };
         if !store.is_ours(&kept) {
-            return Ok(Looked::AtAnothers);
+            return Ok(Looked::Anothers);
         }
         if store.is_said_anew(&kept) {
             store.put_kept(&kept).await?;
-            return Ok(Looked::AtOurs);
+            return Ok(Looked::Ours);
         }
         let owner = kept.owner();
         let now_ms = crate::service::now().0.min(clock_ms);
         let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
         // It is known to have ended, and its time has not come: the quorum need not be asked.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
-            return Ok(Looked::AtOurs);
+            return Ok(Looked::Ours);
         }
         let known = self.allocation(id).await?;
         match verdict(mark, known.as_ref(), &self.settings, now_ms) {
@@ -135,11 +135,11 @@ impl Sweep {
                 }
                 store.put_kept(&kept.ended(Some(at_ms))).await?;
             }
-            Verdict::Unknown => return Ok(Looked::AtUnknown),
+            Verdict::Unknown => return Ok(Looked::Unknown),
             Verdict::Stays => {}
             Verdict::Goes => self.remove_all(store, &owner).await?,
         }
-        Ok(Looked::AtOurs)
+        Ok(Looked::Ours)
     }
 
     /// What the quorum has of it; `None`: nothing.
@@ -245,10 +245,10 @@ fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> 
 
 /// Whose it was.
 enum Looked {
-    AtOurs,
+    Ours,
     /// Of ours, perhaps: the quorum does not know it, and nobody saw it end.
-    AtUnknown,
-    AtAnothers,
+    Unknown,
+    Anothers,
 }
 
 /// Why a look ended early.

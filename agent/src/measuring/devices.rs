@@ -125,6 +125,11 @@ impl Devices {
         all.into_iter().filter_map(|(metric, history)| Some((metric, history.last()?)))
     }
 
+    /// The numbers of each, by id.
+    pub(super) fn each(&self) -> Vec<(String, Vec<Shown>)> {
+        self.newest.iter().flat_map(|mine| &mine.gpus).map(|gpu| (gpu.id.clone(), shown(gpu))).collect()
+    }
+
     /// Which GPUs were read.
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
         self.newest.iter().flat_map(|mine| &mine.gpus).map(|gpu| gpu.id.as_str())

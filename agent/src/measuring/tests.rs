@@ -17,6 +17,7 @@ pub(crate) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
         restore: None,
         preempt: None,
         suspends: false,
+        telemetry: None,
         nodes: vec![],
         resources: Resources::default(),
     })

@@ -4,7 +4,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, usage};
+use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, telemetry, usage};
 use crate::cluster::Cluster;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -169,6 +169,17 @@ impl AllocationService for Api {
 
     async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
         preempting::preempt(self, request).await.map(Response::new)
+    }
+
+    async fn set_telemetry(&self, request: Request<v1::SetTelemetryRequest>) -> Result<Response<v1::SetTelemetryResponse>, Status> {
+        telemetry::set(self, request).await.map(Response::new)
+    }
+
+    type ReadTelemetryStream = Streamed<v1::ReadTelemetryResponse>;
+
+    async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
+        let stream = telemetry::read(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {

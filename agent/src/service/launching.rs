@@ -546,6 +546,7 @@ mod tests {
             preemption: None,
             preempted_count: 0,
             held: false,
+            telemetry: None,
             revision: lattice_model::Revision(1),
         }
     }

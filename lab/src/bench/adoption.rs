@@ -9,6 +9,7 @@ use crate::up::{self, Options};
 use crate::{faults, interrupt};
 use anyhow::{Context, Result, bail, ensure};
 use lattice_model::AllocationId;
+use lattice_runtime::cgroup::Scope;
 use lattice_runtime::shim::{ShimConfig, ShimDir, start_shim};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long one start may take before it is given up.
 const START_MAX: Duration = Duration::from_secs(60);
-const NODE: &str = "n1";
+pub(super) const NODE: &str = "n1";
 
 /// Milliseconds from the start of a killed agent until it tells its service manager that each of so many allocations is
 /// found, once a round. A machine has no room for a hundred allocations by its processors: one is submitted, the others
@@ -33,31 +34,9 @@ pub fn adoption(dir: &Path, allocations: usize, rounds: usize) -> Result<Vec<f64
 }
 
 fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: usize) -> Result<Vec<f64>> {
-    let lattice = Lattice::to(cluster, NODE)?;
-    let id = lattice.ok(&["submit", "-o", "name", "--", "/bin/sleep", "3600"])?;
-    super::wait_running(&lattice, id.trim())?;
-    let state = cluster.run_dir.join(NODE).join("state");
-    let first = shim_dir(&state, id.trim())?;
-    faults::kill_node(&cluster.dir, NODE)?;
-    faults::kill_member(&cluster.dir, 1)?;
-    let like: ShimConfig = serde_json::from_slice(&fs::read(first.join("shim.json"))?)?;
-    for _ in 1..allocations {
-        interrupt::check()?;
-        let mut config = ShimConfig { allocation: AllocationId(uuid::Uuid::new_v4()), scope: None, v1_groups: Vec::new(), ..like.clone() };
-        config.share.as_mut().context("the shim's share")?.allocation = config.allocation;
-        start_shim(&binaries.shim(), &ShimDir::of(&state, config.allocation, config.epoch), &config)?;
-    }
-    for file in ["journal", "agent-state.json"] {
-        fs::remove_file(state.join(file))?;
-    }
-    let manager = Manager::new(cluster)?;
+    let manager = fill(cluster, binaries, allocations, 0)?;
     manager.start(cluster, allocations)?;
-    let running = || {
-        let status = lattice.json(&["node", "status"]).unwrap_or_default();
-        let all = status["allocations"].as_array().cloned().unwrap_or_default();
-        all.len() == allocations && all.iter().all(|a| text(a, "phase") == "Running" && text(a, "detail") == "running")
-    };
-    ensure!(until(START_MAX, running), "not all of {allocations} allocations run on their node");
+    all_run(cluster, allocations)?;
     (0..rounds)
         .map(|_| {
             interrupt::check()?;
@@ -67,6 +46,68 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: u
         .collect()
 }
 
+/// Kills the agent and the quorum, and leaves so many allocations to be taken up; the first `gpus` of them have a GPU each, and where
+/// there are any, all have cgroups.
+pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32) -> Result<Manager> {
+    let lattice = Lattice::to(cluster, NODE)?;
+    let wanted = gpus.to_string();
+    let share = if gpus > 0 { vec!["--cores", "1", "--gpus", &wanted] } else { Vec::new() };
+    let id = lattice.ok(&[&["submit", "-o", "name"], &share[..], &["--", "/bin/sleep", "3600"]].concat())?;
+    super::wait_running(&lattice, id.trim())?;
+    let state = cluster.run_dir.join(NODE).join("state");
+    let first = shim_dir(&state, id.trim())?;
+    faults::kill_node(&cluster.dir, NODE)?;
+    faults::kill_member(&cluster.dir, 1)?;
+    let like: ShimConfig = serde_json::from_slice(&fs::read(first.join("shim.json"))?)?;
+    let mut devices = like.assignment.as_ref().map(|assigned| assigned.gpus.clone()).unwrap_or_default().into_iter();
+    let mut owns = |config: &mut ShimConfig| {
+        if let Some(assigned) = &mut config.assignment {
+            assigned.gpus = devices.next().into_iter().collect();
+        }
+    };
+    let mut own = like.clone();
+    owns(&mut own);
+    fs::write(first.join("shim.json"), serde_json::to_vec(&own)?)?;
+    for _ in 1..allocations {
+        interrupt::check()?;
+        let allocation = AllocationId(uuid::Uuid::new_v4());
+        let scope = match &like.scope {
+            Some(scope) if gpus > 0 => Some(beside(scope, like.allocation, allocation)?),
+            Some(_) | None => None,
+        };
+        let mut config = ShimConfig { allocation, scope, v1_groups: Vec::new(), ..like.clone() };
+        config.share.as_mut().context("the shim's share")?.allocation = config.allocation;
+        owns(&mut config);
+        start_shim(&binaries.shim(), &ShimDir::of(&state, config.allocation, config.epoch), &config)?;
+    }
+    for file in ["journal", "agent-state.json"] {
+        fs::remove_file(state.join(file))?;
+    }
+    Manager::new(cluster)
+}
+
+/// Waits until the agent says that so many run.
+pub(super) fn all_run(cluster: &Cluster, allocations: usize) -> Result<()> {
+    let lattice = Lattice::to(cluster, NODE)?;
+    let running = || {
+        let status = lattice.json(&["node", "status"]).unwrap_or_default();
+        let all = status["allocations"].as_array().cloned().unwrap_or_default();
+        all.len() == allocations && all.iter().all(|a| text(a, "phase") == "Running" && text(a, "detail") == "running")
+    };
+    ensure!(until(START_MAX, running), "not all of {allocations} allocations run on their node");
+    Ok(())
+}
+
+/// A scope like another one's, made.
+fn beside(scope: &Path, of: AllocationId, allocation: AllocationId) -> Result<PathBuf> {
+    let name = scope.file_name().and_then(|name| name.to_str()).context("a scope has a name")?;
+    let scope = scope.with_file_name(name.replace(&of.to_string(), &allocation.to_string()));
+    let made = Scope::at(scope.clone());
+    made.shim().create()?;
+    made.work().create()?;
+    Ok(scope)
+}
+
 fn shim_dir(state: &Path, id: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(state.join("alloc"))?.flatten();
     let found = entries.map(|e| e.path()).find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(id)));
@@ -74,7 +115,7 @@ fn shim_dir(state: &Path, id: &str) -> Result<PathBuf> {
 }
 
 /// What systemd is to an agent.
-struct Manager {
+pub(super) struct Manager {
     socket: UnixDatagram,
     path: String,
 }
@@ -86,7 +127,7 @@ impl Manager {
     }
 
     /// Starts the agent; milliseconds until it is ready with all of them.
-    fn start(&self, cluster: &Cluster, allocations: usize) -> Result<f64> {
+    pub(super) fn start(&self, cluster: &Cluster, allocations: usize) -> Result<f64> {
         let began = Instant::now();
         faults::begin_node(&cluster.dir, NODE, &[], &[("NOTIFY_SOCKET", &self.path)])?;
         self.socket.set_read_timeout(Some(START_MAX))?;

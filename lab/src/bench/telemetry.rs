@@ -1,8 +1,8 @@
 //! `bench telemetry`: what counting in the kernel costs the work that is counted, and what telling costs the agent.
 
-use super::Options;
 use super::figures::{Figure, Report, Samples, Target};
 use super::subject::{self, Subject};
+use super::{Busy, Options};
 use crate::binaries::Binaries;
 use crate::interrupt;
 use crate::machine::{self, Machine};
@@ -39,6 +39,13 @@ const ENCODED: f64 = 2e6;
 const COLLECTED_MS: f64 = 8.0 / 3.0;
 /// Allocations, and series of each, of what is encoded.
 const ALLOCATIONS: u128 = 50;
+
+/// The agent of a full node: allocations, GPUs, how long it is watched, and what it may take in percent of a core and in megabytes.
+const FULL: usize = 50;
+const GPUS: u32 = 8;
+const OVER: Duration = Duration::from_secs(30);
+const AGENT_PERCENT: f64 = 0.8;
+const AGENT_MB: f64 = 40.0;
 
 /// Two threads on one processor that wake each other by pipes (for `bench telemetry`).
 #[derive(Clone, Debug, clap::Args)]
@@ -222,6 +229,9 @@ pub fn run(options: &Options) -> Result<Report> {
     let machine = Machine::look();
     ensure!(machine.root, "bench telemetry loads programs into the kernel: run it as root");
     let binaries = Binaries::beside_lab()?;
+    if !options.no_build {
+        binaries.build()?;
+    }
     interrupt::watch();
     let before = machine::cpu_pressure();
     let place = Place::new()?;
@@ -268,6 +278,15 @@ pub fn run(options: &Options) -> Result<Report> {
             Some(third),
         ),
     ];
+    let mut figures = figures;
+    eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, {} s", OVER.as_secs());
+    let dir = std::env::temp_dir().join(format!("lattice-bench-busy-{}", std::process::id()));
+    let Busy { percent, memory } = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;
+    figures.push(super::busy::processor(FULL, GPUS, percent, at_most(AGENT_PERCENT, "of one core"))?);
+    figures.push(memory);
+    notes.push(format!(
+        "{FULL} allocations are shims that a killed agent takes up, each with a cgroup and a program that sleeps; the quorum is away meanwhile"
+    ));
     let cpu_pressure = [before, machine::cpu_pressure()];
     Ok(Report { bench: "telemetry", profile: binaries.profile(), cpu_pressure, machine, figures, notes })
 }

@@ -14,6 +14,7 @@ mod conformance;
 mod crash;
 mod cuts;
 mod data;
+mod debugging;
 mod demo;
 mod deploy;
 mod devices;
@@ -137,6 +138,7 @@ fn main() -> ExitCode {
         topology::trials(),
         gpus::trials(),
         telemetry::trials(),
+        debugging::trials(),
         monitoring::trials(),
         deploy::trials(),
         devices::trials(),

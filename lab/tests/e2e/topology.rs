@@ -43,7 +43,7 @@ fn capacity(world: &World) {
 }
 
 /// Rewrites a node's configuration and starts its agent with it.
-fn configured(world: &World, node: &str, change: impl FnOnce(String) -> String) {
+pub fn configured(world: &World, node: &str, change: impl FnOnce(String) -> String) {
     let config = world.dir.join(node).join("agent.yaml");
     let now = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, change(now)).unwrap();
@@ -70,6 +70,7 @@ fn unlike(world: &World) {
             "launch_shapes",
             "preempts",
             "run_lease",
+            "telemetry_debug",
         ])
     };
     world.wait("the nodes to say what they have", || plain(&features(0)) && features(2).iter().any(|f| f == "nvme_scratch"));

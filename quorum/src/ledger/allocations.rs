@@ -87,10 +87,11 @@ impl Ledger {
         self.usage_shrinks(id);
         self.leave_domain(step, id);
         self.close_services(id);
+        self.forget_telemetry(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         // What was saved is for another claim, and there is none any more.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
-        (allocation.preemption, allocation.held) = (None, false);
+        (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);
         allocation.reason = Some(reason);
@@ -122,10 +123,11 @@ impl Ledger {
         self.usage_shrinks(id);
         self.leave_domain(step, id);
         self.close_services(id);
+        self.forget_telemetry(id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);
-        (allocation.preemption, allocation.held) = (None, false);
+        (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.claimed_at = None;
         allocation.vni = None;
         allocation.started_at = None;

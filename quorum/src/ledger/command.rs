@@ -10,7 +10,7 @@ use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, EndReason, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport,
-    NodeState, Preemption, Principal, ReportItem, Resources, Revision, Timestamp, When,
+    NodeState, Preemption, Principal, ReportItem, Resources, Revision, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -166,6 +166,10 @@ pub enum Action {
         deadline: Option<When>,
         seed: Uuid,
     },
+    /// See [`crate::wire::Request::SetTelemetry`].
+    SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
+    /// The leader's clock says that the time of this order is over.
+    EndTelemetry { allocation: AllocationId, order: Uuid },
 }
 
 /// A way in which others are told what happens to nodes.
@@ -239,6 +243,7 @@ impl Action {
             | Self::Preempt { .. }
             | Self::Resume { .. }
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
+            Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)
@@ -301,6 +306,7 @@ impl Action {
             | Self::SetRunLease { .. }
             | Self::Notified { .. }
             | Self::Resume { .. }
+            | Self::SetTelemetry { mode: TelemetryMode::Debug, .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
@@ -327,6 +333,8 @@ impl Action {
             | Self::DeleteVCluster { .. }
             | Self::Preempt { .. }
             | Self::DrainUrgently { .. }
+            | Self::SetTelemetry { mode: TelemetryMode::Prod, .. }
+            | Self::EndTelemetry { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -374,6 +382,8 @@ impl Action {
             | Self::DriftOver { .. }
             | Self::Notified { .. }
             | Self::Resume { .. }
+            | Self::SetTelemetry { .. }
+            | Self::EndTelemetry { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),

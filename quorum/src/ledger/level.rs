@@ -17,7 +17,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
 /// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
-/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, or without anybody's request.
+/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, or without anybody's request;
+/// work that is measured more closely.
 pub const LEVEL_KNOWN: u32 = 9;
 
 /// The level at which every member understands that work is suspended.
@@ -25,6 +26,9 @@ pub const SUSPENDS_LEVEL: u32 = 8;
 
 /// The level at which every member understands how work asks to be asked for checkpoints.
 pub const CHECKPOINT_MODES_LEVEL: u32 = 9;
+
+/// The level at which every member understands that work is measured more closely.
+pub const TELEMETRY_LEVEL: u32 = 9;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {

@@ -7,7 +7,7 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, Step, Subject};
+use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -281,6 +281,9 @@ impl Ledger {
                 {
                     allocation.preemption.get_or_insert_with(|| order.clone());
                 }
+                if let Some(order) = share.telemetry.as_ref().filter(|_| self.level >= TELEMETRY_LEVEL && self.is_live(id, epoch)) {
+                    self.adopt_telemetry(step, id, order);
+                }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
             }
@@ -307,7 +310,8 @@ impl Ledger {
         let shares = share.nodes.iter().map(|(of, _)| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
         allocation.shares = shares.collect();
         allocation.state = AllocationState::Staging;
-        (allocation.preemption, allocation.held) = (None, false);
+        (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
+        self.forget_telemetry(id);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         allocation.vni = share.vni;

@@ -108,6 +108,7 @@ impl Ledger {
                 restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
                 preempt: allocation.preemption.clone().filter(|order| order.stands() && allocation.head() == Some(node)),
                 suspends: self.level >= SUSPENDS_LEVEL,
+                telemetry: allocation.telemetry.clone(),
             });
         }
         shares.sort_by_key(|s| s.allocation);

@@ -205,6 +205,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.push(Action::ReleaseDomains);
         }
         actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
+        actions.extend(ledger.telemetry_due(crate::proposer::now()));
         actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();

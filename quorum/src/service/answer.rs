@@ -74,6 +74,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::Cancel { .. }
         | Request::Preempt { .. }
         | Request::Resume { .. }
+        | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
         | Request::ListAllocations { .. }
         | Request::Claim(_)
@@ -155,6 +156,9 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Preempt { allocation, epoch, by, order } => (Action::Preempt { allocation, epoch, by, order }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
+        Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
+            (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
+        }
         Request::DrainUrgently { node, by, reason, deadline, seed } => (Action::DrainUrgently { node, by, reason, deadline, seed }, 0),
         Request::Claim(claim) => (Action::Claim(claim), 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
@@ -309,6 +313,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::Cancel { .. }
         | Request::Preempt { .. }
         | Request::Resume { .. }
+        | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }

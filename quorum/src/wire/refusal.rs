@@ -132,6 +132,8 @@ pub enum Refusal {
     NotPreemptible { id: AllocationId, why: String },
     #[error("allocation {id} is {state}, not Suspended")]
     NotSuspended { id: AllocationId, state: AllocationState },
+    #[error("allocation {id} cannot be measured in this mode: {why}")]
+    TelemetryMode { id: AllocationId, why: String },
 }
 
 impl Refusal {
@@ -189,6 +191,11 @@ impl Refusal {
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
+            Self::TelemetryMode { .. } => {
+                "raw measurements go to the log store: it takes agents of this version with `log_store` in their configuration; `lattice nodes` \
+                 shows those with the feature telemetry_debug"
+                    .to_owned()
+            }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \

@@ -5,7 +5,7 @@ use crate::ledger::keyring::Secret;
 use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, Preemption, Principal,
-    Timestamp, When,
+    TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -33,6 +33,8 @@ pub enum Request {
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
     Resume { allocation: AllocationId, by: Principal },
+    /// Has an allocation's work be measured in this mode on all of its nodes, for so long (Debug). `id` is the idempotency key.
+    SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
     /// Drains a node ([`Request::SetHold`]), and has what runs there save itself and go elsewhere where it can. Checkpoints have ids
     /// made of `seed` and the allocation's; said again with another one, it is tried again.
     DrainUrgently {

@@ -7,6 +7,7 @@ const JOURNAL: &str = "the agent's journal";
 const MESH: &str = "the agent's mesh";
 const PREEMPTIONS_OF: &str = "heads of work that is to give its nodes back";
 const CHECKPOINTS_OF: &str = "heads of work that saves itself";
+const DEBUG: &str = "work that is measured in debug mode";
 const BROKER: &str = "the checkpoint broker, where this agent is it";
 const SESSION: &str = "the session with the quorum";
 
@@ -53,6 +54,12 @@ families! {
         "From the request to the checkpoint that the quorum has, of those that came to be.";
     CHECKPOINTS = Counter "lattice_checkpoints_total", Count, ["end"], Agent, CHECKPOINTS_OF,
         "Checkpoints headed here that are over, by how: complete, failed, timed_out.";
+    DEBUG_ALLOCATIONS = Gauge "lattice_debug_allocations", Count, [], Agent, DEBUG,
+        "Allocations whose work here is measured in debug mode.";
+    DEBUG_POINTS = Counter "lattice_debug_points_total", Count, [], Agent, DEBUG,
+        "Looks at such work that were written down for the object store, in this life of the agent.";
+    DEBUG_POINTS_LOST = Counter "lattice_debug_points_lost_total", Count, [], Agent, DEBUG,
+        "Looks that were not, or that went because too many waited for the store.";
     BROKER_LEADS = Gauge "lattice_checkpoint_broker_leads", Truth, [], Agent, BROKER,
         "Whether this agent is the checkpoint broker.";
     BROKER_STORAGE_AWAY = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,

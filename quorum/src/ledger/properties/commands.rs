@@ -5,17 +5,18 @@ use super::{NODES, TENANT};
 use crate::ledger::keyring::Secret;
 use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::ledger::signing::SignedHead;
+use crate::ledger::views::holds_nodes;
 use crate::ledger::{
     Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, OLD_SCHEDULER_LEASE, Registration, SCHEDULER_LEASE, TenantChange,
     VClusterChange, scheduler_lease,
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption,
-    ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, Timestamp, When,
+    ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
 };
 use std::sync::Arc;
 
@@ -105,7 +106,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
             // One of them is of an older version.
-            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS].map(str::to_owned);
+            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
@@ -268,6 +269,16 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);
             let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
             Action::Preempt { allocation, epoch, by, order }
+        }
+        Move::Telemetry { how: 0, .. } => {
+            let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();
+            due.unwrap_or(Action::EndTelemetry { allocation: id(1), order: uuid::Uuid::nil() })
+        }
+        Move::Telemetry { id: number, how } => {
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let mode = if how == 1 { TelemetryMode::Prod } else { TelemetryMode::Debug };
+            Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms: 5000 }
         }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },

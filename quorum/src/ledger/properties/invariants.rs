@@ -31,10 +31,16 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
         assert!(!allocation.held || allocation.state == AllocationState::Suspended, "{allocation:?}");
         assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
+        assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
+        for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
+            assert_eq!(share.telemetry, allocation.telemetry, "each of its nodes is told");
+        }
         // Whoever is suspended and was not held has something to go on from.
         let begun = allocation.state == AllocationState::Suspended && !allocation.held;
         assert!(!begun || allocation.checkpoint.is_some() || allocation.preempted_count > 0, "{allocation:?}");
     }
+    let closely: BTreeSet<_> = ledger.allocations().filter(|a| a.telemetry.is_some()).map(|a| a.id).collect();
+    assert_eq!(closely, ledger.closely, "the leader's clock looks at all of them, and at no others");
     for known in ledger.nodes() {
         let leaving: Vec<_> = ledger
             .holdings(&known.id)

@@ -1,0 +1,99 @@
+//! How closely an allocation's work is measured: for its owner, or for operators.
+
+use super::Api;
+use crate::log_store::{LogStore, Place, StoreError};
+use lattice_api::v1;
+use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
+use lattice_model::{AllocationState, TelemetryMode};
+use lattice_quorum::ledger::TELEMETRY_LEVEL;
+use lattice_quorum::pack::with_causes;
+use lattice_quorum::wire::Request as Ask;
+use tokio::sync::mpsc;
+use tonic::{Request, Status};
+use uuid::Uuid;
+
+/// Pieces that wait for a slow caller, and bytes of one: far below what a message may have.
+const QUEUE: usize = 2;
+const PIECE_BYTES: usize = 1 << 20;
+
+pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) -> Result<v1::SetTelemetryResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::SetTelemetryRequest { key, id, mode, duration_ms } = request.into_inner();
+    let id: Uuid = id.parse().map_err(|e: uuid::Error| Status::invalid_argument(format!("id: {e}")))?;
+    let mode: TelemetryMode = mode.parse().map_err(|no_mode: NoMode| match no_mode {
+        NoMode::Audit => Status::failed_precondition(no_mode.to_string()),
+        NoMode::Unknown(_) => Status::invalid_argument(no_mode.to_string()),
+    })?;
+    let duration_ms = match mode {
+        TelemetryMode::Prod if duration_ms != 0 => {
+            return Err(Status::invalid_argument("duration: prod is how work is measured where nothing else is asked for, and has no end"));
+        }
+        TelemetryMode::Prod => 0,
+        TelemetryMode::Debug if duration_ms == 0 => CLOSELY_MS_DEFAULT,
+        TelemetryMode::Debug => duration_ms,
+    };
+    let (least, most) = CLOSELY_MS;
+    if mode == TelemetryMode::Debug && !(least..=most).contains(&duration_ms) {
+        return Err(Status::invalid_argument(format!("duration: {duration_ms} ms; 1 s to 24 h are possible")));
+    }
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let short = allocation.id.short();
+    match (mode, allocation.state) {
+        (TelemetryMode::Prod, _) | (TelemetryMode::Debug, AllocationState::Staging | AllocationState::Running) => {}
+        (TelemetryMode::Debug, AllocationState::Pending | AllocationState::Suspended) => {
+            let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
+            return Err(Status::failed_precondition(text));
+        }
+        (TelemetryMode::Debug, AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled) => {
+            return Err(Status::failed_precondition(format!("allocation {short} is {}: nothing of it runs any more", allocation.state)));
+        }
+    }
+    // A member that does not know the request could not read it.
+    api.at_level(TELEMETRY_LEVEL).await?;
+    api.done(&Ask::SetTelemetry { allocation: allocation.id, by: caller.principal, id, mode, duration_ms }).await?;
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch }.of_traces();
+    let store = api.context.spools.store().map(|store| store.url().to_owned()).unwrap_or_default();
+    Ok(v1::SetTelemetryResponse { id: allocation.id.to_string(), mode: mode.to_string(), duration_ms, place, store })
+}
+
+type Pieces = mpsc::Sender<Result<v1::ReadTelemetryResponse, Status>>;
+
+/// What debug mode has put into the store of an allocation, node by node.
+pub(super) async fn read(
+    api: &Api,
+    request: Request<v1::ReadTelemetryRequest>,
+) -> Result<mpsc::Receiver<Result<v1::ReadTelemetryResponse, Status>>, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::ReadTelemetryRequest { key, node } = request.into_inner();
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let Some(store) = api.context.spools.store().cloned() else {
+        let text = "the agent that was asked has no log_store, where raw measurements are\nhint: ask another one with --endpoint";
+        return Err(Status::failed_precondition(text));
+    };
+    let held = api.watching(caller.principal.uid)?;
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };
+    let (out, pieces) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        if let Err(error) = send(&store, &place, &node, &out).await {
+            let _gone = out.send(Err(Status::unavailable(with_causes(&error)))).await;
+        }
+        drop(held);
+    });
+    Ok(pieces)
+}
+
+async fn send(store: &LogStore, place: &Place, node: &str, out: &Pieces) -> Result<(), StoreError> {
+    for trace in store.traces(place).await?.into_iter().filter(|trace| node.is_empty() || trace.node == node) {
+        for lines in store.trace(&trace).await?.chunks(PIECE_BYTES) {
+            let piece = v1::ReadTelemetryResponse { node: trace.node.clone(), lines: lines.to_vec() };
+            if out.send(Ok(piece)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Files of raw measurements: lines of JSON. The first one says whose they are; a line with `metrics` says the unit and the source of
+//! numbers that follow; all others are looks.
+
+use super::folders;
+use lattice_model::{AllocationId, Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use uuid::Uuid;
+
+/// What a header says of the form of the lines.
+pub const VERSION: u32 = 1;
+/// Bytes of one file that are read: more than is ever written into one.
+const READ_BYTES_MAX: u64 = 8 << 20;
+/// How the lines of looks begin.
+const LOOK: &[u8] = b"{\"at_ms\":";
+/// Of a file that grows, and of one that is whole.
+const OPEN: &str = "open";
+const WHOLE: &str = "jsonl";
+
+/// A number whose unit has been said, and its source.
+pub type Declared = (String, String);
+
+/// Whose a file is: its first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    pub version: u32,
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub node: NodeId,
+    pub tenant: String,
+    pub project: String,
+    /// The request, and who made it.
+    pub order: Uuid,
+    pub by: String,
+}
+
+/// One that grows.
+#[derive(Debug)]
+pub struct Chunk {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    began: Instant,
+    /// Numbers whose unit and source it says.
+    pub declared: Vec<Declared>,
+}
+
+impl Chunk {
+    /// Begins one. Its name is its object's: no other has it, whatever the clock does.
+    pub fn begin(dir: &Path, at_ms: u64, header: &Header) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let unique = Uuid::new_v4().simple().to_string();
+        let path = dir.join(format!("{}-{at_ms:013}-{}.{OPEN}", header.epoch, &unique[..8]));
+        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
+        let mut chunk = Self { file, path, bytes: 0, began: Instant::now(), declared: Vec::new() };
+        let mut line = serde_json::to_vec(header)?;
+        line.push(b'\n');
+        chunk.append(&line).inspect_err(|_| drop(fs::remove_file(&chunk.path)))?;
+        Ok(chunk)
+    }
+
+    /// Adds whole lines. After an error it ends where it ended before.
+    pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(lines) {
+            self.file.set_len(self.bytes)?;
+            return Err(error);
+        }
+        self.bytes += lines.len() as u64;
+        Ok(())
+    }
+
+    /// How long it is, and since when it grows.
+    pub fn size(&self) -> (u64, Instant) {
+        (self.bytes, self.began)
+    }
+
+    /// It is whole.
+    pub fn close(self) -> io::Result<()> {
+        close(&self.path)
+    }
+}
+
+fn close(path: &Path) -> io::Result<()> {
+    fs::rename(path, path.with_extension(WHOLE))
+}
+
+/// Closes what a former life was writing.
+pub fn close_all(dir: &Path) -> io::Result<()> {
+    for folder in folders(dir)? {
+        for path in with_extension(&folder, OPEN)? {
+            close(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn with_extension(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    Ok(entries.filter(|path| path.extension().is_some_and(|it| it == extension)).collect())
+}
+
+/// A file that is to be put.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Whole {
+    /// When it was begun, by its name: the oldest is first.
+    began: String,
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+/// All that are to be put, the oldest first.
+pub fn whole(dir: &Path) -> io::Result<Vec<Whole>> {
+    let mut all = Vec::new();
+    for folder in folders(dir)? {
+        // One may go while it is looked at.
+        for path in with_extension(&folder, WHOLE).unwrap_or_default() {
+            let Ok(about) = path.metadata() else { continue };
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let began = stem.split('-').nth(1).unwrap_or_default().to_owned();
+            all.push(Whole { began, path, bytes: about.len() });
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// What a file has.
+#[derive(Debug)]
+pub struct Contents {
+    /// `None`: it cannot be told whose it is.
+    pub header: Option<Header>,
+    /// Its whole lines.
+    pub lines: Vec<u8>,
+    pub looks: u64,
+}
+
+/// Reads a file. What follows its last whole line was being written when the machine went down.
+pub fn read(path: &Path) -> io::Result<Contents> {
+    let mut lines = Vec::new();
+    File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut lines)?;
+    lines.truncate(lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+    let header = lines.split(|byte| *byte == b'\n').next().and_then(|line| serde_json::from_slice::<Header>(line).ok());
+    let header = header.filter(|header| header.version == VERSION);
+    let looks = lines.split(|byte| *byte == b'\n').filter(|line| line.starts_with(LOOK)).count() as u64;
+    Ok(Contents { header, lines, looks })
+}

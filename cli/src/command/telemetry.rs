@@ -1,0 +1,76 @@
+//! `lattice telemetry`.
+
+use crate::args::telemetry::Telemetry;
+use crate::failure::Failure;
+use crate::output::{Format, print, print_bytes, print_json, print_names};
+use crate::session::{Session, answer};
+use crate::shown::{filled, short};
+use lattice_api::v1;
+use lattice_model::TelemetryMode;
+use lattice_model::duration::clock_text;
+use std::time::Duration;
+use uuid::Uuid;
+
+pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
+    let key = session.key(&args.alloc)?;
+    if args.read {
+        return read(session, key, args.node.unwrap_or_default()).await;
+    }
+    let Some(mode) = args.mode else { return tell(session, key).await };
+    let client = session.connect().await?;
+    let duration_ms = args.duration.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let (id, mode) = (Uuid::new_v4().to_string(), mode.to_string());
+    let set = answer(client.allocations().set_telemetry(v1::SetTelemetryRequest { key, id, mode, duration_ms })).await?;
+    match session.format() {
+        Format::Table => print(&done(&set)),
+        Format::Json => print_json(&serde_json::json!({
+            "id": set.id, "mode": set.mode, "duration_ms": (set.duration_ms > 0).then_some(set.duration_ms),
+            "place": (set.duration_ms > 0).then_some(&set.place), "store": filled(&set.store),
+        })),
+        Format::Name => print_names([set.id.as_str()]),
+    }
+}
+
+fn done(set: &v1::SetTelemetryResponse) -> String {
+    let id = short(&set.id);
+    if set.duration_ms == 0 {
+        return format!("Allocation {id} is measured in {} mode\n", set.mode);
+    }
+    let time = clock_text(Duration::from_millis(set.duration_ms));
+    let store = if set.store.is_empty() { "the log store of its nodes".to_owned() } else { set.store.clone() };
+    format!("Allocation {id} is measured in {} mode for {time}: every look is kept as {} in {store}\n", set.mode, set.place)
+}
+
+/// The lines as they are, whatever the format.
+async fn read(session: &Session, key: String, node: String) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let mut pieces = answer(client.allocations().read_telemetry(v1::ReadTelemetryRequest { key, node })).await?;
+    let mut any = false;
+    while let Some(piece) = pieces.message().await? {
+        any = true;
+        print_bytes(&piece.lines)?;
+    }
+    if !any {
+        session.note("nothing is in the store; what is kept comes there after log_flush_seconds");
+    }
+    Ok(())
+}
+
+/// How it is measured now.
+async fn tell(session: &Session, key: String) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
+    // In words of the agent's: the mode is the first.
+    let mode = allocation.telemetry.split(' ').next().filter(|mode| !mode.is_empty());
+    let mode = mode.map_or_else(|| TelemetryMode::Prod.to_string(), str::to_owned);
+    match session.format() {
+        Format::Table if allocation.telemetry.is_empty() => {
+            print(&format!("Allocation {} is measured in {mode} mode\n", short(&allocation.id)))
+        }
+        Format::Table => print(&format!("Allocation {} is measured in {}\n", short(&allocation.id), allocation.telemetry)),
+        Format::Json => print_json(&serde_json::json!({
+            "id": allocation.id, "mode": mode, "telemetry": filled(&allocation.telemetry),
+        })),
+        Format::Name => print_names([allocation.id.as_str()]),
+    }
+}

@@ -1,0 +1,121 @@
+//! What measuring costs an agent that has a full node: so many allocations, GPUs, and a scraper that comes by.
+
+use super::adoption::{NODE, all_run, fill};
+use super::figures::{Figure, Samples, Target};
+use super::subject;
+use crate::binaries::Binaries;
+use crate::cluster::Cluster;
+use crate::down::{self, Guard};
+use crate::gpus::Fault;
+use crate::up::{self, Options};
+use crate::{faults, interrupt, machine};
+use anyhow::{Context, Result, bail, ensure};
+use lattice_model::gpu_load::GpuLoad;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// As the documents' configuration has scrapers come.
+const SCRAPED_EVERY: Duration = Duration::from_secs(15);
+/// How long an agent may take until it tells of all that it measures.
+const TOLD_MAX: Duration = Duration::from_secs(60);
+/// Until what only the start needed is given back.
+const SETTLED: Duration = Duration::from_secs(5);
+const TOKEN: &str = "00112233445566778899aabbccddeeff";
+
+/// What it took.
+pub struct Busy {
+    /// Of one core, in percent.
+    pub percent: f64,
+    /// Resident, in megabytes.
+    pub memory: Figure,
+}
+
+/// Processor time and memory of an agent with so many allocations and simulated GPUs, over so long. The allocations are shims that it
+/// takes up after a kill, each with a cgroup of its own; the first few have a GPU each. The quorum is away, so that it keeps them: what
+/// the agent spends on looking for it is in the figure.
+pub fn busy(dir: &Path, allocations: usize, gpus: u32, over: Duration, target: Option<Target>) -> Result<Busy> {
+    let binaries = Binaries::beside_lab()?;
+    let guard = Guard::new(dir);
+    fs::create_dir_all(dir)?;
+    let token = std::env::temp_dir().join(format!("lattice-bench-token-{}", std::process::id()));
+    fs::write(&token, TOKEN)?;
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600))?;
+    let options = Options {
+        build: false,
+        grace_seconds: 1,
+        simulated_gpus: gpus,
+        telemetry_lines: format!("  metrics_token_file: {:?}\n", token.to_string_lossy()),
+        ..Options::new(1, 1, dir)
+    };
+    let cluster = up::up(&options);
+    let measured = cluster.and_then(|cluster| measure(&cluster, &binaries, allocations, gpus, over, target));
+    let _ = fs::remove_file(&token);
+    let report = guard.down(Duration::ZERO)?;
+    down::require_gone(&report)?;
+    measured
+}
+
+fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32, over: Duration, target: Option<Target>) -> Result<Busy> {
+    for index in 0..gpus {
+        let load = GpuLoad {
+            utilization: Some(0.9),
+            memory_used_bytes: Some(512 << 20),
+            memory_total_bytes: Some(1 << 30),
+            power_watts: Some(300.0),
+            temperature_celsius: Some(60.0),
+            ..GpuLoad::default()
+        };
+        faults::gpu(&cluster.dir, NODE, index, &Fault::Load(Box::new(load)))?;
+    }
+    fill(cluster, binaries, allocations, gpus)?.start(cluster, allocations)?;
+    all_run(cluster, allocations)?;
+    let cluster = Cluster::load(&cluster.dir)?;
+    let node = cluster.node(NODE)?;
+    let pid = node.daemon.process.as_ref().context("its agent runs")?.pid;
+    let began = Instant::now();
+    loop {
+        interrupt::check()?;
+        let page = scrape(&node.metrics)?;
+        let of = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
+        let told = (of("lattice_allocation_memory_bytes{"), of("lattice_gpu_utilization_ratio{"), of("lattice_allocation_gpu_info{"));
+        if told == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
+            break;
+        }
+        ensure!(began.elapsed() < TOLD_MAX, "of {allocations} allocations and {gpus} GPUs it tells {told:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(SETTLED);
+    let (began, used) = (Instant::now(), machine::processor_time(pid)?);
+    while began.elapsed() < over {
+        scrape(&node.metrics)?;
+        interrupt::check()?;
+        std::thread::sleep(SCRAPED_EVERY.min(over.saturating_sub(began.elapsed())));
+    }
+    let percent = (machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let name = format!("agent that measures {allocations} allocations and {gpus} GPUs, resident memory");
+    let memory = subject::memory_figure(&name, &[pid], target).context("the agent's memory")?;
+    Ok(Busy { percent, memory })
+}
+
+/// The figure of its processor time.
+pub fn processor(allocations: usize, gpus: u32, percent: f64, target: Option<Target>) -> Result<Figure> {
+    let samples = Samples::of(vec![percent], 0).context("one value")?;
+    let name = format!("agent that measures {allocations} allocations and {gpus} GPUs once a second, and is scraped, processor time");
+    Ok(Figure::new(&name, "%", samples, vec![], target))
+}
+
+fn scrape(address: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).with_context(|| address.to_owned())?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, page)) if head.contains(" 200 ") => Ok(page.to_owned()),
+        _ => bail!("{address} answers: {}", answer.chars().take(200).collect::<String>()),
+    }
+}

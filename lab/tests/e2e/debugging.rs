@@ -1,0 +1,214 @@
+//! Work that is measured in debug mode: who may ask, how soon it is so, what is kept, and that it ends.
+
+use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, alone, binaries, close, fresh_dir};
+use crate::topology::configured;
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+static DEBUGGING: Group = Group {
+    theme: "debugging",
+    name: "debugging",
+    nodes: 2,
+    quorum: 1,
+    tweak: |o| {
+        o.simulated_gpus = 1;
+        o.log_lines = "log_store: \"file://{dir}/objects\"\nlog_flush_seconds: 1\n".replace("{dir}", &o.dir.display().to_string());
+    },
+};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        DEBUGGING.test("every_look_is_kept_from_within_a_second_until_it_is_over", &[Need::Zstd], kept),
+        DEBUGGING.test("ends_by_itself_over_a_killed_agent_and_without_a_quorum", &[Need::Zstd], by_itself),
+        DEBUGGING.test("is_its_owners_and_refused_by_name_where_it_cannot_be", &[], refused),
+        alone("debugging::an_agent_with_many_allocations_tells_of_all_of_them", &[], full),
+    ]
+}
+
+fn runs(w: &World, args: &[&str]) -> String {
+    let id = w.submit(&[args, &["--", "/bin/sh", "-c", "while :; do :; done"]].concat());
+    w.running(&id);
+    id
+}
+
+/// The objects of an allocation's raw measurements, of one node.
+fn objects(w: &World, id: &str, node: &str) -> Vec<PathBuf> {
+    let dir = w.dir.join(format!("objects/default/default/{id}/telemetry/{node}"));
+    let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// Their lines.
+fn lines(w: &World, id: &str, node: &str) -> Vec<Value> {
+    let files = objects(w, id, node);
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let done = Command::new("zstd").args(["-dcq"]).args(&files).output().unwrap();
+    assert!(done.status.success(), "{files:?}: {}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8(done.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+fn looks(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter(|line| line["at_ms"].is_u64()).collect()
+}
+
+/// What each node has kept, by `lattice top`; `None`: it is not in debug mode.
+fn points(w: &World, id: &str) -> Vec<Option<f64>> {
+    let top = w.lattice.json(&["top", id]).unwrap();
+    let of = |node: &Value| {
+        let one = node["measured"].as_array().unwrap().iter().find(|one| one["name"] == "debug_points")?;
+        one["now"].as_f64()
+    };
+    top["nodes"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn in_debug(w: &World, id: &str) -> bool {
+    points(w, id).iter().all(Option::is_some)
+}
+
+fn kept(w: &World) {
+    let id = runs(w, &["-N", "2", "--cores", "1", "--gpus", "1"]);
+    w.wait("both nodes to measure it", || w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][1]["measured"][0].is_object()));
+    assert_eq!(points(w, &id), [None, None]);
+    assert!(w.ok(&["telemetry", "--alloc", &id]).contains("prod"));
+    // Through the agent of the other node.
+    let began = Instant::now();
+    let said = w.at("n2").ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=10m"]).unwrap();
+    assert!(said.contains("debug") && said.contains(&format!("{id}/telemetry/")), "{said}");
+    let is_so = lattice_lab::process::until(JOB, || in_debug(w, &id));
+    let took = began.elapsed();
+    eprintln!("in debug mode after {took:.2?}");
+    // A second, and what asking takes of binaries that are not optimised.
+    assert!(is_so && took < Duration::from_secs(5), "{took:?}");
+    let now = w.status(&id);
+    assert!(text(&now, "telemetry").starts_with("debug until 2") && text(&now, "telemetry").ends_with("asked for by root"), "{now}");
+    assert!(w.ok(&["status", &id]).contains("Telemetry"));
+    assert!(w.ok(&["telemetry", "--alloc", &id]).contains("debug until"));
+    for node in ["n1", "n2"] {
+        w.wait("looks of each node in the store", || looks(&lines(w, &id, node)).len() >= 5);
+    }
+    w.ok(&["telemetry", "--alloc", &id, "--mode=prod"]);
+    w.wait("both nodes to end it", || points(w, &id) == [None, None]);
+    assert_eq!(w.status(&id)["telemetry"], Value::Null);
+    for node in ["n1", "n2"] {
+        let state = w.cluster().run_dir.join(node).join("state/traces");
+        w.wait("all to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
+        let lines = lines(w, &id, node);
+        let header = &lines[0];
+        let read = w.at("n2").ok(&["telemetry", "--alloc", &id, "--read", "--node", node]).unwrap();
+        let read: Vec<Value> = read.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(read, lines, "the owner reads what is in the store");
+        assert_eq!(
+            (text(header, "allocation"), text(header, "node"), text(header, "by")),
+            (id.clone(), node.to_owned(), "root".to_owned())
+        );
+        assert_eq!(lines[1]["metrics"]["cpu_cores"]["unit"], "cores", "{}", lines[1]);
+        let looks = looks(&lines);
+        let times: Vec<u64> = looks.iter().map(|look| look["at_ms"].as_u64().unwrap()).collect();
+        assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
+        let seconds = (times[times.len() - 1] - times[0]) as f64 / 1e3;
+        // A machine that is busy looks less often; windows of 30 s would be far from it.
+        assert!(looks.len() as f64 >= seconds / 3.0, "{} looks in {seconds} s", looks.len());
+        assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.1)), "{looks:?}");
+        assert!(looks.iter().all(|look| look["numbers"]["memory_used"].as_f64().is_some_and(|bytes| bytes > 0.0)), "{looks:?}");
+    }
+    let audit = w.ok(&["audit", "query", "--alloc", &id]);
+    assert_eq!(audit.matches("TelemetryModeSet").count(), 2, "{audit}");
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+fn by_itself(w: &World) {
+    let id = runs(w, &["--cores", "1"]);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    // The leader's clock ends it.
+    w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=4s"]);
+    w.wait("debug mode", || in_debug(w, &id));
+    w.wait("its end", || !in_debug(w, &id) && w.status(&id)["telemetry"] == Value::Null);
+    w.wait("the record", || w.ok(&["audit", "query", "--alloc", &id]).contains("TelemetryModeEnded"));
+    // The agent is killed in the middle, and goes on; nothing that it wrote is lost.
+    w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=1h"]);
+    w.wait("looks", || points(w, &id)[0].is_some_and(|points| points >= 2.0));
+    let before = points(w, &id)[0].unwrap();
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::start_node(&w.dir, &node).unwrap();
+    w.wait("debug mode after the agent's start", || w.lattice.json(&["top", &id]).is_ok() && in_debug(w, &id));
+    w.wait("looks of both lives", || {
+        let lives: BTreeSet<String> = objects(w, &id, &node).iter().map(|path| path.display().to_string()).collect();
+        lives.len() >= 2 && looks(&lines(w, &id, &node)).len() as f64 > before
+    });
+    // Its time is over while the quorum is away, and its agent is killed once more.
+    w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=20s"]);
+    let asked = Instant::now();
+    w.wait("debug mode", || in_debug(w, &id));
+    faults::kill_member(&w.dir, 1).unwrap();
+    faults::kill_node(&w.dir, &node).unwrap();
+    faults::start_node(&w.dir, &node).unwrap();
+    let traces = w.cluster().run_dir.join(&node).join("state/traces");
+    let has = |extension: &str| {
+        let folders = fs::read_dir(&traces).into_iter().flatten().flatten();
+        let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        files.into_iter().any(|file| file.path().extension().is_some_and(|it| it == extension))
+    };
+    w.wait("it to go on without the quorum", || has("open"));
+    assert!(asked.elapsed() < Duration::from_secs(20), "the machine is too slow for this test: {:?}", asked.elapsed());
+    w.wait("it to end without the quorum", || asked.elapsed() > Duration::from_secs(21) && !has("open") && !has("jsonl"));
+    let count = looks(&lines(w, &id, &node)).len();
+    faults::start_member(&w.dir, 1).unwrap();
+    w.wait("the quorum to say so", || w.lattice.allocation(&id).is_ok_and(|now| now["telemetry"] == Value::Null));
+    assert_eq!(looks(&lines(w, &id, &node)).len(), count, "nothing is kept any more");
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+fn refused(w: &World) {
+    let nobodys = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "/bin/sleep", "600"]).out().trim().to_owned();
+    w.running(&nobodys);
+    let ask = |uid: u32, more: &[&str]| w.run_as(uid, &[&["telemetry", "--alloc", &nobodys], more].concat());
+    let other = ask(DAEMON, &["--mode=debug"]);
+    assert_eq!((other.code(), other.err().contains("belongs to nobody")), (4, true), "{}", other.err());
+    assert_eq!(ask(DAEMON, &["--read"]).code(), 4);
+    assert_eq!(ask(NOBODY, &["--read"]).out(), "");
+    let audit = ask(NOBODY, &["--mode=audit"]);
+    assert!(audit.code() == 2 && audit.err().contains("audit is not built") && audit.err().contains("hint: "), "{}", audit.err());
+    for wrong in [&["--mode=debug", "--duration=0"][..], &["--mode=debug", "--duration=25h"], &["--mode=loud"], &["--duration=5m"]] {
+        assert_eq!(ask(NOBODY, wrong).code(), 2, "{wrong:?}");
+    }
+    let owner = ask(NOBODY, &["--mode=debug", "-o", "json"]);
+    let said: Value = serde_json::from_str(&owner.out()).unwrap_or_else(|e| panic!("{e}: {}", owner.err()));
+    assert_eq!((&said["mode"], &said["duration_ms"]), (&"debug".into(), &1_800_000.into()));
+    w.wait("debug mode", || in_debug(w, &nobodys));
+    w.ok(&["cancel", &nobodys]);
+    w.ended(&nobodys);
+    let ended = ask(NOBODY, &["--mode=debug"]);
+    assert_eq!((ended.code(), ended.err().contains("nothing of it runs any more")), (4, true), "{}", ended.err());
+    // One of its nodes has nowhere to keep it, as one of the version before.
+    configured(w, "n2", |text| text.lines().filter(|line| !line.starts_with("log_store:")).collect::<Vec<_>>().join("\n") + "\n");
+    w.wait("n2 to say so", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
+    w.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
+    let id = runs(w, &["-N", "2", "--cores", "1"]);
+    let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=debug"]);
+    assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot keep") && lacking.err().contains("hint: "), "{}", lacking.err());
+    assert_eq!(w.status(&id)["telemetry"], Value::Null);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+}
+
+/// Of what the benchmark measures the figures are its own; that all is measured is tested.
+fn full() {
+    close();
+    binaries();
+    let busy = lattice_lab::bench::busy(&fresh_dir("busy"), 6, 2, Duration::from_secs(3), None).unwrap_or_else(|e| panic!("{e:#}"));
+    eprintln!("an agent with 6 allocations and 2 GPUs takes {:.2} % of a core", busy.percent);
+    assert!(busy.percent > 0.0 && busy.percent < 100.0, "{}", busy.percent);
+}

@@ -1,0 +1,110 @@
+//! How closely work is measured: asked for, told in the lists of all its nodes, and over when the leader's clock says so.
+//!
+//! The quorum knows nothing of what is measured. It has the request so that every node hears of it, also one whose agent is away now,
+//! and so that it ends everywhere.
+
+use super::views::holds_nodes;
+use super::{Action, Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::constraint::{TELEMETRY_DEBUG, has};
+use lattice_model::telemetry::CLOSELY_MS;
+use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};
+use uuid::Uuid;
+
+/// Nodes that a refusal names.
+const NAMED_MAX: usize = 8;
+
+impl Ledger {
+    pub(super) fn set_telemetry(
+        &mut self,
+        step: &mut Step,
+        id: AllocationId,
+        by: &Principal,
+        order: (Uuid, TelemetryMode, u64),
+    ) -> Result<Outcome, Refusal> {
+        let (key, mode, duration_ms) = order;
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        let known = allocation.telemetry.as_ref();
+        // Said again: the answer was lost on its way.
+        if known.is_some_and(|known| known.id == key) {
+            return Ok(Outcome::Done);
+        }
+        let (next, detail) = match mode {
+            TelemetryMode::Prod => {
+                let Some(known) = known else { return Ok(Outcome::Done) };
+                (None, format!("{mode}; it was {known}"))
+            }
+            TelemetryMode::Debug => {
+                let (least, most) = CLOSELY_MS;
+                if !(least..=most).contains(&duration_ms) {
+                    return Err(Refusal::Malformed {
+                        why: format!("a duration of {duration_ms} ms: {least} ms to {most} ms are possible"),
+                    });
+                }
+                if !holds_nodes(allocation.state) {
+                    return Err(Refusal::NotRunning { id, state: allocation.state });
+                }
+                let keeps = |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| has(&node.features, TELEMETRY_DEBUG));
+                let lacking: Vec<&str> = allocation.nodes().filter(|node| !keeps(node)).map(NodeId::as_str).collect();
+                if !lacking.is_empty() {
+                    let more = lacking.len().saturating_sub(NAMED_MAX);
+                    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+                    let why = format!("{}{more} cannot keep what is measured", lacking[..lacking.len().min(NAMED_MAX)].join(", "));
+                    return Err(Refusal::TelemetryMode { id, why });
+                }
+                let until = Timestamp(step.at.0.saturating_add(duration_ms));
+                let order = TelemetryOrder { id: key, mode, by: by.name.clone(), since: step.at, until };
+                let detail = format!("{mode} until {until}");
+                (Some(order), detail)
+            }
+        };
+        self.record(step, &by.name, AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
+        self.measure(step, id, next);
+        Ok(Outcome::Done)
+    }
+
+    /// The leader's clock says that the time of this request is over.
+    pub(super) fn end_telemetry(&mut self, step: &mut Step, id: AllocationId, order: Uuid) -> Outcome {
+        let Some(known) = self.allocations.get(&id).and_then(|a| a.telemetry.as_ref()).filter(|known| known.id == order) else {
+            return Outcome::Done;
+        };
+        let detail = format!("prod; it was {known}");
+        self.record(step, "quorum", AuditAction::TelemetryModeEnded, Subject { allocation: Some(id), node: None }, detail);
+        self.measure(step, id, None);
+        Outcome::Done
+    }
+
+    /// With the claim it is over as well: what comes next has other nodes.
+    pub(super) fn forget_telemetry(&mut self, id: AllocationId) {
+        self.closely.remove(&id);
+    }
+
+    /// After a recovery: a node says that it was asked before.
+    pub(super) fn adopt_telemetry(&mut self, step: &mut Step, id: AllocationId, order: &TelemetryOrder) {
+        if self.allocations.get(&id).is_some_and(|a| a.telemetry.is_none()) {
+            self.measure(step, id, Some(order.clone()));
+        }
+    }
+
+    fn measure(&mut self, step: &mut Step, id: AllocationId, order: Option<TelemetryOrder>) {
+        if order.is_some() {
+            self.closely.insert(id);
+        } else {
+            self.closely.remove(&id);
+        }
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        allocation.telemetry = order;
+        let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+        step.changed.desired.extend(nodes);
+    }
+
+    /// What of it is over at `now`, by the clock that stamped it: a jump of it ends one early, and its owner asks again.
+    pub fn telemetry_due(&self, now: Timestamp) -> Vec<Action> {
+        let orders = self.closely.iter().filter_map(|id| Some((*id, self.allocations.get(id)?.telemetry.as_ref()?)));
+        let over = orders.filter(|(_, order)| order.until <= now);
+        over.map(|(allocation, order)| Action::EndTelemetry { allocation, order: order.id }).collect()
+    }
+}
