@@ -2,9 +2,9 @@
 
 use super::Api;
 use super::accounts::ACCOUNTS;
+use super::connections::Peer;
 use lattice_model::{AllocationId, Principal};
 use std::io;
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Status};
 
 /// A caller on the local socket.
@@ -19,13 +19,15 @@ pub struct Caller {
 impl Api {
     /// Recognises the caller of a request.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let info = request.extensions().get::<UdsConnectInfo>().and_then(|i| i.peer_cred);
-        let credentials = info.ok_or_else(|| Status::unauthenticated("the socket does not say who is calling"))?;
+        let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not say who is calling"))?;
         let within = match &self.context.slice {
-            Some(slice) => whose_work(credentials.pid(), |pid| slice.scope_of_pid(pid))?,
+            Some(slice) => whose_work(peer.credentials.pid(), |pid| {
+                let scope = slice.scope_of_pid(pid)?;
+                if peer.is_gone() { Err(io::ErrorKind::NotFound.into()) } else { Ok(scope) }
+            })?,
             None => None,
         };
-        Ok(Caller { principal: ACCOUNTS.principal(credentials.uid(), credentials.gid()).await?, within })
+        Ok(Caller { principal: ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?, within })
     }
 
     /// A caller that may act as a user, not as an allocation's work.

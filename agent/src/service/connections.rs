@@ -1,14 +1,20 @@
 //! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors.
 
 use crate::places::{Place, Places};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::Stream;
-use tonic::transport::server::{Connected, UdsConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Connections of one user at once.
 const OF_ONE_USER: usize = 128;
@@ -23,8 +29,10 @@ pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Co
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if let Some(place) = stream.peer_cred().ok().and_then(|c| take(&places, c.uid())) {
-                        return Some((Ok(Connection { stream, _place: place }), (listener, places)));
+                    let Ok(credentials) = stream.peer_cred() else { continue };
+                    if let Some(place) = take(&places, credentials.uid()) {
+                        let peer = Peer { credentials, process: Process::of(&stream) };
+                        return Some((Ok(Connection { stream, peer, _place: place }), (listener, places)));
                     }
                 }
                 Err(error) => {
@@ -45,17 +53,56 @@ fn take(places: &Places, uid: u32) -> Option<Place> {
     place
 }
 
+/// Who connected.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub credentials: UCred,
+    process: Process,
+}
+
+/// The process itself: its number may be another's by now.
+#[derive(Clone, Debug)]
+enum Process {
+    /// By `SO_PEERPIDFD`.
+    Held(Arc<OwnedFd>),
+    /// Linux before 6.5 has the number alone.
+    Number,
+    Gone,
+}
+
+impl Process {
+    fn of(stream: &UnixStream) -> Self {
+        match getsockopt(stream, sockopt::PeerPidfd) {
+            Ok(pidfd) => Self::Held(Arc::new(pidfd)),
+            Err(Errno::ENOPROTOOPT) => Self::Number,
+            Err(_) => Self::Gone,
+        }
+    }
+}
+
+impl Peer {
+    /// Whether the process that connected has ended: what was read of its number before may be of another one.
+    pub fn is_gone(&self) -> bool {
+        match &self.process {
+            Process::Held(pidfd) => poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0),
+            Process::Number => false,
+            Process::Gone => true,
+        }
+    }
+}
+
 /// One connection, in its place.
 pub(super) struct Connection {
     stream: UnixStream,
+    peer: Peer,
     _place: Place,
 }
 
 impl Connected for Connection {
-    type ConnectInfo = UdsConnectInfo;
+    type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
+        self.peer.clone()
     }
 }
 
@@ -114,6 +161,28 @@ mod tests {
         let _again = UnixStream::connect(&path).await.unwrap();
         assert!(accepted.next().await.unwrap().is_ok());
         drop(rest);
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
+    async fn whoever_connected_and_ended_is_gone() {
+        let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap()));
+        // It hands the connection on to a process that outlives it.
+        let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                        if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";
+        let mut command = tokio::process::Command::new("python3");
+        command.args(["-c", connects]).arg(&path).stdin(std::process::Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let group = nix::unistd::Pid::from_raw(child.id().unwrap().cast_signed());
+        let connection = accepted.next().await.unwrap().unwrap();
+        let peer = connection.connect_info();
+        assert!(!peer.is_gone());
+        drop(child.stdin.take());
+        child.wait().await.unwrap();
+        assert!(peer.is_gone(), "its child still has the connection");
+        nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).unwrap();
         let _ = std::fs::remove_file(&path);
     }
 }
