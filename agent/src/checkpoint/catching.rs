@@ -134,8 +134,11 @@ impl Hearers {
     pub fn send(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
-        self.settle(signal)?;
-        self.send_to_sure(signal, &mut sent)?;
+        match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
+            // Those that have it save themselves, and are waited for.
+            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
+            done => done?,
+        }
         Ok(sent)
     }
 
@@ -211,9 +214,10 @@ pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
         None => Ok(None),
         Some(false) => Ok(Some(Look::Deaf)),
         Some(true) => {
-            let stat = there(identity::process_stat(pid))?;
-            let executable = there(executable(pid))?;
-            Ok(stat.zip(executable).map(|(stat, (device, inode))| Look::Catches(Program { start_ticks: stat.start_ticks, device, inode })))
+            let Some(stat) = there(identity::process_stat(pid))? else { return Ok(None) };
+            // Some file systems tell nobody but their user of their files, root neither (FUSE): what begins there is known by its start.
+            let (device, inode) = executable(pid).unwrap_or_default();
+            Ok(Some(Look::Catches(Program { start_ticks: stat.start_ticks, device, inode })))
         }
     }
 }

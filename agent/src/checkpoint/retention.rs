@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the quorum may take to say what it has of an allocation.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Allocations that the log names of those that the quorum does not know.
+const UNKNOWN_NAMED: usize = 16;
 
 /// When the checkpoints of an ended allocation go, in milliseconds since 1970; `None`: by hand alone.
 pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64> {
@@ -67,6 +69,7 @@ impl Sweep {
         }
         let clock_ms = store.clock_ms().await.map_err(|e| with_causes(&e))?.min(self.quorums_clock_ms().await?);
         let (mut others, mut unknown) = (0u64, 0u64);
+        let mut first_unknown = Vec::new();
         let mut all = pin!(store.all_kept());
         while let Some(allocation) = all.next().await {
             let allocation = allocation.map_err(|e| with_causes(&e))?;
@@ -76,7 +79,12 @@ impl Sweep {
             match self.one(store, allocation, clock_ms).await {
                 Ok(Looked::Ours) => {}
                 Ok(Looked::Anothers) => others += 1,
-                Ok(Looked::Unknown) => unknown += 1,
+                Ok(Looked::Unknown) => {
+                    unknown += 1;
+                    if first_unknown.len() < UNKNOWN_NAMED {
+                        first_unknown.push(allocation.to_string());
+                    }
+                }
                 Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
                 Err(Stopped::Everywhere(why)) => return Err(why),
             }
@@ -87,6 +95,7 @@ impl Sweep {
         if unknown > 0 {
             tracing::info!(
                 allocations = unknown,
+                first = %first_unknown.join(" "),
                 "checkpoints of allocations that the quorum does not know, and that nobody saw end, stay in the store until they are removed by hand"
             );
         }
@@ -225,6 +234,8 @@ fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings
         (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
         (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
         (None, None) => Verdict::Unknown,
+        // It ran again since, under a quorum that was recovered from a backup.
+        (Some(Allocation { ended_at: Some(at), .. }), Some(marked)) if at.0 > marked => Verdict::HasEnded { at_ms: at.0 },
         // The quorum forgets what ended: that it had was seen before.
         (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
         (Some(_) | None, Some(_)) => Verdict::Stays,
@@ -372,9 +383,15 @@ mod tests {
     }
 
     #[test]
+    fn what_ran_again_after_it_was_seen_to_end_has_its_week_from_its_last_end() {
+        let over = of_state(AllocationState::Completed);
+        assert_eq!(judged((Some(DAY_MS), DAY_MS), Some(&over), 9 * DAY_MS), Verdict::HasEnded { at_ms: 2 * DAY_MS });
+    }
+
+    #[test]
     fn an_end_in_the_past_by_a_wrong_clock_counts_from_when_it_was_written() {
         let over = of_state(AllocationState::Failed);
-        assert_eq!(judged((Some(0), 30 * DAY_MS), Some(&over), 37 * DAY_MS - 1), Verdict::Stays);
+        assert_eq!(judged((Some(0), 30 * DAY_MS), None, 37 * DAY_MS - 1), Verdict::Stays);
         assert_eq!(
             judged((Some(30 * DAY_MS), 0), Some(&over), 37 * DAY_MS - 1),
             Verdict::Stays,

@@ -205,14 +205,15 @@ fn with_output<'a>(allocation: &Allocation, nodes: impl Iterator<Item = &'a Node
     nodes.take(most).filter(|node| wanted.is_none_or(|wanted| wanted == *node)).cloned().collect()
 }
 
-/// Whether it has had nodes, and has none now: what it wrote there is of an attempt that is over.
+/// Whether it has run and has no nodes now: what it wrote is of an attempt that is over.
 fn waits_again(allocation: &Allocation) -> bool {
     let without = match allocation.state {
         AllocationState::Pending | AllocationState::Suspended => true,
         AllocationState::Staging | AllocationState::Running => false,
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_none(),
     };
-    without && allocation.epoch > Epoch(0)
+    let ran = allocation.state == AllocationState::Suspended || allocation.requeue_count > 0 || allocation.preempted_count > 0;
+    without && (ran || allocation.checkpoint.is_some())
 }
 
 /// Sends what an allocation that has no nodes wrote when it had some, as far as the log store knows where that was. Gives which attempt
@@ -240,7 +241,7 @@ async fn former_attempt(
         selection.received.clear();
     }
     // All of it is over: no node is waited for.
-    let once = Selection { follow: false, at_once: false, ..selection.clone() };
+    let once = Selection { follow: false, at_once: false, removable: true, ..selection.clone() };
     gather(api, &with_output(now, attempt.nodes.iter(), wanted), &once, watch::channel(true).1, out).await;
     Some(attempt.epoch)
 }
