@@ -1,11 +1,14 @@
 //! Output and its way into the log store: nothing lost, nothing twice, bounded on the node, whatever is killed meanwhile.
 
+use crate::checkpoint::Chain;
 use crate::harness::{Group, JOB, Need, World, machine};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
 use lattice_lab::up::Options;
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
+        S3.test("work_saves_itself_there_though_it_stands_still_meanwhile", &[Need::Moto], s3_stands_still),
     ]
 }
 
@@ -478,4 +482,32 @@ fn s3(w: &World) {
     );
     let report = doctor.unwrap().out();
     assert!(report.lines().any(|l| l.starts_with("ok") && l.contains("s3://lattice/some/prefix")), "{report}");
+}
+
+fn s3_stands_still(w: &World) {
+    let chain = Chain::submit(w, &["BULK=12000000"], &["--nodes", "1"]);
+    let server = || Pid::from_raw(i32::try_from(MOTO.lock().unwrap().as_ref().unwrap().server.id()).unwrap());
+    chain.behaves("wait");
+    let done = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| chain.create(w));
+        w.wait_log(&chain.id, "asked ");
+        kill(server(), Signal::SIGSTOP).unwrap();
+        chain.release();
+        // It has said that all is written, and counts on.
+        let said = steps(w, &chain.id);
+        w.wait("it to count on", || steps(w, &chain.id) > said + 10);
+        let too_early = asked.is_finished();
+        kill(server(), Signal::SIGCONT).unwrap();
+        assert!(!too_early, "nothing is whole that is not in the store");
+        asked.join().unwrap()
+    });
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let made: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+    w.ok(&["checkpoint", "verify", &chain.id, &text(&made, "id")]);
+    assert!(http("GET", "/lattice?list-type=2").contains("/checkpoints/"));
+    chain.end(w);
+}
+
+fn steps(w: &World, id: &str) -> usize {
+    w.log(id).matches("step 0 ").count()
 }

@@ -9,6 +9,7 @@ mod broker;
 mod certificates;
 mod checkpoint;
 mod checkpoint_modes;
+mod checkpoint_mpi;
 mod clocks;
 mod conformance;
 mod crash;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         checkpoint::trials(),
+        checkpoint_mpi::trials(),
         checkpoint_modes::trials(),
         preemption::trials(),
         broker::trials(),

@@ -95,7 +95,7 @@ fn mpi_abort(w: &World) {
 }
 
 /// Compiles a program of this folder in the cluster's.
-fn compiled(w: &World, file: &str, source: &str, compiler: &Path, libraries: &[&str]) -> String {
+pub fn compiled(w: &World, file: &str, source: &str, compiler: &Path, libraries: &[&str]) -> String {
     let file = w.dir.join(file);
     let program = file.with_extension("");
     std::fs::write(&file, source).unwrap();

@@ -1,0 +1,49 @@
+//! An MPI program on four nodes saves itself, loses one of them, and goes on elsewhere in the step behind its checkpoint.
+
+use crate::harness::{Group, Need, World, fresh_dir};
+use crate::mpi;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+static CHECKPOINT_MPI: Group = Group { theme: "checkpoint_mpi", name: "checkpoint-mpi", nodes: 5, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![CHECKPOINT_MPI.test("a_job_of_four_nodes_that_loses_one_counts_no_step_twice", &[Need::Mpich], one_of_four)]
+}
+
+fn one_of_four(w: &World) {
+    let program = mpi::compiled(w, "chain.c", include_str!("checkpoint/chain.c"), Path::new("mpicc.mpich"), &[]);
+    let go = fresh_dir("mpi-chain-go");
+    let end = go.to_string_lossy().into_owned();
+    let shape = ["--nodes", "4", "--tasks-per-node", "2", "--checkpoint=signal", "--requeue"];
+    let id = w.submit(&[&shape[..], &["--", &program, &end]].concat());
+    w.running(&id);
+    w.wait_log(&id, "step 0 5\n");
+    let done = w.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "json"]);
+    assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&id));
+    let told: Value = serde_json::from_str(&done.out()).unwrap();
+    let saved = told["step"].as_u64().unwrap();
+    // It has gone on for a while when it is lost.
+    w.wait_log(&id, &format!("step 0 {}\n", saved + 3));
+    let lost = w.status(&id)["nodes"][2].as_str().unwrap().to_owned();
+    w.ok(&["node", "disable", &lost, "--yes", "--reason", "it burns"]);
+    w.wait("it to run again", || text(&w.status(&id), "requeue_count") == "1");
+    w.running(&id);
+    assert!(!w.status(&id)["nodes"].as_array().unwrap().iter().any(|n| *n == lost.as_str()));
+    w.wait_log(&id, &format!("step 1 {}\n", saved + 3));
+    fs::write(&go, "").unwrap();
+    w.completed(&id);
+    let log = w.log(&id);
+    assert!(log.contains(&format!("restored {saved}\n")), "{log}");
+    let counted: Vec<u64> = log.lines().filter_map(|line| line.strip_prefix("step 1 ")?.parse().ok()).collect();
+    let expected: Vec<u64> = (saved + 1..).take(counted.len()).collect();
+    assert_eq!(counted, expected, "each step behind the checkpoint, once");
+    assert!(log.contains(&format!("final {}\n", expected.last().unwrap())), "{log}");
+    fs::remove_file(&go).unwrap();
+    w.ok(&["node", "enable", &lost]);
+    w.wait("the node to be back", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
+    w.assert_nothing_left();
+}
