@@ -53,8 +53,10 @@ impl Traces {
                 if is_new {
                     tracing::warn!(error = %with_causes(error), "raw measurements of debug mode stay on this node");
                 }
-                troubles
-                    .say(SUBJECT, format!("of debug mode, stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
+                troubles.say(
+                    SUBJECT,
+                    format!("of debug mode, stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)),
+                );
             };
             match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,
