@@ -19,8 +19,9 @@ const CXI_CLASS: &str = "/sys/class/cxi";
 /// Devices below devices (LVM on RAID on disks): no machine stacks more.
 const STACKED_MAX: u32 = 8;
 
-/// All of them, ascending. `scopes`: whether all processes of an allocation can be found and killed.
-pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scopes: bool) -> Vec<String> {
+/// All of them, ascending. `scopes`: whether all processes of an allocation can be found and killed; `groups`: whether its work has a
+/// cgroup at all, by which it is measured.
+pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scopes: bool, groups: bool) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {
         features.insert(NVME_SCRATCH.to_owned());
@@ -49,7 +50,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         (CHECKPOINT_MODES, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
-        (TELEMETRY_DEBUG, !config.log_store.is_empty()),
+        (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),
     ];
     let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
     all.extend(features.into_iter().take(FEATURES_MAX - all.len()));

@@ -364,9 +364,8 @@ impl Offering {
         let mut offered = topology.clone();
         offered.gpu.gpus.retain(|gpu| !withheld.contains(&gpu.id));
         let gpus = u32::try_from(offered.gpu.gpus.len()).unwrap_or(u32::MAX);
-        Offer {
-            size: Resources { gpus, ..self.size },
-            features: features::of(&self.config, &context.data, &offered, context.slice.is_some()),
-        }
+        let scopes = context.slice.is_some();
+        let groups = scopes || context.bounds.controllers.has_v1();
+        Offer { size: Resources { gpus, ..self.size }, features: features::of(&self.config, &context.data, &offered, scopes, groups) }
     }
 }

@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 32;
 /// How long one may take.
 const ANSWER: Duration = Duration::from_secs(6);
+/// How long who moved last is asked alone: launches are looked at one after the other, and it may be away.
+const ALONE: Duration = Duration::from_secs(1);
 
 /// Looks after the launches of allocations that are headed here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
@@ -42,6 +44,9 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             };
             if let (Verdict::Moves, Some(node)) = &found {
                 movers.insert(key, node.clone());
+            } else {
+                // Nobody is asked before the others next time.
+                movers.remove(&key);
             }
             context.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
         }
@@ -62,15 +67,17 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.me);
     let moves = |word: Word| word != Word::None && verdict([word], limit_ms) == Verdict::Moves;
     // Alone: while work goes on nobody else is asked.
-    let mover = nodes().find(|node| Some(*node) == mover);
-    if let Some(node) = mover {
-        let word = ask(context, suspect, node).await;
+    let mut answered = None;
+    if let Some(node) = nodes().find(|node| Some(*node) == mover)
+        && let Ok(word) = timeout(ALONE, ask(context, suspect, node)).await
+    {
         if moves(word) {
             return (Verdict::Moves, Some(node.clone()));
         }
         words.push(word);
+        answered = Some(node);
     }
-    let others: Vec<NodeId> = nodes().filter(|node| Some(*node) != mover).cloned().collect();
+    let others: Vec<NodeId> = nodes().filter(|node| Some(*node) != answered).cloned().collect();
     let asked = stream::iter(others).map(|node| async move {
         let word = ask(context, suspect, &node).await;
         (node, word)

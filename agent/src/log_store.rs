@@ -28,8 +28,8 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Raw measurements below an allocation's place.
 const TRACES: &str = "telemetry";
-/// Files of them that are read of one allocation, and bytes of one.
-const TRACES_MAX: usize = 100_000;
+/// Files of them that are listed of one node, and bytes of one that is read.
+pub const TRACES_MAX: usize = 100_000;
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 
 /// What could not be put or read.
@@ -39,6 +39,8 @@ pub enum StoreError {
     Store(#[from] object_store::Error),
     #[error("{key} in the log store cannot be read: {why}")]
     Damaged { key: String, why: String },
+    #[error("there are more than {most} files below {key} in the log store")]
+    TooMany { key: String, most: usize },
 }
 
 /// A cloneable handle.
@@ -81,6 +83,7 @@ pub struct Trace {
     pub node: String,
     name: String,
     key: Key,
+    bytes: u64,
 }
 
 impl Trace {
@@ -141,28 +144,49 @@ impl LogStore {
         Ok(())
     }
 
-    /// Which raw measurements there are of an allocation under all of its claims, by node and time.
-    pub async fn traces(&self, place: &Place) -> Result<Vec<Trace>, StoreError> {
-        let prefix = self.key_of(place, TRACES, &[]);
+    /// Which nodes there are raw measurements of, of an allocation under all of its claims.
+    pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
+        let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
+        let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
+        nodes.sort();
+        Ok(nodes)
+    }
+
+    /// Which raw measurements there are of a node, by time; an error where there are more than `most`.
+    pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
+        let prefix = self.key_of(place, TRACES, &[node]);
         let mut listed = self.objects.store.list(Some(&prefix));
         let mut all = Vec::new();
         while let Some(meta) = listed.try_next().await? {
             let mut parts = meta.location.parts().skip(prefix.parts().count());
-            let (Some(node), Some(name), None) = (parts.next(), parts.next(), parts.next()) else { continue };
-            if all.len() < TRACES_MAX && name.as_ref().ends_with(".jsonl.zst") && meta.size <= TRACE_BYTES_MAX {
-                all.push(Trace { node: node.as_ref().to_owned(), name: name.as_ref().to_owned(), key: meta.location });
+            let (Some(name), None) = (parts.next(), parts.next()) else { continue };
+            if !name.as_ref().ends_with(".jsonl.zst") {
+                continue;
             }
+            if all.len() == most {
+                return Err(StoreError::TooMany { key: prefix.to_string(), most });
+            }
+            let (node, name, bytes) = (node.to_owned(), name.as_ref().to_owned(), meta.size);
+            all.push(Trace { node, name, key: meta.location, bytes });
         }
-        all.sort_by(|a, b| (&a.node, a.time()).cmp(&(&b.node, b.time())));
+        all.sort_by(|a, b| (a.time(), &a.name).cmp(&(b.time(), &b.name)));
         Ok(all)
     }
 
     /// The lines of one of them.
     pub async fn trace(&self, trace: &Trace) -> Result<Vec<u8>, StoreError> {
-        let compressed = self.objects.store.get(&trace.key).await?.bytes().await?;
+        let damaged = |why: String| StoreError::Damaged { key: trace.key.to_string(), why };
+        if trace.bytes > TRACE_BYTES_MAX {
+            return Err(damaged(format!("{} bytes, {TRACE_BYTES_MAX} are read", trace.bytes)));
+        }
+        let compressed = match self.objects.store.get(&trace.key).await {
+            Ok(found) => found.bytes().await?,
+            // A lifecycle rule took it since it was listed.
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is gone".to_owned())),
+            Err(error) => return Err(error.into()),
+        };
         let most = usize::try_from(TRACE_BYTES_MAX).unwrap_or(usize::MAX);
         let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
-        let damaged = |why: String| StoreError::Damaged { key: trace.key.to_string(), why };
         decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))
     }
 

@@ -53,8 +53,6 @@ use uuid::Uuid;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// A pause is slept in pieces of this length.
-const STEP: Duration = Duration::from_millis(250);
 /// A look is followed by a pause of so many times what it took of a processor.
 const PAUSE_TIMES: u32 = 20;
 /// Processes that one look lists, over all allocations.
@@ -181,9 +179,9 @@ impl Measuring {
         let mut recorder = context.traces.recorder(context);
         while !stop.is_cancelled() {
             let now = Instant::now();
-            if now < next && !recorder.is_asked_anew() {
-                // Not all of a pause at once: it may be time to stop, or somebody wants to see more at once.
-                std::thread::sleep((next - now).min(STEP));
+            if now < next {
+                // Not all of a long pause at once: it may be time to stop.
+                std::thread::sleep((next - now).min(EVERY));
                 continue;
             }
             recorder.follow();

@@ -16,7 +16,7 @@ mod chunk;
 mod flush;
 mod recorder;
 
-pub use recorder::{Kept, Recorder};
+pub use recorder::Recorder;
 
 use crate::context::Context;
 use crate::kernel_counts::Key;
@@ -24,11 +24,12 @@ use crate::log_store::LogStore;
 use lattice_model::{AllocationId, Epoch};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -51,6 +52,16 @@ struct Inner {
     recording: AtomicU64,
     points: AtomicU64,
     lost: AtomicU64,
+    /// The same of each allocation that was in debug mode in this life of the agent, while it has this node.
+    kept: Mutex<BTreeMap<Key, Kept>>,
+}
+
+/// What debug mode has kept of an allocation in this life of the agent: looks that were written down, and those that were not, or went
+/// before the store had them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub points: u64,
+    pub lost: u64,
 }
 
 impl Traces {
@@ -60,8 +71,8 @@ impl Traces {
         if let Err(error) = chunk::close_all(&dir) {
             tracing::warn!(dir = %dir.display(), %error, "raw measurements of a former life stay where they are");
         }
-        let (recording, points, lost) = Default::default();
-        let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), recording, points, lost }));
+        let (recording, points, lost, kept) = Default::default();
+        let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), recording, points, lost, kept }));
         traces.0.closed.notify_one();
         traces
     }
@@ -82,8 +93,32 @@ impl Traces {
         self.0.dir.join(name(allocation, epoch))
     }
 
-    fn lost(&self, points: u64) {
-        self.0.lost.fetch_add(points, Ordering::Relaxed);
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wrote(&self, key: Key) {
+        self.0.points.fetch_add(1, Ordering::Relaxed);
+        self.kept().entry(key).or_default().points += 1;
+    }
+
+    fn lost(&self, key: Key, looks: u64) {
+        self.0.lost.fetch_add(looks, Ordering::Relaxed);
+        if let Some(kept) = self.kept().get_mut(&key) {
+            kept.lost += looks;
+        }
+    }
+
+    /// The same of what was in a file: its folder says whose they were.
+    fn lost_in(&self, file: &Path, looks: u64) {
+        let folder = file.parent();
+        let key = self.kept().keys().copied().find(|key| folder == Some(self.dir(*key).as_path()));
+        match key {
+            Some(key) => self.lost(key, looks),
+            None => {
+                self.0.lost.fetch_add(looks, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::traces::{Kept, Recorder};
 use lattice_model::AllocationId;
 use std::time::Duration;
 
-/// Looks that were kept in this life of the agent, and that were not.
+/// Looks that were kept in this life of the agent, and that were not, or went before the store had them.
 const POINTS: &str = "debug_points";
 const POINTS_LOST: &str = "debug_points_lost";
 
@@ -38,9 +38,15 @@ impl Measuring {
     pub(super) fn record(&self, recorder: &mut Recorder, key: Key, at_ms: u64) {
         if recorder.wants(key) {
             let raw = self.known().raw(key.0, at_ms);
-            if let Some(Raw { ago, shown, gpus }) = raw {
-                let wall_ms = crate::service::now().0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
-                recorder.take(key, wall_ms, &shown, &gpus);
+            match raw {
+                // It took too long to say anything of rates.
+                None => recorder.missed(key),
+                // There are no rates before the second one.
+                Some(Raw { shown, .. }) if shown.is_empty() => {}
+                Some(Raw { ago, shown, gpus }) => {
+                    let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+                    recorder.take(key, crate::service::now().0.saturating_sub(ago_ms), &shown, &gpus);
+                }
             }
         }
         let kept = recorder.kept(key);
@@ -51,11 +57,11 @@ impl Measuring {
 }
 
 impl Known {
-    /// The newest look, where it is the one of this moment: one that took long tells no rates.
+    /// The newest look, where it is the one of this moment: one that took long tells no rates, and the first one has no numbers.
     fn raw(&self, allocation: AllocationId, at_ms: u64) -> Option<Raw> {
         let of = self.running.get(&allocation).filter(|of| of.at_ms == at_ms)?;
         let (at, _) = of.last.as_ref()?;
         let shown: Vec<Shown> = of.numbers(self.network_errors).into_iter().map(|number| number.shown(None)).collect();
-        (!shown.is_empty()).then(|| Raw { ago: at.elapsed(), shown, gpus: of.devices.each() })
+        Some(Raw { ago: at.elapsed(), shown, gpus: of.devices.each() })
     }
 }

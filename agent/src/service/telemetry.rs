@@ -1,10 +1,10 @@
 //! How closely an allocation's work is measured: for its owner, or for operators.
 
 use super::Api;
-use crate::log_store::{LogStore, Place, StoreError};
+use crate::log_store::{LogStore, Place, StoreError, TRACES_MAX};
 use lattice_api::v1;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
-use lattice_model::{AllocationState, TelemetryMode};
+use lattice_model::{AllocationState, NodeId, TelemetryMode};
 use lattice_quorum::ledger::TELEMETRY_LEVEL;
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::Request as Ask;
@@ -15,6 +15,8 @@ use uuid::Uuid;
 /// Pieces that wait for a slow caller, and bytes of one: far below what a message may have.
 const QUEUE: usize = 2;
 const PIECE_BYTES: usize = 1 << 20;
+/// How much of what could not be read an error names.
+const NAMED_MAX: usize = 8;
 
 pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) -> Result<v1::SetTelemetryResponse, Status> {
     let caller = api.caller(&request).await?;
@@ -67,6 +69,10 @@ pub(super) async fn read(
 ) -> Result<mpsc::Receiver<Result<v1::ReadTelemetryResponse, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let v1::ReadTelemetryRequest { key, node } = request.into_inner();
+    let node = match node.as_str() {
+        "" => None,
+        named => Some(named.parse::<NodeId>().map_err(|e| Status::invalid_argument(format!("node: {e}")))?),
+    };
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let Some(store) = api.context.spools.store().cloned() else {
@@ -78,22 +84,76 @@ pub(super) async fn read(
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };
     let (out, pieces) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
-        if let Err(error) = send(&store, &place, &node, &out).await {
-            let _gone = out.send(Err(Status::unavailable(with_causes(&error)))).await;
+        if let Err(status) = send(&store, &place, node, TRACES_MAX, &out).await {
+            let _gone = out.send(Err(status)).await;
         }
         drop(held);
     });
     Ok(pieces)
 }
 
-async fn send(store: &LogStore, place: &Place, node: &str, out: &Pieces) -> Result<(), StoreError> {
-    for trace in store.traces(place).await?.into_iter().filter(|trace| node.is_empty() || trace.node == node) {
-        for lines in store.trace(&trace).await?.chunks(PIECE_BYTES) {
-            let piece = v1::ReadTelemetryResponse { node: trace.node.clone(), lines: lines.to_vec() };
-            if out.send(Ok(piece)).await.is_err() {
-                return Ok(());
+/// Node by node, so that what is known of their files stays small. What cannot be read does not keep the rest back: an error behind all
+/// of it names it.
+async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize, out: &Pieces) -> Result<(), Status> {
+    let away = |error: StoreError| Status::unavailable(with_causes(&error));
+    let nodes = match node {
+        Some(node) => vec![node.to_string()],
+        None => store.traced(place).await.map_err(away)?,
+    };
+    let mut unread = Unread::default();
+    for node in nodes {
+        let traces = match store.traces(place, &node, most).await {
+            Ok(traces) => traces,
+            Err(error @ StoreError::TooMany { .. }) => {
+                unread.note(&error);
+                continue;
+            }
+            Err(error) => return Err(away(error)),
+        };
+        for trace in traces {
+            let lines = match store.trace(&trace).await {
+                Ok(lines) => lines,
+                Err(error @ StoreError::Damaged { .. }) => {
+                    unread.note(&error);
+                    continue;
+                }
+                Err(error) => return Err(away(error)),
+            };
+            for lines in lines.chunks(PIECE_BYTES) {
+                let piece = v1::ReadTelemetryResponse { node: trace.node.clone(), lines: lines.to_vec() };
+                if out.send(Ok(piece)).await.is_err() {
+                    return Ok(());
+                }
             }
         }
     }
-    Ok(())
+    unread.said()
 }
+
+/// What could not be read.
+#[derive(Default)]
+struct Unread {
+    count: usize,
+    named: Vec<String>,
+}
+
+impl Unread {
+    fn note(&mut self, error: &StoreError) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(error.to_string());
+        }
+    }
+
+    fn said(self) -> Result<(), Status> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let more = self.count - self.named.len();
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        Err(Status::data_loss(format!("all is told but what cannot be read: {}{more}", self.named.join("; "))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 use super::folders;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -21,8 +22,10 @@ const LOOK: &[u8] = b"{\"at_ms\":";
 const OPEN: &str = "open";
 const WHOLE: &str = "jsonl";
 
-/// A number whose unit has been said, and its source.
-pub type Declared = (String, String);
+/// A number of all of the work, or of one of its GPUs.
+pub type Number = (Option<String>, String);
+/// The source that was said last of each number whose unit has been said.
+pub type Declared = BTreeMap<Number, String>;
 
 /// Whose a file is: its first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +49,7 @@ pub struct Chunk {
     bytes: u64,
     began: Instant,
     /// Numbers whose unit and source it says.
-    pub declared: Vec<Declared>,
+    pub declared: Declared,
 }
 
 impl Chunk {
@@ -56,7 +59,7 @@ impl Chunk {
         let unique = Uuid::new_v4().simple().to_string();
         let path = dir.join(format!("{}-{at_ms:013}-{}.{OPEN}", header.epoch, &unique[..8]));
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        let mut chunk = Self { file, path, bytes: 0, began: Instant::now(), declared: Vec::new() };
+        let mut chunk = Self { file, path, bytes: 0, began: Instant::now(), declared: Declared::new() };
         let mut line = serde_json::to_vec(header)?;
         line.push(b'\n');
         chunk.append(&line).inspect_err(|_| drop(fs::remove_file(&chunk.path)))?;
@@ -126,6 +129,16 @@ pub fn whole(dir: &Path) -> io::Result<Vec<Whole>> {
     }
     all.sort();
     Ok(all)
+}
+
+/// Bytes of those that still grow.
+pub fn growing(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for folder in folders(dir)? {
+        let files = with_extension(&folder, OPEN).unwrap_or_default();
+        bytes += files.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum::<u64>();
+    }
+    Ok(bytes)
 }
 
 /// What a file has.

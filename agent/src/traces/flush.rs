@@ -1,20 +1,23 @@
 //! The task that takes raw measurements to the object store.
 
-use super::chunk::{self, Whole};
+use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
-use crate::log_store::{Place, StoreError};
+use crate::log_store::{LogStore, Place, StoreError};
 use crate::troubles::Troubles;
 use lattice_quorum::pack::with_causes;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
 const AWAY: Duration = Duration::from_secs(1);
 const AWAY_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked whether too much waits while much is put: work goes on writing, and a store may be slow.
+const BOUNDS_EVERY: Duration = Duration::from_secs(30);
 /// Where nobody said that there is something.
 const IDLE: Duration = Duration::from_secs(3600);
 /// The level of compression: the cores are the work's.
@@ -45,55 +48,94 @@ impl Traces {
                 () = self.0.closed.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            match stop.run_until_cancelled(self.put_all()).await {
+            let is_new = away.is_none();
+            let trouble = |error: &FlushError| {
+                if is_new {
+                    tracing::warn!(error = %with_causes(error), "raw measurements of debug mode stay on this node");
+                }
+                troubles.say(
+                    SUBJECT,
+                    format!("of debug mode, stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)),
+                );
+            };
+            match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,
-                Some(Ok(())) => {
+                Some(true) => {
                     if away.take().is_some() {
                         troubles.over(SUBJECT);
                     }
                 }
-                Some(Err(error)) => {
-                    if away.is_none() {
-                        tracing::warn!(error = %with_causes(&error), "raw measurements of debug mode stay on this node");
-                    }
-                    troubles.say(
-                        SUBJECT,
-                        format!("of debug mode, stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(&error)),
-                    );
-                    away = Some(away.map_or(AWAY, |wait| (wait * 2).min(AWAY_MAX)));
-                }
+                Some(false) => away = Some(away.map_or(AWAY, |wait| (wait * 2).min(AWAY_MAX))),
             }
         }
     }
 
-    async fn put_all(&self) -> Result<(), FlushError> {
+    /// Whether all went; the first error is told at once. What one allocation's place in the store does not take, or one file that cannot
+    /// be read, keeps nobody else's here.
+    async fn put_all(&self, trouble: &(impl Fn(&FlushError) + Sync)) -> bool {
         let traces = self.clone();
-        let all = blocking(move || traces.within_bounds()).await?;
-        let Some(store) = &self.0.store else {
-            return if all.is_empty() { Ok(()) } else { Err(FlushError::NoStore) };
-        };
-        for Whole { path, .. } in all {
-            let read = {
-                let path = path.clone();
-                move || {
-                    let contents = chunk::read(&path)?;
-                    let compressed = zstd::bulk::compress(&contents.lines, ZSTD_LEVEL)?;
-                    Ok((contents, compressed))
-                }
-            };
-            let (contents, compressed) = blocking(read).await?;
-            let name = path.file_name().and_then(|name| name.to_str()).map(|name| format!("{name}.zst"));
-            match contents.header.zip(name) {
-                Some((header, name)) if contents.looks > 0 => {
-                    let place =
-                        Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
-                    store.put_trace(&place, &header.node, &name, compressed).await?;
-                }
-                // Its machine went down before its first line was on the disk, or nothing was looked at.
-                Some(_) | None => self.lost(contents.looks),
+        let all = match blocking(move || traces.within_bounds()).await {
+            Ok(all) => all,
+            Err(error) => {
+                trouble(&FlushError::from(error));
+                return false;
             }
-            blocking(move || remove(&path)).await?;
+        };
+        let Some(store) = &self.0.store else {
+            if !all.is_empty() {
+                trouble(&FlushError::NoStore);
+            }
+            return all.is_empty();
+        };
+        let mut stay: BTreeSet<PathBuf> = BTreeSet::new();
+        let mut bounded = Instant::now();
+        for Whole { path, .. } in all {
+            if bounded.elapsed() >= BOUNDS_EVERY {
+                let traces = self.clone();
+                if let Err(error) = blocking(move || traces.within_bounds()).await {
+                    tracing::warn!(%error, "how many raw measurements of debug mode wait cannot be looked at");
+                }
+                bounded = Instant::now();
+            }
+            let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+            if stay.contains(&folder) {
+                continue;
+            }
+            if let Err(error) = self.put(store, path).await {
+                if stay.is_empty() {
+                    trouble(&error);
+                }
+                stay.insert(folder);
+            }
         }
+        stay.is_empty()
+    }
+
+    /// Puts a file, and then removes it here.
+    async fn put(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
+        let read = {
+            let path = path.clone();
+            move || -> io::Result<Option<(Contents, Vec<u8>)>> {
+                let contents = match chunk::read(&path) {
+                    // There was no room for it any more since it was listed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    read => read?,
+                };
+                let compressed = zstd::bulk::compress(&contents.lines, ZSTD_LEVEL)?;
+                Ok(Some((contents, compressed)))
+            }
+        };
+        let Some((contents, compressed)) = blocking(read).await? else { return Ok(()) };
+        let name = path.file_name().and_then(|name| name.to_str()).map(|name| format!("{name}.zst"));
+        match contents.header.zip(name) {
+            Some((header, name)) if contents.looks > 0 => {
+                let place = Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
+                store.put_trace(&place, &header.node, &name, compressed).await?;
+            }
+            // Its machine went down before its first line was on the disk, or nothing was looked at.
+            Some(_) | None => self.lost_in(&path, contents.looks),
+        }
+        blocking(move || remove(&path)).await?;
         Ok(())
     }
 
@@ -101,13 +143,15 @@ impl Traces {
     pub(super) fn within_bounds(&self) -> io::Result<Vec<Whole>> {
         let mut all = chunk::whole(&self.0.dir)?;
         let takes = |one: &Whole| one.bytes.max(FILE_BYTES_MIN);
-        let mut total: u64 = all.iter().map(takes).sum();
+        // What still grows takes room as well; half is for what is whole, whatever grows.
+        let growing = chunk::growing(&self.0.dir)?.min(SPOOL_BYTES_MAX / 2);
+        let mut total: u64 = growing + all.iter().map(takes).sum::<u64>();
         let mut gone = 0;
         while total > SPOOL_BYTES_MAX && gone < all.len() {
             let oldest = &all[gone];
             let looks = chunk::read(&oldest.path).map_or(0, |contents| contents.looks);
             remove(&oldest.path)?;
-            self.lost(looks);
+            self.lost_in(&oldest.path, looks);
             total -= takes(oldest);
             gone += 1;
         }

@@ -4,8 +4,8 @@
 //! clock that is wrong nor an agent that is started again makes it longer. The quorum takes the request out of the list when its
 //! time is over by the leader's clock, also where this node heard of it late.
 
-use super::chunk::{Chunk, Declared, Header, VERSION};
-use super::{CHUNK_BYTES, Traces, folders, name};
+use super::chunk::{Chunk, Declared, Header, Number, VERSION};
+use super::{CHUNK_BYTES, Kept, Traces, folders, name};
 use crate::driver::NodeView;
 use crate::kernel_counts::Key;
 use crate::mesh::usage::Shown;
@@ -31,13 +31,6 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// The subject of what is the matter.
 const SUBJECT: &str = "raw measurements on this disk";
 
-/// What debug mode has kept of an allocation in this life of the agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    pub points: u64,
-    pub lost: u64,
-}
-
 /// One for each node.
 pub struct Recorder {
     traces: Traces,
@@ -59,7 +52,6 @@ struct Recording {
     since_ms: u64,
     over: bool,
     chunk: Option<Chunk>,
-    kept: Kept,
 }
 
 /// What outlives the agent.
@@ -75,20 +67,9 @@ impl Recorder {
         Self { traces, me, view, troubles, recordings: BTreeMap::new(), swept: false, troubled: false }
     }
 
-    /// Whether other work is to be measured closely than at the last look: then the next one is due.
-    pub fn is_asked_anew(&mut self) -> bool {
-        if !self.view.has_changed().unwrap_or(false) {
-            return false;
-        }
-        let view = Arc::clone(&self.view.borrow_and_update());
-        let mut asked: Vec<(Key, Uuid)> = closely(&view).map(|(key, _, order)| (key, order.id)).collect();
-        asked.sort();
-        asked != self.recordings.iter().map(|(key, recording)| (*key, recording.order.id)).collect::<Vec<_>>()
-    }
-
     /// Begins and ends as the list says, and ends what has lasted long enough.
     pub fn follow(&mut self) {
-        let view = Arc::clone(&self.view.borrow_and_update());
+        let view = Arc::clone(&self.view.borrow());
         self.follow_at(&view, boottime_ms());
     }
 
@@ -116,7 +97,6 @@ impl Recorder {
                     since_ms,
                     over: false,
                     chunk: None,
-                    kept: Kept::default(),
                 }
             });
             if !recording.over && now_ms.saturating_sub(recording.since_ms) >= order.duration_ms() {
@@ -128,6 +108,16 @@ impl Recorder {
                 recording.close(traces);
             }
         }
+        let mut kept = self.traces.kept();
+        if !kept.is_empty() {
+            // Who asks anew, for a longer time, still sees what was lost before.
+            let here: BTreeSet<Key> = view.locals.iter().map(|local| (local.share.allocation, local.share.epoch)).collect();
+            kept.retain(|key, _| here.contains(key));
+        }
+        for key in self.recordings.keys() {
+            kept.entry(*key).or_default();
+        }
+        drop(kept);
         let open = self.recordings.values().filter(|recording| !recording.over).count();
         self.traces.0.recording.store(open as u64, Ordering::Relaxed);
         if open == 0 && self.troubled {
@@ -152,7 +142,12 @@ impl Recorder {
 
     /// What was kept, while it is.
     pub fn kept(&self, key: Key) -> Option<Kept> {
-        self.recordings.get(&key).filter(|recording| !recording.over).map(|recording| recording.kept)
+        self.wants(key).then(|| self.traces.kept().get(&key).copied().unwrap_or_default())
+    }
+
+    /// A look that is to be kept says nothing.
+    pub fn missed(&self, key: Key) {
+        self.traces.lost(key, 1);
     }
 
     /// Keeps a look: what was measured of all of it, and of each of its GPUs.
@@ -161,16 +156,14 @@ impl Recorder {
         let written = recording.write(&self.traces, &self.me, key, at_ms, (shown, gpus));
         match written {
             Ok(()) => {
-                recording.kept.points += 1;
-                self.traces.0.points.fetch_add(1, Ordering::Relaxed);
+                self.traces.wrote(key);
                 if self.troubled {
                     self.troubled = false;
                     self.troubles.over(SUBJECT);
                 }
             }
             Err(error) => {
-                recording.kept.lost += 1;
-                self.traces.lost(1);
+                self.traces.lost(key, 1);
                 if !self.troubled {
                     self.troubled = true;
                     let dir = self.traces.0.dir.display();
@@ -223,20 +216,30 @@ impl Recording {
     }
 }
 
-/// A look as a line, and before it the units and sources that are not `declared` yet.
-fn lines(declared: &[Declared], at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) -> io::Result<(Vec<u8>, Vec<Declared>)> {
-    let mut anew: Vec<Declared> = Vec::new();
-    let mut metrics = Map::new();
-    for one in shown.iter().chain(gpus.iter().flat_map(|(_, shown)| shown)) {
-        let is = |(name, source): &Declared| *name == one.name && *source == one.source;
-        if !declared.iter().any(is) && !anew.iter().any(is) {
-            anew.push((one.name.clone(), one.source.clone()));
-            metrics.insert(one.name.clone(), serde_json::json!({ "unit": one.unit, "source": one.source }));
+/// A look as a line, and before it the units and sources of numbers for which not the same was `declared` last.
+fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) -> io::Result<(Vec<u8>, Declared)> {
+    let mut anew = Declared::new();
+    let mut declare = |gpu: Option<&String>, shown: &[Shown]| {
+        let mut metrics = Map::new();
+        for one in shown {
+            let number: Number = (gpu.cloned(), one.name.clone());
+            if declared.get(&number) != Some(&one.source) {
+                anew.insert(number, one.source.clone());
+                metrics.insert(one.name.clone(), serde_json::json!({ "unit": one.unit, "source": one.source }));
+            }
         }
-    }
+        metrics
+    };
+    let metrics = declare(None, shown);
+    let of_gpus = gpus.iter().map(|(id, shown)| (id, declare(Some(id), shown))).filter(|(_, metrics)| !metrics.is_empty());
+    let of_gpus: Map<_, _> = of_gpus.map(|(id, metrics)| (id.clone(), Value::from(metrics))).collect();
     let mut lines = Vec::new();
-    if !metrics.is_empty() {
-        serde_json::to_writer(&mut lines, &serde_json::json!({ "metrics": metrics }))?;
+    if !metrics.is_empty() || !of_gpus.is_empty() {
+        let mut line = serde_json::json!({ "metrics": metrics });
+        if !of_gpus.is_empty() {
+            line["gpus"] = Value::from(of_gpus);
+        }
+        serde_json::to_writer(&mut lines, &line)?;
         lines.push(b'\n');
     }
     let numbers = |shown: &[Shown]| shown.iter().map(|one| (one.name.clone(), Value::from(one.now))).collect::<Map<_, _>>();

@@ -6,7 +6,6 @@ use crate::troubles::Troubles;
 use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
 use lattice_node::{Local, Phase};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -106,19 +105,26 @@ fn looks_become_lines_that_say_whose_they_are_and_what_they_measure() {
         take(&mut recorder, at_ms, at_ms as f64);
     }
     recorder.take(key(), 2007, &[shown("cpu_cores", "procfs", f64::NAN)], &[]);
-    assert_eq!(recorder.kept(key()), Some(Kept { points: 3, lost: 0 }));
+    take(&mut recorder, 3007, 3007.0);
+    let gpu = |id: &str, source: &str| (id.to_owned(), vec![shown("gpu_utilization", source, 0.5)]);
+    recorder.take(key(), 4007, &[shown("cpu_cores", "cgroup2", 1.0)], &[gpu("G1", "nvml"), gpu("G2", "sysfs")]);
+    assert_eq!(recorder.kept(key()), Some(Kept { points: 5, lost: 0 }));
     recorder.follow_at(&view(None, 0), 6000);
     let files = bed.files("traces", "jsonl");
     assert_eq!((files.len(), bed.files("traces", "json").len()), (1, 0), "the request is forgotten");
     let contents = chunk::read(&files[0]).unwrap();
     let header = contents.header.unwrap();
-    assert_eq!((header.tenant.as_str(), header.by.as_str(), header.epoch, contents.looks), ("physics", "ada", Epoch(3), 3));
+    assert_eq!((header.tenant.as_str(), header.by.as_str(), header.epoch, contents.looks), ("physics", "ada", Epoch(3), 5));
     let lines = parsed(&contents.lines);
     assert_eq!(lines[1]["metrics"]["cpu_cores"], serde_json::json!({ "unit": "count", "source": "cgroup2" }));
+    assert_eq!(lines[1]["gpus"]["G1"]["gpu_utilization"], serde_json::json!({ "unit": "count", "source": "nvml" }));
     assert_eq!(lines[2], serde_json::json!({ "at_ms": 7, "numbers": { "cpu_cores": 7.0 }, "gpus": { "G1": { "gpu_utilization": 0.5 } } }));
     assert_eq!(lines[4]["metrics"]["cpu_cores"]["source"], "procfs", "another source is said before its number");
     assert_eq!(lines[5], serde_json::json!({ "at_ms": 2007, "numbers": { "cpu_cores": null } }));
-    assert_eq!(lines.len(), 6);
+    assert_eq!(lines[6]["metrics"]["cpu_cores"]["source"], "cgroup2", "and the one before when it is back");
+    let second = serde_json::json!({ "metrics": {}, "gpus": { "G2": { "gpu_utilization": { "unit": "count", "source": "sysfs" } } } });
+    assert_eq!(lines[8], second, "each GPU has its own");
+    assert_eq!(lines.len(), 10);
 }
 
 #[test]
@@ -186,15 +192,53 @@ async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
 #[test]
 fn the_oldest_go_where_too_many_wait() {
     let bed = Bed::new("bounds");
-    let folder = bed.dir.join("traces/a-1");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    let folder = bed.traces.dir(key());
     fs::create_dir_all(&folder).unwrap();
+    fs::File::create(folder.join("1-0000000000099-ab.open")).unwrap().set_len(SPOOL_BYTES_MAX / 8).unwrap();
     for n in 0..10u64 {
         let path = folder.join(format!("1-{n:013}-ab.jsonl"));
         fs::write(&path, b"{\"at_ms\":1}\n{\"at_ms\":2}\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(SPOOL_BYTES_MAX / 8).unwrap();
     }
     let left = bed.traces.within_bounds().unwrap();
-    assert_eq!(left.len(), 8);
-    assert!(left[0].path.ends_with("1-0000000000002-ab.jsonl"), "{left:?}");
-    assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.lost.load(Ordering::Relaxed)), (8, 4));
+    assert_eq!(left.len(), 7, "what grows is counted");
+    assert!(left[0].path.ends_with("1-0000000000003-ab.jsonl"), "{left:?}");
+    assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.lost.load(Ordering::Relaxed)), (7, 6));
+    recorder.missed(key());
+    let lost = Some(Kept { points: 0, lost: 7 });
+    assert_eq!(recorder.kept(key()), lost, "its owner is told");
+    recorder.follow_at(&view(Some(2), 60_000), 6000);
+    assert_eq!(recorder.kept(key()), lost, "also who asks anew");
+    recorder.follow_at(&NodeView::default(), 7000);
+    assert!(bed.traces.kept().is_empty(), "and is forgotten with the claim");
+}
+
+#[tokio::test]
+async fn what_the_store_does_not_take_of_one_keeps_nobody_elses_here() {
+    let bed = Bed::new("others");
+    fs::write(bed.dir.join("objects/refused"), "no folder can be made here").unwrap();
+    for (tenant, number) in [("refused", 1u64), ("physics", 2)] {
+        let (allocation, epoch) = (AllocationId(Uuid::from_u128(u128::from(number))), Epoch(3));
+        let (node, tenant, project) = ("n1".parse().unwrap(), tenant.to_owned(), String::new());
+        let (version, order, by) = (chunk::VERSION, Uuid::nil(), "ada".to_owned());
+        let header = chunk::Header { version, allocation, epoch, node, tenant, project, order, by };
+        let mut chunk = chunk::Chunk::begin(&bed.traces.dir((allocation, epoch)), number, &header).unwrap();
+        chunk.append(b"{\"at_ms\":1}\n").unwrap();
+        chunk.close().unwrap();
+    }
+    let (troubles, stop) = (Troubles::default(), CancellationToken::new());
+    let flushing = tokio::spawn(bed.traces.clone().flush(troubles.clone(), stop.clone()));
+    let came = async {
+        while bed.files("traces", "jsonl").len() != 1 || bed.files("objects/physics", "zst").is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), came).await.unwrap();
+    stop.cancel();
+    flushing.await.unwrap();
+    let left = bed.files("traces", "jsonl");
+    assert_eq!(left[0].parent(), Some(bed.traces.dir((AllocationId(Uuid::from_u128(1)), Epoch(3))).as_path()));
+    assert!(troubles.lines()[0].contains("stay on this node"), "{:?}", troubles.lines());
 }

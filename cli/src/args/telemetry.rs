@@ -17,9 +17,10 @@ const TELEMETRY_HELP: &str = "Examples:
   lattice telemetry --alloc 1f0c9a4e --read > looks.jsonl
       what its nodes have put into the store so far
 
-Its nodes begin within a second and end by themselves, also where an agent is started again or the quorum is away; the programs in the
-kernel are not loaded anew. With the nodes it is given up as well: an allocation that is requeued is measured as usual. `lattice top`
-shows debug_points, the looks that a node has kept since its agent was started, and debug_points_lost. For its owner, and for operators. Mode
+Its nodes begin with their next look, within a second or two, and end by themselves, also where an agent is started again or the quorum is
+away; the programs in the kernel are not loaded anew. With the nodes it is given up as well: an allocation that is requeued is measured as
+usual. `lattice top` shows debug_points, the looks that a node has kept since its agent was started, and debug_points_lost: those that took
+too long to say anything, could not be written, or went for want of room before the store had them. For its owner, and for operators. Mode
 audit is not built.";
 
 #[derive(Args)]

@@ -138,7 +138,9 @@ fn by_itself(w: &World) {
     w.wait("the record", || w.ok(&["audit", "query", "--alloc", &id]).contains("TelemetryModeEnded"));
     // The agent is killed in the middle, and goes on; nothing that it wrote is lost.
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=1h"]);
-    w.wait("looks", || points(w, &id)[0].is_some_and(|points| points >= 2.0));
+    w.wait("debug mode", || in_debug(w, &id));
+    let first = points(w, &id)[0].unwrap();
+    w.wait("looks", || points(w, &id)[0].is_some_and(|points| points >= first + 2.0));
     let before = points(w, &id)[0].unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();

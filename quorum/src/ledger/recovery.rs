@@ -282,7 +282,7 @@ impl Ledger {
                     allocation.preemption.get_or_insert_with(|| order.clone());
                 }
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.level >= TELEMETRY_LEVEL && self.is_live(id, epoch)) {
-                    self.adopt_telemetry(step, id, order);
+                    self.adopt_telemetry(step, node, id, order);
                 }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);

@@ -82,9 +82,17 @@ impl Ledger {
         self.closely.remove(&id);
     }
 
-    /// After a recovery: a node says that it was asked before.
-    pub(super) fn adopt_telemetry(&mut self, step: &mut Step, id: AllocationId, order: &TelemetryOrder) {
-        if self.allocations.get(&id).is_some_and(|a| a.telemetry.is_none()) {
+    /// After a recovery: a node says that it was asked before. All nodes of the allocation hear of it again, so what it says is held to what
+    /// may be asked for.
+    pub(super) fn adopt_telemetry(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
+        let (least, most) = CLOSELY_MS;
+        let may_be = order.mode == TelemetryMode::Debug
+            && (least..=most).contains(&order.duration_ms())
+            && order.until > step.at
+            && order.until.since_ms(step.at) <= most;
+        if may_be && self.allocations.get(&id).is_some_and(|a| a.telemetry.is_none()) {
+            let detail = format!("{order}; node {node} had it before the recovery");
+            self.record(step, "quorum", AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
             self.measure(step, id, Some(order.clone()));
         }
     }

@@ -171,6 +171,11 @@ impl Controllers {
         self.used.get(&controller)
     }
 
+    /// Whether allocations have directories in some hierarchy of version 1.
+    pub fn has_v1(&self) -> bool {
+        self.used.values().any(|place| matches!(place, Place::V1 { .. }))
+    }
+
     /// By which file shares are weighed against each other at block devices, where they can be.
     pub fn io_weight(&self) -> Option<IoWeight> {
         self.io_weight

@@ -5,9 +5,11 @@ use super::super::{Action, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, 
 use crate::pack;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
+use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{
-    AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation,
-    NodeReport, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
+    AllocationSpec, AllocationState, AuditAction, CheckpointId, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation,
+    Incarnation, NodeReport, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Revision, SharePhase, TelemetryMode,
+    TelemetryOrder, Timestamp,
 };
 
 struct Quorum {
@@ -329,6 +331,41 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     now.lease();
     assert!(now.claim(1, &[0]).unwrap() > first);
     assert_eq!(now.ledger.desired(&node(0)).shares[0].restore, Some(made(1, first)));
+}
+
+#[test]
+fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_for() {
+    let mut quorum = three_nodes();
+    let backup = quorum.backup();
+    let at = backup.backup().recovered().at;
+    quorum.submit(1, 1);
+    quorum.run(1, &[0]);
+    let (debug, (_, day)) = (TelemetryMode::Debug, CLOSELY_MS);
+    for (mode, since, until, is) in [
+        (debug, at - 5000, at + 5000, true),
+        (TelemetryMode::Prod, at - 5000, at + 5000, false),
+        (debug, at - 5000, at, false),
+        (debug, at + day, at + day + 5000, false),
+        (debug, at + 4999, at + 5000, false),
+    ] {
+        let mut now = backup.backup().recovered();
+        let (id_of, since, until) = (uuid::Uuid::from_u128(1), Timestamp(since), Timestamp(until));
+        let order = TelemetryOrder { id: id_of, mode, by: "u7".into(), since, until };
+        let mut held = quorum.held(0);
+        held[0].share.telemetry = Some(order.clone());
+        let Ok(Outcome::Registered { incarnation, .. }) = now.act(Action::Register(registration(0, 1, 1, false))) else {
+            panic!("it is known")
+        };
+        now.at += 1;
+        let action = Action::Adopt { node: node(0), incarnation, held, unreported: vec![] };
+        let applied = now.ledger.apply(Revision(now.at), &Command { at: Timestamp(now.at), action });
+        applied.result.unwrap();
+        assert_eq!(now.state(1), AllocationState::Running);
+        let known = now.ledger.allocation(id(1)).unwrap().telemetry.clone();
+        let recorded = applied.audit.iter().any(|record| record.action == AuditAction::TelemetryModeSet && record.actor == "quorum");
+        assert_eq!((known, recorded), (is.then(|| order.clone()), is), "{order}");
+        assert_eq!(now.ledger.telemetry_due(Timestamp(u64::MAX)).len(), usize::from(is));
+    }
 }
 
 #[test]
