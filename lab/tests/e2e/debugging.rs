@@ -42,6 +42,8 @@ fn runs(w: &World, args: &[&str]) -> String {
 fn objects(w: &World, id: &str, node: &str) -> Vec<PathBuf> {
     let dir = w.dir.join(format!("objects/default/default/{id}/telemetry/{node}"));
     let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    // What is being put has a name of its own until it is whole.
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "zst"));
     found.sort();
     found
 }
