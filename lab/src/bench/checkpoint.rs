@@ -76,7 +76,8 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let megabytes = options.megabytes.unwrap_or(MEGABYTES);
     let mut notes = vec![
         "zstd at level 3, one thread, from a file to a file, as the agent compresses; the agent also hashes all of it (BLAKE3), as the peer \
-         of that name does alone. Everything is on one file system, and what was written before is on its disk when one begins"
+         of that name does alone. Everything is on one file system, what was written before is on its disk when one begins, and what is made \
+         last when it ends, as the agent has it"
             .to_owned(),
     ];
     let measured = measure(&cluster, &zstd, megabytes, options, &mut notes);
