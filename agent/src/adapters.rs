@@ -1,10 +1,10 @@
-//! What InfiniBand and RoCE adapters have counted, every quarter of a minute. Each number is a question to an adapter's firmware, which may
+//! What adapters of fabrics have counted, every quarter of a minute. Each number is a question to an adapter or its firmware, which may
 //! hang: a helper asks it that is left behind, it is not asked again while that waits, and what it said before is told for a minute.
 
 use crate::diagnosis::helper::{Asked, OF_ADAPTERS};
 use crate::diagnosis::storage::Question;
 use lattice_telemetry::readers::Text;
-use lattice_telemetry::readers::fabric::{PORTS_MAX, Port, adapters, ports};
+use lattice_telemetry::readers::fabric::{Kind, PORTS_MAX, Port};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const CLASS: &str = "/sys/class/infiniband";
 const EVERY: Duration = Duration::from_secs(15);
 /// How long one adapter may take for all its ports.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -23,7 +22,7 @@ const TOLD_FOR: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(1);
 
 /// What each adapter last said, and when.
-type Said = BTreeMap<String, (Instant, Vec<Port>)>;
+type Said = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
 
 /// What all last said. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -41,27 +40,27 @@ impl Adapters {
                     continue;
                 }
                 next = Instant::now() + EVERY;
-                known.look(Path::new(CLASS));
+                known.look(Path::new("/"));
             }
         };
         std::thread::Builder::new().name("adapters".to_owned()).spawn(run).map(drop)
     }
 
-    fn look(&self, class: &Path) {
-        for adapter in adapters(class).into_iter().take(PORTS_MAX) {
-            let Some(ports) = ask(class.to_owned(), adapter.clone()) else { continue };
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(adapter, (Instant::now(), ports));
+    fn look(&self, root: &Path) {
+        for (kind, adapter) in Kind::ALL.into_iter().flat_map(|kind| kind.adapters(root).into_iter().map(move |adapter| (kind, adapter))) {
+            let Some(ports) = ask(kind, root.to_owned(), adapter.clone(), WITHIN) else { continue };
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, adapter), (Instant::now(), ports));
         }
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (at, _)| at.elapsed() < TOLD_FOR);
     }
 }
 
-/// `None`: it does not answer.
-fn ask(class: PathBuf, adapter: String) -> Option<Vec<Port>> {
-    let question = Question::begin(&format!("{}/{adapter}", class.display())).ok()?;
-    let answer = OF_ADAPTERS.ask(WITHIN, move || {
+/// Asks one adapter, below this root. `None`: it does not answer within this time.
+pub fn ask(kind: Kind, root: PathBuf, adapter: String, within: Duration) -> Option<Vec<Port>> {
+    let question = Question::begin(&format!("{}/{adapter}", kind.class(&root).display())).ok()?;
+    let answer = OF_ADAPTERS.ask(within, move || {
         let _question = question;
-        ports(&class, &adapter, &mut Text::default())
+        kind.ports(&root, &adapter, &mut Text::default())
     });
     match answer {
         Asked::Answered(ports) => Some(ports),
@@ -72,8 +71,10 @@ fn ask(class: PathBuf, adapter: String) -> Option<Vec<Port>> {
 impl Collect for Adapters {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_known = known.values().filter(|(at, _)| at.elapsed() < TOLD_FOR);
-        now_known.flat_map(|(_, ports)| ports).take(PORTS_MAX).for_each(|port| port.tell(samples));
+        for kind in Kind::ALL {
+            let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < TOLD_FOR);
+            now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.tell(samples));
+        }
     }
 }
 
@@ -86,9 +87,12 @@ mod tests {
 
     #[test]
     fn one_whose_firmware_hangs_keeps_no_other_from_being_told() {
-        let class = std::env::temp_dir().join(format!("lattice-adapters-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&class);
-        let counters = |adapter: &str| class.join(adapter).join("ports/1/counters");
+        let root = std::env::temp_dir().join(format!("lattice-adapters-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let counters = |adapter: &str| Kind::Infiniband.class(&root).join(adapter).join("ports/1/counters");
+        let cassini = Kind::Cxi.class(&root).join("cxi0/device/telemetry");
+        fs::create_dir_all(&cassini).unwrap();
+        fs::write(cassini.join("hni_sts_tx_ok_octets"), "7@1.000000001\n").unwrap();
         for adapter in ["mlx5_0", "mlx5_1"] {
             fs::create_dir_all(counters(adapter)).unwrap();
         }
@@ -96,20 +100,21 @@ mod tests {
         nix::unistd::mkfifo(&hangs, Mode::S_IRWXU).unwrap();
         fs::write(counters("mlx5_1").join("port_xmit_data"), "25\n").unwrap();
         let known = Adapters::default();
-        known.look(&class);
+        known.look(&root);
         let mut samples = Samples::default();
         let began = Instant::now();
         known.collect(&mut samples, Whose::Ours);
         assert!(began.elapsed() < Duration::from_secs(1));
         let page = page(&samples);
         assert!(page.contains("lattice_node_infiniband_bytes_total{device=\"mlx5_1\",port=\"1\",direction=\"sent\"} 100\n"), "{page}");
+        assert!(page.contains("lattice_node_cxi_bytes_total{device=\"cxi0\",direction=\"sent\"} 7\n"), "{page}");
         assert!(!page.contains("mlx5_0"), "{page}");
         // While it waits it is not asked again.
         let began = Instant::now();
-        assert!(ask(class.clone(), "mlx5_0".to_owned()).is_none());
+        assert!(ask(Kind::Infiniband, root.clone(), "mlx5_0".to_owned(), WITHIN).is_none());
         assert!(began.elapsed() < WITHIN);
         // Whoever waits for it ends.
         drop(fs::OpenOptions::new().write(true).open(&hangs).unwrap());
-        fs::remove_dir_all(&class).unwrap();
+        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -53,8 +53,9 @@ pub struct Alerts {
     idle: BTreeMap<u32, Idle>,
     /// Which launches were looked at in this life of the agent.
     looked: Looked,
-    /// What besides processor time was looked at to see whether launches move.
+    /// What was looked at to see whether launches move, and what could not be.
     looked_at: Vec<&'static str>,
+    unmeasured: Vec<&'static str>,
     /// Launches that hang, with since when that is told.
     hung: BTreeMap<u32, u64>,
     /// Alerts that were ever raised.
@@ -117,9 +118,11 @@ impl Alerts {
         self.count != before
     }
 
-    /// Looks at its launches. `moved`: what of them all moved besides, of what is counted here, by name; `None`: it is not counted.
+    /// Looks at its launches. `moved`: what of them all moved besides their processor time, by name; `None`: it is not measured here.
     pub fn look_at_launches(&mut self, now_ms: u64, parts: &Parts, moved: &[(&'static str, Option<bool>)]) {
-        self.looked_at = std::iter::once("cpu").chain(moved.iter().filter(|(_, moved)| moved.is_some()).map(|(name, _)| *name)).collect();
+        let names = |measured| moved.iter().filter(move |(_, moved)| moved.is_some() == measured).map(|(name, _)| *name);
+        self.looked_at = std::iter::once("cpu").chain(names(true)).collect();
+        self.unmeasured = names(false).collect();
         let also = moved.iter().any(|(_, moved)| *moved == Some(true));
         self.looked = if parts.cut { Looked::AtSome } else { Looked::AtAll };
         self.idle.retain(|launch, _| parts.all.iter().any(|part| part.launch == *launch));
@@ -163,13 +166,13 @@ impl Alerts {
 
     /// What was found of a launch on all its nodes. `true`: what is raised changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
-        let looked_at = self.looked_at.join(", ");
+        let looked_at = self.told_looked_at();
         let severity = Severity::Warning;
         let what = if launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
         let change = match (verdict, self.hung.get(&launch).copied()) {
             (Verdict::Hangs, None) => {
                 self.hung.insert(launch, now_ms);
-                let text = format!("{what}: no rank on any node did anything for {} s (looked at: {looked_at})", limit_ms / 1000);
+                let text = format!("{what}: no rank on any node did anything for {} s ({looked_at})", limit_ms / 1000);
                 Change { alert: HANG.to_owned(), launch: Some(launch), severity, raised: true, since_ms: now_ms, text }
             }
             (Verdict::Moves, Some(since_ms)) => {
@@ -181,6 +184,14 @@ impl Alerts {
         };
         self.change(change);
         true
+    }
+
+    fn told_looked_at(&self) -> String {
+        let looked_at = self.looked_at.join(", ");
+        match self.unmeasured.as_slice() {
+            [] => format!("looked at: {looked_at}"),
+            unmeasured => format!("looked at: {looked_at}; not measured: {}", unmeasured.join(", ")),
+        }
     }
 
     fn change(&mut self, change: Change) {
@@ -210,10 +221,10 @@ impl Alerts {
             let since_ms = self.standings.get(&rule.name)?.raised_since()?;
             Some(told(rule, true, since_ms, None))
         });
-        let looked_at = self.looked_at.join(", ");
+        let looked_at = self.told_looked_at();
         let hung = self.hung.iter().map(|(launch, since_ms)| {
             let what = if *launch == 0 { "the script".to_owned() } else { format!("launch {launch}") };
-            let text = format!("{what}: no rank on any node does anything (looked at: {looked_at})");
+            let text = format!("{what}: no rank on any node does anything ({looked_at})");
             Change { alert: HANG.to_owned(), launch: Some(*launch), severity: Severity::Warning, raised: true, since_ms: *since_ms, text }
         });
         by_rule.chain(hung).collect()
@@ -382,7 +393,7 @@ mod tests {
         assert_eq!(alerts.suspects(10_000), [1].into());
         assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unsaid, 11_000, 10_000));
         let text = &alerts.since(0).unwrap()[0].text;
-        assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu)"), "{text}");
+        assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu; not measured: io)"), "{text}");
         // It went on, and is still asked about.
         alerts.look_at_launches(20_000, &of(&[part(0, 0), part(1, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [1].into());

@@ -20,18 +20,22 @@ mod counts;
 mod directory;
 mod head;
 mod kept;
+mod late;
 mod page;
 mod part;
+mod port;
 mod restore;
 pub mod retention;
+pub mod said;
 pub mod settings;
 pub mod sightings;
 pub mod store;
+mod uploads;
 mod way;
 
 pub use asking::ask;
 pub use callers::Callers;
-pub use directory::{Answer, Claims, Listed, is_blake3, reason};
+pub use directory::Answer;
 pub use head::begin;
 pub use part::serve;
 pub use restore::{restore, verify};
@@ -185,6 +189,9 @@ impl Checkpoints {
         let mut env = vec![told("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
         if policy.by == AskBy::SharedMemory {
             env.push(told("LATTICE_CHECKPOINT_SHM", means.directories.page_of(share.allocation)));
+        }
+        if let Some(port) = policy.port {
+            env.push(("LATTICE_CHECKPOINT_PORT", port.to_string()));
         }
         if share.restore.is_some() {
             env.push(told("LATTICE_RESTORE_FROM", means.directories.restore_of(share.allocation)));

@@ -18,6 +18,7 @@ use crate::growth::Growth;
 use crate::health::Checks;
 use crate::hooks::Hooks;
 use crate::hwloc;
+use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
 use crate::mesh::Mesh;
@@ -88,6 +89,8 @@ pub struct Context {
     pub measuring: Measuring,
     /// What is kept of it in debug mode.
     pub traces: Traces,
+    /// How long heartbeats and beginnings take.
+    pub latencies: Latencies,
     /// Who finds out what is the matter with it.
     pub diagnosing: Diagnosing,
     /// The way to other agents.

@@ -44,7 +44,7 @@ pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: Cance
     agent.validate().context("--scratch-dir")?;
     let quorum = quorum_config(&dir, ports, &tls);
 
-    for finding in doctor::examine(&agent).iter().filter(|f| f.health != Health::Ok) {
+    for finding in doctor::examine(&agent).iter().filter(|f| !matches!(f.health, Health::Ok | Health::Unsupported)) {
         eprintln!("{:<9} {}: {}", finding.health, finding.subject, finding.text);
     }
     eprintln!("lattice dev: one node, one member, everything in {}", dir.display());

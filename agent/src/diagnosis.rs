@@ -12,10 +12,13 @@ mod processes;
 pub mod storage;
 
 use crate::context::{Context, Shared};
+use crate::features::has_cxi;
 use crate::measuring;
-use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use crate::measuring::disks::Said;
+use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
-use lattice_model::{AllocationId, Epoch, NodeId};
+use crate::unsupported;
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology};
 use lattice_quorum::identity::Caller;
 use quinn::SendStream;
 use std::path::Path;
@@ -31,6 +34,13 @@ const ANSWER: Duration = Duration::from_secs(12);
 /// Diagnoses under way on this node at once.
 const AT_ONCE: usize = 4;
 
+/// What is found on a node.
+pub struct Found {
+    pub told: WireDiagnosis,
+    /// Of what was looked at before somebody asked.
+    pub ages: DiagnosisAges,
+}
+
 /// Who is at it. Cloneable; all clones are one.
 #[derive(Clone)]
 pub struct Diagnosing(Arc<Semaphore>);
@@ -42,7 +52,7 @@ impl Default for Diagnosing {
 }
 
 /// What is found on `node`, for a user who may know.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<WireDiagnosis, String> {
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<Found, String> {
     if *node == context.me {
         return here(context, &open).await;
     }
@@ -50,28 +60,39 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(|e| match e {
+        let answer = frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(|e| match e {
             FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
             other => other.to_string(),
-        })
+        })?;
+        // One of the version before ends here.
+        let ages = frame::read::<DiagnosisAges, _>(&mut recv).await.unwrap_or_default();
+        Ok::<_, String>((answer, ages))
     };
-    match timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())?? {
-        DiagnosisAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
+    let (answer, ages) = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    match answer {
+        DiagnosisAnswer::Told(told) => {
+            let told = told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned())?;
+            Ok(Found { told, ages })
+        }
         DiagnosisAnswer::Refused { why } => Err(plain(&why)),
     }
 }
 
 /// Answers another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let told = match may_know(context, peer, open) {
+    let found = match may_know(context, peer, open) {
         Ok(()) => here(context, open).await,
         Err(why) => Err(why),
     };
-    let answer = match told {
-        Ok(told) => DiagnosisAnswer::Told(told),
-        Err(why) => DiagnosisAnswer::Refused { why },
-    };
-    frame::write(send, &answer).await
+    match found {
+        Ok(Found { told, ages }) => {
+            frame::write(send, &DiagnosisAnswer::Told(told)).await?;
+            // One of the version before has gone.
+            let _heard = frame::write(send, &ages).await;
+            Ok(())
+        }
+        Err(why) => frame::write(send, &DiagnosisAnswer::Refused { why }).await,
+    }
 }
 
 fn may_know(context: &Context, peer: &Caller, open: &DiagnosisOpen) -> Result<(), String> {
@@ -82,7 +103,7 @@ fn may_know(context: &Context, peer: &Caller, open: &DiagnosisOpen) -> Result<()
 }
 
 /// What is found on this node.
-async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, String> {
+async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<Found, String> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if context.workers.of_epoch(allocation, epoch).is_none() {
         return Err(format!("allocation {} is not running on this node", allocation.short()));
@@ -92,9 +113,11 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, S
     let place = Arc::clone(&context.diagnosing.0).acquire_owned();
     let place = timeout(HERE, place).await.ok().and_then(Result::ok).ok_or("others ask the same of this node; try again in a moment")?;
     let open = open.clone();
+    let disks = if open.storage { context.measuring.disks_of((allocation, epoch)) } else { Vec::new() };
+    let topology = context.topology();
     let finding = tokio::task::spawn_blocking(move || {
         let _place = place;
-        find(&work, &open)
+        find(&work, &open, &disks, &topology)
     });
     match timeout(HERE, finding).await {
         Ok(Ok(found)) => Ok(found),
@@ -103,28 +126,40 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, S
     }
 }
 
-fn find(work: &Path, open: &DiagnosisOpen) -> WireDiagnosis {
+fn find(work: &Path, open: &DiagnosisOpen, disks: &[Said], topology: &NodeTopology) -> Found {
     let listed = processes::list(work);
-    let mut found = WireDiagnosis::default();
+    let (mut found, mut ages) = (WireDiagnosis::default(), DiagnosisAges::default());
     if open.processes || open.stacks {
         (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
         found.facts.extend(processes::pressure(work));
+        found.facts.push(not_had("work", "CUPTI", unsupported::cupti(&topology.gpu)));
     }
     if open.network {
         found.facts.extend(network::interfaces());
         found.facts.extend(network::fabrics());
         found.facts.extend(network::tcp(&listed));
+        found.facts.push(not_had("network", "CSIG", unsupported::csig(has_cxi())));
     }
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
+        for Said { about, text, age } in disks {
+            let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            ages.0.push((u32::try_from(found.facts.len()).unwrap_or(u32::MAX), age_ms));
+            found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
+        }
     }
     found.facts.truncate(FACTS_MAX);
-    found
+    Found { told: found, ages }
 }
 
 /// One finding. `source`: what says so.
 fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
     WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
+}
+
+/// What nobody can tell here.
+fn not_had(part: &str, about: &str, why: &str) -> WireFact {
+    fact(part, about, "none", format!("unsupported: {why}"), false)
 }
 
 /// A short file of the kernel's; what is longer is cut.

@@ -11,6 +11,7 @@ use crate::features;
 use crate::machine;
 use crate::memory_bytes;
 use crate::pmix;
+use crate::unsupported;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::credentials::{Credentials, rough};
@@ -43,6 +44,8 @@ pub struct Finding {
 #[serde(rename_all = "lowercase")]
 pub enum Health {
     Ok,
+    /// Not to be had on such a machine, or by this version: there is nothing to mend.
+    Unsupported,
     /// Work is possible, with less.
     Degraded,
     /// Work is not possible.
@@ -53,6 +56,7 @@ impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
+            Self::Unsupported => "unsupported",
             Self::Degraded => "degraded",
             Self::Missing => "missing",
         })
@@ -76,7 +80,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
     let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
-    let [measured, in_kernel] = telemetry::measured(config, slice.as_ref().ok(), &controllers);
+    let [measured, in_kernel, audits] = telemetry::measured(config, slice.as_ref().ok(), &controllers);
     controllers.remove_roots();
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
@@ -140,6 +144,8 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     add("measures", health, text);
     let (health, text) = in_kernel;
     add("kernel probes", health, text);
+    let (health, text) = audits;
+    add("audits", health, text);
     let (health, text) = telemetry::energy(Path::new("/"));
     add("energy", health, text);
     if let Some((health, text)) = telemetry::served(config) {
@@ -150,7 +156,9 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     mpi(config, &mut add);
     network(config, &mut add);
+    add("CSIG", Health::Unsupported, format!("congestion signals of the network: {}", unsupported::csig(features::has_cxi())));
     let machine = machine::look(&config.simulated_gpus);
+    add("CUPTI", Health::Unsupported, format!("profiles of kernels on GPUs: {}", unsupported::cupti(&machine.topology.gpu)));
     add("processors", Health::Ok, processors(&machine.topology));
     match gpu_shortcoming(&machine) {
         Some(why) => add("GPUs", Health::Degraded, why),

@@ -220,7 +220,9 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
 fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
     let is_checked = health.checks().next().is_some();
     match (state, health.unwell()) {
-        (NodeState::Ready | NodeState::Draining | NodeState::Drained, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
+        (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
+        (NodeState::Draining | NodeState::Drained, Some(why)) => (state, format!("{UNWELL}{why}")),
+        (NodeState::Draining | NodeState::Drained, None) if is_checked && reason.starts_with(UNWELL) => (state, String::new()),
         // Heard of the quorum before it was well again.
         (NodeState::Degraded, None) if is_checked && reason.starts_with(UNWELL) => (NodeState::Ready, String::new()),
         (state, _) => (state, reason),
@@ -387,13 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn unwell_is_degraded_where_the_node_would_be_at_work() {
+    fn unwell_is_degraded_where_the_node_would_take_work_and_said_of_one_that_drains() {
         let (well, unwell) = (health(Finding::Well), health(Finding::Critical("full".to_owned())));
         for state in NodeState::ALL {
             let stands = |health: &Health| stands(state, "as was said".to_owned(), health);
             assert_eq!(stands(&well), (state, "as was said".to_owned()));
-            let at_work = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-            assert_eq!(stands(&unwell).0, if at_work { NodeState::Degraded } else { state });
+            assert_eq!(stands(&unwell).0, if state == NodeState::Ready { NodeState::Degraded } else { state });
+            let said = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+            assert_eq!(stands(&unwell).1.starts_with(UNWELL), said);
         }
     }
 

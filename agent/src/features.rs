@@ -6,7 +6,7 @@ use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
     CHECKPOINT_MODES, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES,
-    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_DEBUG, UNIFIED_MEMORY,
+    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG, UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -20,8 +20,8 @@ const CXI_CLASS: &str = "/sys/class/cxi";
 const STACKED_MAX: u32 = 8;
 
 /// All of them, ascending. `scopes`: whether all processes of an allocation can be found and killed; `groups`: whether its work has a
-/// cgroup at all, by which it is measured.
-pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scopes: bool, groups: bool) -> Vec<String> {
+/// cgroup at all, by which it is measured; `audits`: whether the kernel tells what it opens.
+pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scopes, groups, audits): (bool, bool, bool)) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {
         features.insert(NVME_SCRATCH.to_owned());
@@ -36,11 +36,6 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
     if has_cxi() {
         features.insert(CXI.to_owned());
     }
-    // Not the site's to say.
-    features.retain(|feature| {
-        ![RUN_LEASE, LAUNCH_SHAPES, LAUNCH_INPUT, LAUNCH_CALLS, PMIX, CHECKPOINTS, CHECKPOINT_MODES, PREEMPTS, TELEMETRY_DEBUG]
-            .contains(&feature.as_str())
-    });
     let own = [
         (LAUNCH_SHAPES, true),
         (LAUNCH_INPUT, true),
@@ -51,7 +46,10 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, scope
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
         (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),
+        (TELEMETRY_AUDIT, !config.log_store.is_empty() && scopes && audits),
     ];
+    // Not the site's to say.
+    features.retain(|feature| own.iter().all(|(name, _)| name != feature));
     let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
     all.extend(features.into_iter().take(FEATURES_MAX - all.len()));
     all.into_iter().collect()

@@ -366,6 +366,10 @@ impl Offering {
         let gpus = u32::try_from(offered.gpu.gpus.len()).unwrap_or(u32::MAX);
         let scopes = context.slice.is_some();
         let groups = scopes || context.bounds.controllers.has_v1();
-        Offer { size: Resources { gpus, ..self.size }, features: features::of(&self.config, &context.data, &offered, scopes, groups) }
+        let audits = context.measuring.kernel().audits().is_ok();
+        Offer {
+            size: Resources { gpus, ..self.size },
+            features: features::of(&self.config, &context.data, &offered, (scopes, groups, audits)),
+        }
     }
 }

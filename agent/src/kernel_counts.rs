@@ -9,12 +9,15 @@
 //! counted stands in a file that is written before a look is told, so that no counter of an allocation falls when the agent is
 //! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
 
+mod disks;
+
+use disks::Names;
 use lattice_ebpf::layout::{
-    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, HISTOGRAM_WORDS, ON_CPU, OOM_KILLS, PROCESSES_EXITED,
-    PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES, SENT_PACKETS, SWITCHES_INVOLUNTARY,
-    SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, HISTOGRAM_WORDS, ON_CPU,
+    OOM_KILLS, PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES,
+    SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
 };
-use lattice_ebpf::{Counts, Probe, Probes};
+use lattice_ebpf::{Auditing, Counts, Probe, Probes};
 use lattice_model::{AllocationId, Epoch};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -34,10 +37,16 @@ use uuid::Uuid;
 /// The file with what was counted.
 const FILE: &str = "kernel-counts";
 /// Its first bytes; the last says which layout of the words it has.
-const MAGIC: [u8; 8] = *b"lattkc\0\x02";
-const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
+const MAGIC: [u8; 8] = *b"lattkc\0\x03";
+const RECORD_BYTES: usize = record_bytes(WORDS);
+/// What agents of before wrote, whose words end where devices begin: counters of work that runs do not fall with the new agent.
+const MAGIC_2: [u8; 8] = *b"lattkc\0\x02";
 /// Records that are read: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
+
+const fn record_bytes(words: usize) -> usize {
+    16 + 8 + 8 + words * 8 + 4
+}
 
 /// The upper ends of the ranges that the kernel counts in, and of those that are told: every second one, so that four
 /// histograms of each allocation are not a hundred series.
@@ -102,6 +111,7 @@ struct Counting {
     /// Each said once.
     cannot_write: bool,
     cannot_track: bool,
+    names: Names,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +144,15 @@ impl KernelCounts {
                 }
                 let file = state_dir.map(|dir| dir.join(FILE));
                 let kept = file.as_deref().zip(slice).map(|(file, slice)| kept_of(file, slice)).unwrap_or_default();
-                State::Counting(Box::new(Counting { probes, file, kept, written: Vec::new(), cannot_write: false, cannot_track: false }))
+                State::Counting(Box::new(Counting {
+                    probes,
+                    file,
+                    kept,
+                    written: Vec::new(),
+                    cannot_write: false,
+                    cannot_track: false,
+                    names: Names::default(),
+                }))
             }
             Err(why) => {
                 tracing::warn!("nothing of allocations is counted in the kernel: {why}");
@@ -152,14 +170,15 @@ impl KernelCounts {
 
     /// Counts an allocation's work from now on. `work`: the directory of all of it.
     pub fn track(&self, key: Key, work: &Path) {
+        let Ok(cgroup) = fs::metadata(work).map(|work| work.ino()) else { return };
         if let State::Counting(counting) = &mut *self.state() {
-            counting.track(key, work);
+            counting.track(key, cgroup);
         }
     }
 
     /// Who reads what is counted of it, from now on.
-    pub fn reader(&self, key: Key, work: &Path) -> Box<dyn Reader> {
-        Box::new(KernelReader { counts: self.clone(), key, work: work.to_owned() })
+    pub fn reader(&self, key: Key) -> Box<dyn Reader> {
+        Box::new(KernelReader { counts: self.clone(), key })
     }
 
     /// What is counted now.
@@ -200,6 +219,34 @@ impl KernelCounts {
                 }
                 counting.cannot_write = true;
             }
+        }
+    }
+
+    /// Whether the kernel can tell what work opens and whom it connects to.
+    pub fn audits(&self) -> Result<(), String> {
+        match &*self.state() {
+            State::NotYet => Err("the programs are being loaded".to_owned()),
+            State::Off(why) => Err(why.clone()),
+            State::Counting(counting) => {
+                let part = counting.probes.audit_parts().first().ok_or("there is no program for it")?;
+                part.why_not.clone().map_or(Ok(()), |why| Err(format!("{}: {why}", part.name)))
+            }
+        }
+    }
+
+    /// What of audits cannot be had, and why: programs beside the first one.
+    pub fn audit_lacks(&self) -> Vec<String> {
+        let State::Counting(counting) = &*self.state() else { return Vec::new() };
+        let parts = counting.probes.audit_parts().iter().skip(1);
+        parts.filter_map(|part| part.why_not.as_ref().map(|why| format!("{}: {why}", part.name))).collect()
+    }
+
+    /// Begins, ends and asks about audits; an error says why there are none.
+    pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, String> {
+        match &mut *self.state() {
+            State::NotYet => Err("the programs are being loaded".to_owned()),
+            State::Off(why) => Err(why.clone()),
+            State::Counting(counting) => Ok(of(&mut counting.probes.audit())),
         }
     }
 
@@ -261,8 +308,7 @@ fn load(slice: Option<&Slice>) -> Result<Probes, String> {
 }
 
 impl Counting {
-    fn track(&mut self, key: Key, work: &Path) {
-        let Ok(cgroup) = fs::metadata(work).map(|work| work.ino()) else { return };
+    fn track(&mut self, key: Key, cgroup: u64) {
         match self.kept.get(&key) {
             Some(kept) if kept.cgroup == cgroup && kept.is_tracked => return,
             // Its directory was made anew: the work in it begins again.
@@ -283,9 +329,14 @@ impl Counting {
 
     fn read(&mut self, key: Key, usage: &mut Usage) {
         let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.is_tracked) else { return };
-        let Some(counts) = self.probes.counts(kept.cgroup) else { return };
-        kept.total = std::array::from_fn(|word| kept.before[word].saturating_add(counts[word]));
-        offer(&kept.total, |probe| self.probes.has(probe), usage);
+        let Some(total) = self.probes.counts(kept.cgroup, &kept.before) else { return };
+        kept.total = total;
+        // A device that was told by its name is told so from now on, whatever else comes.
+        for place in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
+            kept.before[place + DEVICE] = kept.total[place + DEVICE];
+        }
+        let names = &mut self.names;
+        offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
     }
 
     /// What the file should have and has not.
@@ -299,7 +350,6 @@ impl Counting {
 struct KernelReader {
     counts: KernelCounts,
     key: Key,
-    work: PathBuf,
 }
 
 impl Reader for KernelReader {
@@ -307,16 +357,20 @@ impl Reader for KernelReader {
         Source::Ebpf
     }
 
-    fn read(&mut self, _group: &Group, _text: &mut Text, usage: &mut Usage) {
+    fn read(&mut self, group: &Group, _text: &mut Text, usage: &mut Usage) {
+        let Some(cgroup) = group.inode() else { return };
         if let State::Counting(counting) = &mut *self.counts.state() {
             // What was there before the programs were.
-            counting.track(self.key, &self.work);
+            counting.track(self.key, cgroup);
             counting.read(self.key, usage);
         }
     }
 }
 
-fn offer(total: &Counts, has: impl Fn(&str) -> bool, usage: &mut Usage) {
+fn offer(total: &Counts, has: impl Fn(&str) -> bool, name: impl FnMut(u64) -> String, usage: &mut Usage) {
+    if has("block_devices") {
+        usage.devices = disks::of(total, name);
+    }
     for (probe, word, measure) in COUNTERS {
         usage.offer(measure, has(probe).then_some(total[word] as f64), Source::Ebpf);
     }
@@ -354,13 +408,19 @@ fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
 
 /// Records that are whole; what is of another version or damaged is left out.
 fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
-    let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
+    let (records, words_there) = match (bytes.strip_prefix(&MAGIC), bytes.strip_prefix(&MAGIC_2)) {
+        (Some(records), _) => (records, WORDS),
+        (None, Some(records)) => (records, DEVICES),
+        (None, None) => (Default::default(), WORDS),
+    };
+    let records = records.chunks_exact(record_bytes(words_there));
     let record = |record: &[u8]| {
         let (body, sum) = record.split_last_chunk::<4>()?;
         let (id, rest) = body.split_first_chunk::<16>()?;
         let words: Vec<u64> = rest.chunks_exact(8).map_while(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
         let ([epoch, cgroup], words) = words.split_first_chunk::<2>()?;
-        let total: Counts = words.try_into().ok()?;
+        let mut total: Counts = [0; WORDS];
+        total.get_mut(..words.len())?.copy_from_slice(words);
         let kept = Kept { cgroup: *cgroup, before: total, total, is_tracked: false };
         (crc32fast::hash(body) == u32::from_le_bytes(*sum)).then_some(((AllocationId(Uuid::from_bytes(*id)), Epoch(*epoch)), kept))
     };
@@ -379,7 +439,7 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
             return BTreeMap::new();
         }
     }
-    if !bytes.starts_with(&MAGIC) {
+    if !bytes.starts_with(&MAGIC) && !bytes.starts_with(&MAGIC_2) {
         tracing::warn!("{} is of another version: counters of allocations begin anew", file.display());
     }
     let mut kept = decoded(&bytes);
@@ -424,6 +484,24 @@ mod tests {
     }
 
     #[test]
+    fn what_an_agent_of_before_kept_comes_back_without_devices() {
+        let key = |n: u128| (AllocationId(Uuid::from_u128(n)), Epoch(3));
+        let mut all: BTreeMap<Key, Kept> = [(key(1), kept(7)), (key(2), kept(9))].into();
+        let mut bytes = MAGIC_2.to_vec();
+        for record in encoded(&all)[MAGIC.len()..].chunks_exact(RECORD_BYTES) {
+            let body = &record[..record_bytes(DEVICES) - 4];
+            bytes.extend([body, &crc32fast::hash(body).to_le_bytes()].concat());
+        }
+        for kept in all.values_mut() {
+            kept.total[DEVICES..].fill(0);
+            kept.before = kept.total;
+        }
+        assert_eq!(decoded(&bytes), all);
+        bytes[MAGIC_2.len() + 40] ^= 1;
+        assert_eq!(decoded(&bytes).len(), 1);
+    }
+
+    #[test]
     fn what_is_kept_is_for_root_alone_whatever_lay_there() {
         let dir = std::env::temp_dir().join(format!("lattice-kernel-counts-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -461,7 +539,7 @@ mod tests {
             total[RUN_QUEUE + 1 + range] = 1;
         }
         let mut usage = Usage::default();
-        offer(&total, |probe| probe == "run_queue", &mut usage);
+        offer(&total, |probe| probe == "run_queue", |_| String::new(), &mut usage);
         assert_eq!((usage.all().count(), usage.distributions().count()), (0, 1));
         let (fine, _) = usage.distribution(Distribution::RunQueue).unwrap();
         let told = coarser(fine);

@@ -39,6 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use told::Told;
 
@@ -258,10 +259,12 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
         state.branch.serve(whole);
     }
     let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while state.launch.end().is_none() {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = look.tick() => {
+            // A node may have the heads of hundreds, which wait for nothing most of the time.
+            _ = look.tick(), if !state.branch.is_at_rest() => {
                 // What this node itself does not reach nobody else is asked for.
                 let _unreached = state.branch.look(Instant::now());
                 state.look_at_fence(context.fence_timeout);

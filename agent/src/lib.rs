@@ -12,7 +12,8 @@
 //!   gpu_loads (a thread): how busy the GPUs are
 //!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
 //!   checkpoint: sightings (who catches a signal); where the default queue's lease is, broker and retention
-//!   traces: every look at work that is measured in debug mode, and its way into the log store
+//!   audit: what work in audit mode opens and whom it connects to, from the kernel's buffer
+//!   traces: that, and every look at work in debug mode, on their way into the log store
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
@@ -23,6 +24,7 @@ mod adapters;
 mod adoption;
 mod alerting;
 mod allocation;
+mod audit;
 mod bounds;
 mod checkpoint;
 mod cluster;
@@ -54,6 +56,7 @@ mod hwloc;
 mod job_mapping;
 mod journal;
 mod kernel_counts;
+mod latencies;
 mod launch;
 pub mod limits;
 pub mod log_store;
@@ -82,6 +85,7 @@ mod sweep;
 mod terminal;
 mod traces;
 mod troubles;
+mod unsupported;
 mod wipe;
 mod words;
 
@@ -106,12 +110,13 @@ use crate::growth::Growth;
 use crate::health::Checking;
 use crate::hooks::Hooks;
 use crate::journal::{Opened, StateDir};
+use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
 use crate::places::Places;
-use crate::placing::Placing;
+use crate::placing::{Placing, Rounds};
 use crate::recovery::Unusable;
 use crate::relay::Carried;
 use crate::session::{Registration, SessionState};
@@ -129,6 +134,7 @@ use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
 use lattice_runtime::shim::LogRoom;
+use lattice_telemetry::sample::Collect;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -287,6 +293,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         gpu_readings: GpuReadings::default(),
         facts: Facts::new(own),
         conformance,
+        latencies: Latencies::default(),
         diagnosing: Diagnosing::default(),
         measuring: Measuring::new(config.alerts.clone()),
         traces: traces.clone(),
@@ -305,7 +312,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         events: events.clone(),
     });
     supervisor::status("taking up the node's work");
-    let sweeper = Arc::clone(&context);
+    let (sweeper, loader, in_kernel) = (Arc::clone(&context), Arc::clone(&context), config.kernel_probes);
+    let loading = tokio::task::spawn_blocking(move || loader.measuring.load(&loader, in_kernel));
     let brain = tokio::task::spawn_blocking(move || {
         let mut brain = brain;
         let alive = sweep::strays(&sweeper, &brain);
@@ -319,6 +327,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         brain
     })
     .await?;
+    loading.await?;
     failpoint::pass(Point::StraysSwept);
     tasks.spawn(fabric.revoke(stop.child_token()));
 
@@ -377,14 +386,17 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));
     let (held, leases) = watch::channel(placing::Leases::new());
-    let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone() };
+    let (rounds, requests) = (Rounds::default(), service::Requests::default());
+    let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone(), rounds: rounds.clone() };
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
         tasks.spawn(checkpoint::broker::run(Arc::clone(&context), quorum.clone(), placing.clone(), stop.child_token()));
     }
+    tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
     tasks.spawn(traces.flush(context.troubles.clone(), stop.child_token()));
     let for_metrics = (&tasks, &stop);
-    metrics::begin(&config, &context, &membership, &session_view, journal_counts, &mut degraded, for_metrics).await;
+    let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(requests.clone())];
+    metrics::begin(&config, &context, &membership, &session_view, (journal_counts, counted), &mut degraded, for_metrics).await;
     let (ready_session, ready_view, ready_stop) = (session_view.clone(), node_view.clone(), stop.child_token());
     let api = service::Api {
         context: Arc::clone(&context),
@@ -401,11 +413,12 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         submitted: service::Submitted::default(),
         heads: service::Heads::default(),
         watches: Places::default(),
+        looks: service::Looks::default(),
         past: Arc::new(service::past(&config)),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };
-    let serving = tasks.spawn(service::serve(api, listener, stop.child_token()));
+    let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token()));
     tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
 
     let for_ready = Arc::clone(&context);

@@ -6,6 +6,7 @@ use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, run};
+use lattice_quorum::logging::Form as LogForm;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
 use std::io::Write;
@@ -13,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 /// The agent of one node of Lattice: owns everything that happens on it.
 #[derive(Parser)]
@@ -108,8 +108,12 @@ struct DevArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
-        None => serve(&cli.serve),
-        Some(Command::Dev(args)) => in_runtime(|stop| dev::run(args.dir, args.scratch_dir, stop)),
+        None => return serve(&cli.serve),
+        Some(Command::Dev(args)) => {
+            // What it says to who tries it is text.
+            LogForm::Text.begin("agent", None);
+            in_runtime(|stop| dev::run(args.dir, args.scratch_dir, stop))
+        }
         Some(Command::Doctor { config, output }) => return report(config.as_deref(), output),
         Some(Command::HwlocXml) => lattice_runtime::topology::hwloc::export().map_err(anyhow::Error::msg).and_then(|xml| {
             std::io::stdout().write_all(&xml)?;
@@ -138,22 +142,39 @@ fn read_config(path: &Path) -> anyhow::Result<AgentConfig> {
     Ok(config)
 }
 
-fn serve(args: &Serve) -> anyhow::Result<()> {
+fn serve(args: &Serve) -> ExitCode {
+    let form = match LogForm::wanted() {
+        Ok(form) => form,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let config = configured(args);
+    form.begin("agent", config.as_ref().ok().map(|config| config.node_id.as_str()));
+    let unusable = if args.recover { Unusable::SetAside } else { Unusable::Refuse };
+    match config.and_then(|config| in_runtime(|stop| run(config, unusable, stop))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            form.last_words("error", &format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn configured(args: &Serve) -> anyhow::Result<AgentConfig> {
     let mut config = read_config(&args.config)?;
     if let Some(files) = args.bootstrap.files()? {
         config.tls = files;
     }
-    let unusable = if args.recover { Unusable::SetAside } else { Unusable::Refuse };
-    in_runtime(|stop| run(config, unusable, stop))
+    Ok(config)
 }
 
-/// A runtime, a log on stderr, and a token that SIGTERM and SIGINT cancel.
+/// A runtime, and a token that SIGTERM and SIGINT cancel.
 fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     lattice_agent::limits::raise_open_files();
     die_of_panics();
     // One processor is left to what is not asynchronous: the journal's thread, shims, the work itself.
@@ -199,7 +220,7 @@ fn report(config: Option<&Path>, form: Form) -> ExitCode {
     match form {
         Form::Table => {
             for finding in &findings {
-                println!("{:<9} {:<17} {}", finding.health, finding.subject, finding.text);
+                println!("{:<12} {:<17} {}", finding.health, finding.subject, finding.text);
             }
         }
         Form::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),

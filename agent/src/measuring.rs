@@ -10,24 +10,28 @@
 //!
 //! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
 //! how things are, and they do so with a limit. Where nothing runs it only looks whether something does. Looking takes at most a
-//! twentieth of a processor: what takes long is done less often.
+//! twentieth of a processor: what takes long is done less often (`looks`). Work that is put in debug mode is looked at soon all the
+//! same (`haste`).
 //!
 //! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
 
 pub mod alerts;
 mod debug;
 pub mod devices;
+pub mod disks;
 pub mod energy;
+mod haste;
+mod looks;
+mod moving;
 
-use crate::alerting::saved::{Key, SavedAlerts};
-use crate::alerting::{self, Alerts, IDLE_EVERY, NetworkErrors};
+use crate::alerting::Alerts;
+use crate::alerting::saved::Key;
 use crate::context::{Context, Shared};
 use crate::kernel_counts::{KernelCounts, coarser};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
 use crate::traces::Kept;
 use devices::Devices;
-use energy::Energy;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_telemetry::alert::AlertSettings;
@@ -35,11 +39,12 @@ use lattice_telemetry::alert::idle::Verdict;
 use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, alert as of_alerts, allocation as family, node as of_node_family};
 use lattice_telemetry::energy::NodeMeter;
 use lattice_telemetry::histogram::Histogram;
-use lattice_telemetry::readers::{Look, Meter, Places, Text};
+use lattice_telemetry::readers::Look;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use lattice_telemetry::window::{History, PROD_MS, Summary};
-use nix::time::{ClockId, clock_gettime};
+use looks::Looks;
+use moving::Moving;
 use quinn::SendStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -53,10 +58,6 @@ use uuid::Uuid;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// A look is followed by a pause of so many times what it took of a processor.
-const PAUSE_TIMES: u32 = 20;
-/// Processes that one look lists, over all allocations.
-const PROCESSES_MAX: usize = 16_384;
 /// A look at one allocation that took longer than this share of the time since the one before says nothing of rates: its numbers are
 /// not of one moment.
 const BLUR_MAX: f64 = 0.1;
@@ -130,10 +131,11 @@ struct Tracked {
     /// Its GPUs here.
     devices: Devices,
     alerts: Alerts,
-    /// Bytes read and written at the last look at launches.
-    io_at_launches: Option<[Option<(f64, Source)>; 2]>,
-    /// What debug mode has kept of it, while it is in that mode.
+    /// What it had moved at the last look at launches.
+    moving: Moving,
+    /// What debug mode and audit mode have kept of it, while it is in that mode.
     kept: Option<Kept>,
+    audited: Option<Kept>,
 }
 
 impl Measuring {
@@ -147,116 +149,32 @@ impl Measuring {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told; `in_kernel`: whether programs in the
-    /// kernel count as well.
-    pub fn begin(&self, context: Shared, ended_for: Duration, in_kernel: bool, stop: CancellationToken) -> io::Result<()> {
-        let measuring = self.clone();
-        let run = move || {
-            if in_kernel {
-                measuring.0.kernel.begin(context.slice.as_ref(), Some(&context.state_dir));
-            } else {
-                measuring.0.kernel.off("kernel_probes: false");
-            }
-            measuring.run(&context, ended_for, &stop);
-        };
-        std::thread::Builder::new().name("measuring".to_owned()).spawn(run).map(drop)
+    /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.
+    pub fn load(&self, context: &Context, in_kernel: bool) {
+        if in_kernel {
+            self.0.kernel.begin(context.slice.as_ref(), Some(&context.state_dir));
+        } else {
+            self.0.kernel.off("kernel_probes: false");
+        }
+    }
+
+    /// The programs in the kernel.
+    pub fn kernel(&self) -> &KernelCounts {
+        &self.0.kernel
+    }
+
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told.
+    pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
+        let (measuring, view, stopped) = (self.clone(), context.view.clone(), stop.clone());
+        let run = move || Looks::new(&measuring, &context, ended_for).run(&stop);
+        let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
+        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
+        Ok(())
     }
 
     /// An allocation's work begins here: what is counted in the kernel is counted from its first process on.
     pub fn track(&self, share: &DesiredShare, work: &Path) {
         self.0.kernel.track((share.allocation, share.epoch), work);
-    }
-
-    fn run(&self, context: &Context, ended_for: Duration, stop: &CancellationToken) {
-        let mut meters: BTreeMap<(AllocationId, Epoch), Meter> = BTreeMap::new();
-        let mut text = Text::default();
-        let began = (Instant::now(), crate::service::now().0);
-        let mut next = Instant::now();
-        let mut next_idle = next;
-        let mut network = NetworkErrors::default();
-        let (mut file, mut saved) = SavedAlerts::open(&context.state_dir);
-        let mut energy = Energy::open(Path::new("/"), &context.state_dir);
-        let mut recorder = context.traces.recorder(context);
-        while !stop.is_cancelled() {
-            let now = Instant::now();
-            if now < next {
-                // Not all of a long pause at once: it may be time to stop.
-                std::thread::sleep((next - now).min(EVERY));
-                continue;
-            }
-            recorder.follow();
-            let processor_before = processor_time();
-            // Before the list of who runs: what is prepared meanwhile is on neither.
-            let mut gone = self.0.kernel.tracked();
-            let mut workers = context.workers.all();
-            let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
-            // What is beyond those that are measured is counted all the same.
-            let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
-            gone.retain(|key| !run.contains(key));
-            workers.truncate(ALLOCATIONS_MAX);
-            self.0.left_out.store(left_out as u64, Ordering::Relaxed);
-            let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
-            meters.retain(|key, _| present.contains(key));
-            for (key, last) in self.0.kernel.end(gone) {
-                self.known().last_of_kernel(key, &last);
-            }
-            self.known().keep(now, ended_for, |tracked| present.contains(&(tracked.share.allocation, tracked.share.epoch)));
-            saved.retain(|key, _| present.contains(key));
-            let measures = !workers.is_empty();
-            let looks_at_launches = measures && now >= next_idle;
-            if looks_at_launches {
-                next_idle = now + IDLE_EVERY;
-                network.look(&mut text);
-                self.known().network_errors = network.ratio();
-            }
-            let mut processes_left = PROCESSES_MAX;
-            let mut looks = Vec::new();
-            energy.look(now, measures, &mut text);
-            let gpus = context.gpu_readings.newest();
-            for worker in workers {
-                let share = &worker.share;
-                let meter = meters.entry((share.allocation, share.epoch)).or_insert_with(|| self.meter(context, share));
-                // None: it is not made yet, or goes just now; what was measured stands until its task ends.
-                if let Some(mut look) = meter.look(&mut text, &mut processes_left) {
-                    let mine = gpus.as_deref().and_then(|looked| devices::mine(looked, share.allocation));
-                    energy.add(share, mine.as_ref(), &mut look.usage);
-                    // Nodes' windows lie side by side, and a clock that is set moves none of this agent's.
-                    let at_ms = began.1 + u64::try_from((look.at - began.0).as_millis()).unwrap_or(u64::MAX);
-                    looks.push((Arc::clone(share), look, mine, at_ms));
-                }
-            }
-            // Written down before it is told: no counter falls when the agent is killed.
-            self.0.kernel.keep();
-            energy.retain(context, |key| present.contains(key));
-            energy.keep();
-            self.known().node_energy.clone_from(energy.node());
-            for (share, look, mine, at_ms) in looks {
-                let work = looks_at_launches.then(|| places(context, share.allocation).v2).flatten();
-                let parts = work.and_then(|work| alerting::parts(&work, &mut text));
-                let restored = saved.remove(&(share.allocation, share.epoch));
-                let mut known = self.known();
-                known.take(&share, look, at_ms);
-                known.take_devices(share.allocation, mine, at_ms);
-                known.alert(&self.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
-                drop(known);
-                self.record(&mut recorder, (share.allocation, share.epoch), at_ms);
-            }
-            let keep = self.known().decided(&self.0.alerts).chain(saved.values().cloned()).collect();
-            file.keep(keep);
-            if measures {
-                self.0.seconds.observe(now.elapsed());
-            }
-            self.0.looked.send_modify(|looked| *looked += 1);
-            // What was missed is not made up for.
-            let used = processor_time().saturating_sub(processor_before);
-            next = (now + EVERY).max(Instant::now() + used.saturating_mul(PAUSE_TIMES));
-        }
-    }
-
-    fn meter(&self, context: &Context, share: &DesiredShare) -> Meter {
-        let places = places(context, share.allocation);
-        let counted = places.v2.as_deref().map(|work| self.0.kernel.reader((share.allocation, share.epoch), work));
-        Meter::new(places, counted)
     }
 
     /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
@@ -281,19 +199,6 @@ impl Measuring {
     }
 }
 
-/// Where an allocation's work is on this node.
-fn places(context: &Context, allocation: AllocationId) -> Places {
-    Places {
-        v2: context.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
-        v1: context.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
-    }
-}
-
-/// What this thread has had of a processor. Where the machine is busy a look takes long without taking much.
-fn processor_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
 impl Known {
     fn take(&mut self, share: &Arc<DesiredShare>, look: Look, at_ms: u64) {
         // Its series are this life's now.
@@ -303,6 +208,12 @@ impl Known {
             *of = Tracked::new(Arc::clone(share));
         }
         of.take(look, at_ms);
+    }
+
+    /// When this was looked at last.
+    fn looked(&self, (allocation, epoch): &Key) -> Option<Instant> {
+        let of = self.running.get(allocation).filter(|of| of.share.epoch == *epoch)?;
+        of.last.as_ref().map(|(at, _)| *at)
     }
 
     /// The last numbers of what has ended, which the kernel kept when its processes were gone.
@@ -335,8 +246,9 @@ impl Tracked {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
         let (devices, alerts) = (Devices::new(), Alerts::default());
-        let (usage, last, before, at_ms, io_at_launches, kept) = (Usage::default(), None, None, 0, None, None);
-        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, io_at_launches, kept }
+        let (usage, last, before, at_ms, kept, audited) = (Usage::default(), None, None, 0, None, None);
+        let moving = Moving::default();
+        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, moving, kept, audited }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
@@ -447,7 +359,7 @@ impl Tracked {
             number.shown(over)
         });
         let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Some(Told { age_ms, shown: shown.chain(debug::shown(self.kept)).collect() })
+        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(debug::shown(self.kept, self.audited)).collect() })
     }
 
     fn tell(&self, samples: &mut Samples) {
@@ -464,6 +376,7 @@ impl Tracked {
             let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
             samples.histogram(metric, &labels, coarser(counts));
         }
+        disks::tell(&id, &self.usage.devices, samples);
         for (history, metric) in [
             (&self.cpu_cores, &family::CPU_CORES),
             (&self.memory, &family::MEMORY_USED),

@@ -137,6 +137,7 @@ impl Collect for Own {
             samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
+        self.context.latencies.tell(samples);
         self.context.checkpoints.counts().tell(samples);
         self.context.traces.tell(samples);
         self.mesh(samples);
@@ -156,13 +157,13 @@ impl Own {
     }
 }
 
-/// Measures, serves `/metrics` and pushes. What cannot be had is said in `degraded`, and keeps nobody from working.
+/// Measures, serves `/metrics` and pushes; `counted`: what others count besides. What cannot be had is said in `degraded`, and keeps nobody from working.
 pub async fn begin(
     config: &AgentConfig,
     context: &Shared,
     membership: &Membership,
     session: &watch::Receiver<SessionState>,
-    journal: Arc<JournalCounts>,
+    (journal, counted): (Arc<JournalCounts>, Vec<Box<dyn Collect>>),
     degraded: &mut Vec<String>,
     (tasks, stop): (&TaskTracker, &CancellationToken),
 ) {
@@ -171,7 +172,7 @@ pub async fn begin(
         degraded.push(why);
     };
     let ended_for = Duration::from_secs(config.telemetry.prod_interval_seconds) * 2;
-    if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, config.kernel_probes, stop.child_token()) {
+    if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
     if let Err(error) = context.gpu_readings.begin(Arc::clone(context), config.simulated_gpus.clone(), stop.child_token()) {
@@ -198,6 +199,7 @@ pub async fn begin(
     let own = Own { context: Arc::clone(context), session: session.clone(), journal };
     let mut parts: Vec<Box<dyn Collect>> =
         vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.measuring.clone())];
+    parts.extend(counted);
     let adapters = Adapters::default();
     match adapters.begin(stop.child_token()) {
         Ok(()) => parts.push(Box::new(adapters)),

@@ -10,6 +10,10 @@
 //! A submission that can be placed at once so costs one commit, wherever it is made (decision 0021). Order is the lease's
 //! holder's alone: who finds anybody waiting leaves it to him. What one queue is refused ends its own round, no other's.
 
+mod counts;
+
+pub use counts::{Proposed, Rounds};
+
 use crate::cluster::Cluster;
 use crate::membership::Membership;
 use futures::StreamExt;
@@ -46,6 +50,7 @@ pub struct Placing {
     pub leases: watch::Receiver<Leases>,
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,
+    pub rounds: Rounds,
 }
 
 impl Placing {
@@ -73,7 +78,7 @@ impl Placing {
 /// Places until `stop`; then gives the leases back. `held` says what is known of them.
 pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u64, held: watch::Sender<Leases>, stop: CancellationToken) {
     let ttl = Duration::from_millis(lease_ms);
-    let Placing { mut cluster, membership, .. } = placing;
+    let Placing { mut cluster, membership, rounds, .. } = placing;
     let mut gossip = membership.watch();
     let mut leases = Leases::new();
     // Queues whose lease was asked for since the last tick.
@@ -103,6 +108,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         held.send_replace(leases.clone());
         let tokens: BTreeMap<&str, u64> = leases.iter().filter(|(_, l)| l.ours).map(|(name, l)| (name.as_str(), l.token)).collect();
         if tokens.is_empty() {
+            rounds.wait(&BTreeMap::new());
             continue;
         }
         let frozen = {
@@ -113,7 +119,8 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             }
             now.view(&membership)
         };
-        let lost = propose(&frozen, &tokens, &quorum, &cluster).await;
+        rounds.wait(&depths(&frozen, &tokens));
+        let lost = propose(&frozen, &tokens, &quorum, &cluster, &rounds).await;
         if !lost.is_empty() {
             leases.retain(|name, _| !lost.contains(name));
             held.send_replace(leases.clone());
@@ -195,13 +202,26 @@ async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Op
     }
 }
 
+/// How many wait in each of these queues.
+fn depths<'a>(view: &lattice_scheduler::View, tokens: &BTreeMap<&'a str, u64>) -> BTreeMap<&'a str, u64> {
+    let mut depths: BTreeMap<&str, u64> = tokens.keys().map(|name| (*name, 0)).collect();
+    for allocation in view.allocations.values().filter(|a| a.waits()) {
+        if let Some(depth) = depths.get_mut(view.queue_of(allocation)) {
+            *depth += 1;
+        }
+    }
+    depths
+}
+
 /// Proposes one round. The queues whose lease is not ours any more.
 async fn propose(
     view: &lattice_scheduler::View,
     tokens: &BTreeMap<&str, u64>,
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
+    rounds: &Rounds,
 ) -> BTreeSet<String> {
+    let began = Instant::now();
     let (mut lost, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for claim in lattice_scheduler::place(view, |queue| tokens.get(queue).copied()) {
         let allocation = claim.allocation;
@@ -209,7 +229,16 @@ async fn propose(
         if lost.contains(queue) || refused.contains(queue) {
             continue;
         }
-        match quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await {
+        let answer = quorum.call(&Request::Claim(claim), Duration::from_secs(2)).await;
+        rounds.proposed(
+            queue,
+            match &answer {
+                Ok(_) => Proposed::Accepted,
+                Err(CallError::Refused(_)) => Proposed::Rejected,
+                Err(CallError::Unavailable { .. }) => Proposed::Unanswered,
+            },
+        );
+        match answer {
             Ok(_) => tracing::info!(%allocation, queue, "claimed"),
             Err(CallError::Refused(Refusal::StaleLease { .. })) => drop(lost.insert(queue.to_owned())),
             // That one waits, and takes no nodes: the others do not wait for it.
@@ -226,6 +255,7 @@ async fn propose(
             }
         }
     }
+    rounds.over(began.elapsed());
     if !refused.is_empty() {
         // The round was made from a view that does not hold: the next one waits for news, or a jittered moment.
         let mut cluster = cluster.clone();

@@ -10,15 +10,18 @@
 //! life of the agent asks for the same checkpoint again, and gets the one that there is.
 
 use crate::allocation::Standing;
-use crate::checkpoint;
+use crate::checkpoint::{self, broker};
 use crate::context::Shared;
+use crate::driver::NodeView;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use lattice_model::{CheckpointId, DesiredShare, Preemption};
-use lattice_node::{DEFERRAL_MS_MAX, Event};
+use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
+use lattice_node::Event;
 use lattice_runtime::failpoint::{self, Point};
+use lattice_scheduler::broker::Storage;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -26,6 +29,11 @@ use uuid::Uuid;
 const COMMITTING: &str = "committing";
 /// Between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);
+/// The store takes nothing for so long, whatever the deadline is: nothing can be saved, and who waits for the nodes waits for nothing.
+/// Longer than a store that is only busy takes for something small.
+const STORE_AWAY: Duration = Duration::from_secs(20);
+/// Between two looks at the store.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Begins it, from the driver's thread. May be begun again: the driver takes one answer.
 pub fn begin(context: &Shared, share: DesiredShare) {
@@ -52,9 +60,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
     if share.spec.checkpoint.is_none() {
         return Some(Err("it was submitted without --checkpoint".to_owned()));
     }
-    // All rounds of it together: what is deferred again and again is ended some time.
-    let patience = Duration::from_millis(order.deadline_ms.saturating_add(order.deadline_ms / 2).saturating_add(DEFERRAL_MS_MAX));
-    let over_at = Instant::now() + patience;
+    let begun = Instant::now();
+    let mut limit = Limit::of(context, share, order);
     let open = CheckpointOpen {
         id: *order.id.0.as_bytes(),
         allocation: *share.allocation.0.as_bytes(),
@@ -63,6 +70,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         uid: share.owner.uid,
         user: share.owner.name.clone(),
     };
+    let away = store_away(context);
+    tokio::pin!(away);
     loop {
         let worker = context.workers.of_epoch(share.allocation, share.epoch)?;
         // After a start of the agent its shim has yet to tell what it has.
@@ -70,28 +79,83 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             if *worker.standing.borrow() == Standing::Ending {
                 return None;
             }
-            if Instant::now() >= over_at {
+            if limit.is_over() {
                 return Some(Err(why));
             }
         }
         let ended = match checkpoint::begin(context, &open).await {
-            Ok(items) => follow(items, over_at).await,
+            Ok(items) => follow(items, pin!(limit.over()), &mut away).await,
             Err(why) => return Some(Err(why)),
         };
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),
             Followed::Came { of, why } if of == order.id => return Some(Err(why)),
             // Another one was under way, and came to nothing: now it is this one's turn.
-            Followed::Came { .. } | Followed::Lost if Instant::now() < over_at => {}
+            Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
             Followed::Came { .. } | Followed::Lost => {
-                return Some(Err(format!("nothing was told of its checkpoint any more after {} s", patience.as_secs())));
+                return Some(Err(format!("nothing was told of its checkpoint any more after {} s", begun.elapsed().as_secs())));
+            }
+            Followed::StoreAway(why) => {
+                return Some(Err(format!("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())));
             }
             Followed::TooLong => {
-                return Some(Err(format!("it had not saved itself after {} s, with all that it deferred", patience.as_secs())));
+                return Some(Err(format!("it had not saved itself after {} s, with all that it deferred", begun.elapsed().as_secs())));
             }
         }
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Until when all rounds of it together may take: what is deferred again and again is ended some time. Who asks later and gives it
+/// less time does not wait for who asked first.
+struct Limit {
+    view: watch::Receiver<Arc<NodeView>>,
+    allocation: AllocationId,
+    epoch: Epoch,
+    order: CheckpointId,
+    deadline_ms: u64,
+    at: Instant,
+}
+
+impl Limit {
+    fn of(context: &Shared, share: &DesiredShare, order: &Preemption) -> Self {
+        let deferred = Duration::from_millis(context.checkpoints.settings().deferral_ms_max());
+        Self {
+            view: context.view.clone(),
+            allocation: share.allocation,
+            epoch: share.epoch,
+            order: order.id,
+            deadline_ms: order.deadline_ms,
+            at: Instant::now() + extended(order.deadline_ms) + deferred,
+        }
+    }
+
+    /// As the quorum's list has it by now.
+    fn is_over(&mut self) -> bool {
+        let view = self.view.borrow_and_update();
+        let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (self.allocation, self.epoch));
+        let order = local.and_then(|local| local.share.preempt.as_ref()).filter(|order| order.id == self.order);
+        if let Some(order) = order.filter(|order| order.deadline_ms < self.deadline_ms) {
+            self.deadline_ms = order.deadline_ms;
+            self.at = self.at.min(Instant::now() + extended(order.deadline_ms));
+        }
+        Instant::now() >= self.at
+    }
+
+    async fn over(&mut self) {
+        while !self.is_over() {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.at) => {}
+                // Where the driver is gone nothing is listed any more.
+                Ok(()) = self.view.changed() => {}
+            }
+        }
+    }
+}
+
+/// A deadline is extended once by half of it.
+fn extended(deadline_ms: u64) -> Duration {
+    Duration::from_millis(deadline_ms.saturating_add(deadline_ms / 2))
 }
 
 /// How following a checkpoint ended.
@@ -104,15 +168,37 @@ enum Followed {
     Lost,
     /// It is not over in time.
     TooLong,
+    /// There is nowhere to save it to.
+    StoreAway(String),
 }
 
-async fn follow(mut items: mpsc::Receiver<CheckpointItem>, over_at: Instant) -> Followed {
+/// Why the store takes nothing, once that lasts for [`STORE_AWAY`].
+async fn store_away(context: &Shared) -> String {
+    // Where none is configured, nothing is begun either.
+    let Ok(store) = context.checkpoints.store() else { return std::future::pending().await };
+    let mut since = None;
+    loop {
+        match broker::probe(store).await {
+            Storage::Here => since = None,
+            Storage::Away { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_AWAY => return why,
+            Storage::Away { .. } => {}
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn follow(
+    mut items: mpsc::Receiver<CheckpointItem>,
+    mut over: impl Future<Output = ()> + Unpin,
+    mut away: impl Future<Output = String> + Unpin,
+) -> Followed {
     let mut committing = false;
     loop {
         let item = tokio::select! {
             item = items.recv() => item,
             // One that is whole in the store waits for the quorum, as the end of the work would.
-            () = tokio::time::sleep_until(over_at), if !committing => return Followed::TooLong,
+            () = &mut over, if !committing => return Followed::TooLong,
+            why = &mut away, if !committing => return Followed::StoreAway(why),
         };
         match item {
             None => return Followed::Lost,
@@ -130,6 +216,7 @@ async fn follow(mut items: mpsc::Receiver<CheckpointItem>, over_at: Instant) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{pending, ready};
 
     fn ended(id: CheckpointId, complete: bool) -> CheckpointItem {
         let (word, why) = ("failed".to_owned(), String::new());
@@ -143,19 +230,28 @@ mod tests {
     #[tokio::test]
     async fn what_takes_too_long_is_given_up_unless_it_is_whole_and_waits_for_the_quorum() {
         let id = CheckpointId(Uuid::from_u128(7));
-        let soon = || Instant::now() + Duration::from_millis(20);
+        let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
         let (send, items) = mpsc::channel(4);
         send.send(stands("saving")).await.unwrap();
-        assert!(matches!(follow(items, soon()).await, Followed::TooLong));
+        assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
+        let (send, items) = mpsc::channel(4);
+        send.send(stands("saving")).await.unwrap();
+        assert!(matches!(follow(items, after(60_000), ready("away".to_owned())).await, Followed::StoreAway(why) if why == "away"));
+        drop(send);
         let (send, items) = mpsc::channel(4);
         let over = Instant::now() + Duration::from_secs(1);
         send.send(stands(COMMITTING)).await.unwrap();
-        let following = tokio::spawn(follow(items, over));
+        // The store is needed no more.
+        let away = async move {
+            tokio::time::sleep_until(over).await;
+            "away".to_owned()
+        };
+        let following = tokio::spawn(follow(items, after(1000), Box::pin(away)));
         tokio::time::sleep_until(over + Duration::from_millis(50)).await;
         send.send(ended(id, true)).await.unwrap();
         assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));
         let (send, items) = mpsc::channel(4);
         send.send(ended(id, false)).await.unwrap();
-        assert!(matches!(follow(items, soon() + Duration::from_secs(60)).await, Followed::Came { of, why } if of == id && why == "failed"));
+        assert!(matches!(follow(items, after(60_000), pending()).await, Followed::Came { of, why } if of == id && why == "failed"));
     }
 }

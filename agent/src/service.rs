@@ -24,6 +24,7 @@ mod nodes;
 mod output;
 mod preempting;
 mod refusal;
+mod requests;
 mod sessions;
 mod telemetry;
 mod usage;
@@ -31,10 +32,13 @@ mod vclusters;
 mod watches;
 mod watching;
 
+pub use access::Looks;
 pub use allocations::Submitted;
 pub use comparing::past;
+pub use requests::Requests;
 pub use watching::Heads;
 
+use crate::checkpoint::said;
 use crate::cluster::Cluster;
 use crate::context::Shared;
 use crate::membership::Membership;
@@ -87,6 +91,8 @@ pub struct Api {
     pub heads: Heads,
     /// Who watches how much here.
     pub watches: Places,
+    /// Who looks at what is measured of others' work.
+    pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
     pub past: Arc<Result<Option<Query>, String>>,
     /// Who reads how many logs here.
@@ -112,23 +118,25 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `stop`.
-pub async fn serve(api: Api, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
+/// Serves until `stop`; calls are counted in `requests`.
+pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
     let most = MESSAGE_BYTES_MAX;
     tonic::transport::Server::builder()
         .concurrency_limit_per_connection(256)
-        .add_service(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
         .add_service(
-            ApplicationServiceServer::new(api.clone())
-                .max_decoding_message_size(application::MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(most),
+            requests.count(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)),
         )
-        .add_service(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(VClusterServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(WatchServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most))
-        .add_service(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most))
+        .add_service(requests.count(
+            ApplicationServiceServer::new(api.clone()).max_decoding_message_size(said::MESSAGE_BYTES_MAX).max_encoding_message_size(most),
+        ))
+        .add_service(requests.count(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
+        .add_service(requests.count(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
+        .add_service(requests.count(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
+        .add_service(
+            requests.count(VClusterServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)),
+        )
+        .add_service(requests.count(WatchServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
+        .add_service(requests.count(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most)))
         .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await
 }

@@ -427,7 +427,10 @@ impl Session {
         let here = self.view.borrow().locals.iter().filter_map(|local| local.share.run_lease_ms).min();
         let result = self.beats.acknowledged(seq, boottime_ms(), listed.into_iter().chain(here).min());
         let now = self.beats.newest_acknowledged();
-        self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
+        let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
+        if let Some(sent_ms) = now.filter(|_| is_new) {
+            self.context.latencies.heartbeat.observe(Duration::from_millis(boottime_ms().saturating_sub(sent_ms)));
+        }
         result
     }
 

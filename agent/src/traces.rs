@@ -1,8 +1,8 @@
-//! Raw measurements: what is kept of work that is measured in debug mode.
+//! What is kept of work that is measured closely: in debug mode every look, in audit mode what it opens and whom it connects to.
 //!
 //! ```text
-//!   the quorum's list ──▶ Recorder: which allocations, and for how long (mode.json)
-//!   each look (the measuring thread) ──▶ Recorder ──▶ one line ──▶ <state>/traces/<allocation>-<epoch>/….open
+//!   the quorum's list ──▶ Recorder, one for each mode: which allocations, and for how long (mode.json, audit.json)
+//!   each look (the measuring thread), each event (crate::audit) ──▶ Recorder ──▶ one line ──▶ <state>/traces/<allocation>-<epoch>/….open
 //!                                                                      │ after log_flush_seconds, or a mebibyte: ….jsonl
 //!                                                                      ▼
 //!                                                         flush ──▶ zstd ──▶ object store ──▶ removed here
@@ -21,10 +21,10 @@ pub use recorder::Recorder;
 use crate::context::Context;
 use crate::kernel_counts::Key;
 use crate::log_store::LogStore;
-use lattice_model::{AllocationId, Epoch};
+use lattice_model::{AllocationId, Epoch, TelemetryMode};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,15 +49,27 @@ struct Inner {
     flush: Duration,
     /// Something is to be put.
     closed: Notify,
-    recording: AtomicU64,
-    points: AtomicU64,
-    lost: AtomicU64,
-    /// The same of each allocation that was in debug mode in this life of the agent, while it has this node.
-    kept: Mutex<BTreeMap<Key, Kept>>,
+    /// The same, for who looks at how much waits while it is put.
+    more: Notify,
+    debug: Tally,
+    audit: Tally,
 }
 
-/// What debug mode has kept of an allocation in this life of the agent: looks that were written down, and those that were not, or went
-/// before the store had them.
+/// What one mode has kept in this life of the agent.
+#[derive(Default)]
+struct Tally {
+    points: AtomicU64,
+    lost: AtomicU64,
+    /// What is in this mode now.
+    open: Mutex<BTreeSet<Key>>,
+    /// The same counts of each allocation that was in it, while it has this node.
+    kept: Mutex<BTreeMap<Key, Kept>>,
+    /// What went with whole files since somebody asked: the record itself has to say so.
+    dropped: Mutex<BTreeMap<Key, u64>>,
+}
+
+/// What a mode has kept of an allocation in this life of the agent: looks or events that were written down, and those that were not, or
+/// went before the store had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     pub points: u64,
@@ -71,54 +83,86 @@ impl Traces {
         if let Err(error) = chunk::close_all(&dir) {
             tracing::warn!(dir = %dir.display(), %error, "raw measurements of a former life stay where they are");
         }
-        let (recording, points, lost, kept) = Default::default();
-        let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), recording, points, lost, kept }));
+        let (debug, audit) = Default::default();
+        let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), more: Notify::new(), debug, audit }));
         traces.0.closed.notify_one();
         traces
     }
 
-    /// Who writes them down: for the measuring thread.
-    pub fn recorder(&self, context: &Context) -> Recorder {
-        Recorder::new(self.clone(), context.me.clone(), context.view.clone(), context.troubles.clone())
+    /// Who writes them down in this mode: one for each.
+    pub fn recorder(&self, mode: TelemetryMode, context: &Context) -> Recorder {
+        Recorder::new(self.clone(), mode, context.me.clone(), context.view.clone(), context.troubles.clone())
     }
 
     /// How many were kept in this life of the agent, and what became of the rest.
     pub fn tell(&self, samples: &mut Samples) {
-        samples.count(&family::DEBUG_ALLOCATIONS, &[], self.0.recording.load(Ordering::Relaxed));
-        samples.count(&family::DEBUG_POINTS, &[], self.0.points.load(Ordering::Relaxed));
-        samples.count(&family::DEBUG_POINTS_LOST, &[], self.0.lost.load(Ordering::Relaxed));
+        for (tally, open, points, lost) in [
+            (&self.0.debug, &family::DEBUG_ALLOCATIONS, &family::DEBUG_POINTS, &family::DEBUG_POINTS_LOST),
+            (&self.0.audit, &family::AUDIT_ALLOCATIONS, &family::AUDIT_EVENTS, &family::AUDIT_EVENTS_LOST),
+        ] {
+            samples.count(open, &[], tally.open().len() as u64);
+            samples.count(points, &[], tally.points.load(Ordering::Relaxed));
+            samples.count(lost, &[], tally.lost.load(Ordering::Relaxed));
+        }
+    }
+
+    /// What a mode has kept of an allocation that is in it now.
+    pub fn kept_of(&self, mode: TelemetryMode, key: Key) -> Option<Kept> {
+        let tally = self.of(mode);
+        tally.open().contains(&key).then(|| tally.kept().get(&key).copied().unwrap_or_default())
+    }
+
+    fn of(&self, mode: TelemetryMode) -> &Tally {
+        match mode {
+            TelemetryMode::Audit => &self.0.audit,
+            TelemetryMode::Debug | TelemetryMode::Prod => &self.0.debug,
+        }
     }
 
     fn dir(&self, (allocation, epoch): Key) -> PathBuf {
         self.0.dir.join(name(allocation, epoch))
     }
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wrote(&self, key: Key) {
-        self.0.points.fetch_add(1, Ordering::Relaxed);
-        self.kept().entry(key).or_default().points += 1;
-    }
-
-    fn lost(&self, key: Key, looks: u64) {
-        self.0.lost.fetch_add(looks, Ordering::Relaxed);
-        if let Some(kept) = self.kept().get_mut(&key) {
-            kept.lost += looks;
+    fn lost(&self, mode: TelemetryMode, key: Key, count: u64) {
+        let tally = self.of(mode);
+        tally.lost.fetch_add(count, Ordering::Relaxed);
+        if let Some(kept) = tally.kept().get_mut(&key) {
+            kept.lost += count;
         }
     }
 
     /// The same of what was in a file: its folder says whose they were.
-    fn lost_in(&self, file: &Path, looks: u64) {
+    fn lost_in(&self, mode: TelemetryMode, file: &Path, count: u64) {
         let folder = file.parent();
-        let key = self.kept().keys().copied().find(|key| folder == Some(self.dir(*key).as_path()));
+        let key = self.of(mode).kept().keys().copied().find(|key| folder == Some(self.dir(*key).as_path()));
         match key {
-            Some(key) => self.lost(key, looks),
+            Some(key) => {
+                self.lost(mode, key, count);
+                *self.of(mode).dropped().entry(key).or_default() += count;
+            }
             None => {
-                self.0.lost.fetch_add(looks, Ordering::Relaxed);
+                self.of(mode).lost.fetch_add(count, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl Tally {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, BTreeMap<Key, u64>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wrote(&self, key: Key, count: u64) {
+        self.points.fetch_add(count, Ordering::Relaxed);
+        self.kept().entry(key).or_default().points += count;
     }
 }
 

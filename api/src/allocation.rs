@@ -114,6 +114,7 @@ mod tests {
             excluded: vec![],
             checkpoint: None,
             preemption: None,
+            preempted_by: None,
             preempted_count: 0,
             held: false,
             telemetry: None,

@@ -4,6 +4,7 @@ use crate::MESSAGE_BYTES_MAX;
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
 use crate::v1::application_service_client::ApplicationServiceClient;
+use crate::v1::checkpoint_endpoint_client::CheckpointEndpointClient;
 use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
 use crate::v1::session_service_client::SessionServiceClient;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long a TCP connection may take to come about.
@@ -177,6 +178,24 @@ impl Client {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
+}
+
+/// An application's own endpoint, over one connection that stands already: no other one is made in its place. `message_bytes_max`: the most
+/// that is read of one message.
+///
+/// # Errors
+/// The connection broke.
+pub async fn checkpoint_endpoint(
+    stream: TcpStream,
+    message_bytes_max: usize,
+) -> Result<CheckpointEndpointClient<Channel>, tonic::transport::Error> {
+    let once = Arc::new(Mutex::new(Some(stream)));
+    let connector = tower::service_fn(move |_| {
+        let stream = once.lock().unwrap_or_else(PoisonError::into_inner).take();
+        async move { stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the application's connection is closed")) }
+    });
+    let channel = Endpoint::from_static("http://application.lattice").connect_with_connector(connector).await?;
+    Ok(CheckpointEndpointClient::new(channel).max_decoding_message_size(message_bytes_max))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ mod audit;
 mod cancel;
 mod checkpoint;
 mod compare;
-pub mod confirm_dead;
 mod diag;
 mod explain;
 mod gossip;

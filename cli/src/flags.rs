@@ -87,8 +87,8 @@ pub struct SubmitFlags {
     /// The signal that asks for it [default: SIGUSR1]
     #[arg(long, value_name = "SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
-    /// Its own port, at which it would be called (later)
-    #[arg(long, hide = true, value_name = "PORT", overrides_with = "checkpoint_port")]
+    /// With --checkpoint=grpc: the port of its own on its nodes' 127.0.0.1 at which its agent calls it [default: it calls its agent]
+    #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub checkpoint_port: Option<u16>,
     /// Ask it to save itself without my request: "auto" when that is worth more than it costs, or every so often, as 30m [default: never, but before its walltime ends]
     #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]

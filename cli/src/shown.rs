@@ -6,7 +6,7 @@ use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
 use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::time::Timestamp;
-use lattice_model::{DEFAULT_VCLUSTER, NodeId};
+use lattice_model::{DEFAULT_VCLUSTER, HoldKind, NodeId};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -220,10 +220,16 @@ pub fn node_row(n: &v1::Node) -> Vec<String> {
 
 /// Why a node stands where it stands, and what keeps work off it.
 fn standing(n: &v1::Node) -> String {
-    let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().cloned());
+    let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().map(|hold| with_exit(hold)));
     let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("heard through {peer}: it reaches no member itself")));
     let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
     reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// A hold as the agent tells it, and which command lifts it. One that this version does not know is told without.
+pub fn with_exit(hold: &str) -> String {
+    let kind = hold.split(' ').next().and_then(HoldKind::from_name);
+    kind.map_or_else(|| hold.to_owned(), |kind| format!("{hold} (`{}` lifts it)", kind.exit()))
 }
 
 /// Everything about one allocation.
@@ -528,7 +534,7 @@ vCluster:   ml-training
         let want = "\
 NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   UNLIMITED  REASON
 n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —          —
-login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan; takes no work (schedulable: false)
+login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
 ";
         assert_eq!(nodes_table(&[node.clone(), login]), want);
         assert!(!nodes_table(std::slice::from_ref(&node)).contains("REASON"));

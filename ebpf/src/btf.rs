@@ -165,7 +165,9 @@ impl Btf {
             let bits = if of.has_bits { offset & 0x00ff_ffff } else { offset };
             let its_name = self.name(its_name);
             if its_name == name.as_bytes() {
-                return Some((bits, number));
+                // Some bits of a word are nothing that a program could read as a number of its own.
+                let is_part = of.has_bits && offset >> 24 != 0;
+                return (!is_part).then_some((bits, number));
             }
             if its_name.is_empty()
                 && depth > 0
@@ -248,6 +250,9 @@ mod tests {
         }
     }
 
+    /// Beside a structure's kind: its members say how many bits they have.
+    const HAS_BITS: u32 = 1 << 7;
+
     fn made() -> Vec<u8> {
         let mut made = Made::default();
         let [min, inner, sched] = ["min_flt", "run_delay", "sched_info"].map(|name| made.name(name));
@@ -259,6 +264,8 @@ mod tests {
         made.put("", FUNCTION_PROTOTYPE, 3, 0, &[0, 5, 0, 5, 0, 1]); // 6
         made.put("", POINTER, 0, 6, &[]); // 7
         made.put("btf_trace_a", TYPEDEF, 0, 7, &[]); // 8
+        let [whole, part] = ["sk_type", "sk_protocol"].map(|name| made.name(name));
+        made.put("sock", HAS_BITS | STRUCT, 2, 8, &[whole, 1, 32, part, 1, 8 << 24 | 8]); // 9
         made.bytes()
     }
 
@@ -267,6 +274,8 @@ mod tests {
         let btf = Btf::parse(&made()).unwrap();
         assert_eq!(btf.offset(&["task_struct", "sched_info", "run_delay"]), Some(16 + 8));
         assert_eq!(btf.offset(&["task_struct", "min_flt"]), Some(32 + 4));
+        assert_eq!(btf.offset(&["sock", "sk_type"]), Some(4));
+        assert_eq!(btf.offset(&["sock", "sk_protocol"]), None, "some bits of a byte, or of more, are no number to read");
         for none in [&["task_struct", "other"][..], &["other", "min_flt"], &["task_struct", "min_flt", "more"], &[]] {
             assert_eq!(btf.offset(none), None, "{none:?}");
         }

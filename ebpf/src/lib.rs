@@ -11,14 +11,20 @@
 //! What is counted is in `shared/layout.rs`, which the programs include as well. A program that this kernel refuses, or whose types
 //! are others than the program was written for, is not loaded and says why ([`Probe::why_not`]); the others count all the same.
 //!
+//! What is audited is told one by one, by programs that are loaded with the others and attached only while somebody asks for it
+//! ([`Auditing`]); [`Events`] are what they tell.
+//!
 //! All that is loaded belongs to file descriptors of this process: however it ends, the kernel detaches and frees it, and nothing
 //! is left behind. Who goes on counting an allocation after that has to keep what was counted.
 
+mod audit;
 mod btf;
+mod calls;
 mod loaded;
 mod offsets;
 
 #[path = "../shared/layout.rs"]
 pub mod layout;
 
+pub use audit::{Auditing, Events, call_name};
 pub use loaded::{Counts, LoadError, Probe, Probes};

@@ -1,7 +1,10 @@
 //! The programs in the kernel, as long as this is kept.
 
+use crate::audit::{self, Audit};
 use crate::btf::Btf;
-use crate::layout::{ALLOCATIONS_MAX, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words};
+use crate::layout::{
+    ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words,
+};
 use crate::offsets::{self, Offset, unlike};
 use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, RawTracePoint};
@@ -24,7 +27,7 @@ const BELOW_SLICE: u32 = 2;
 // SAFETY: it is an array of words; every pattern of bits is a value of it, and it has no padding.
 unsafe impl Pod for Words {}
 
-/// What was counted for one allocation, over all processors; by the words of the layout.
+/// What was counted for one allocation, over all processors; by the words of the layout. A device that has a place keeps it.
 pub type Counts = [u64; WORDS];
 
 /// One program, and whether it counts.
@@ -88,16 +91,20 @@ const PLANS: &[Plan] = &[
 /// What a program has to have beside it to count anything.
 const TOGETHER: &[(&str, &str)] = &[("block_io_start", "block_rq_complete"), ("block_rq_complete", "block_io_start")];
 /// What a program counts where the kernel has the offset, and does without where it has not.
-const PARTS: &[(&str, &str, Offset)] = &[("run_queue", "sched_switch", offsets::TASK_RUN_DELAY)];
+const PARTS: &[(&str, &str, &[Offset])] = &[
+    ("run_queue", "sched_switch", &[offsets::TASK_RUN_DELAY]),
+    ("block_devices", "block_rq_complete", &[offsets::REQUEST_QUEUE, offsets::QUEUE_DISK, offsets::DISK_NUMBERS]),
+];
 
 /// The programs and their maps. Dropping it detaches them all.
 pub struct Probes {
     /// Holds the programs and their links.
-    _programs: Ebpf,
+    programs: Ebpf,
     counts: PerCpuHashMap<MapData, u64, Words>,
     node: PerCpuArray<MapData, u64>,
     processors: usize,
     probes: Vec<Probe>,
+    audit: Audit,
 }
 
 impl Probes {
@@ -114,6 +121,7 @@ impl Probes {
         // It has read all of the kernel's types, which the programs do without: tens of megabytes, in a hundred thousand pieces.
         loader.btf(None);
         loader.override_global("LEVEL", &level, true);
+        loader.override_global("COMPAT_MASK", &offsets::IN_COMPAT.1, true);
         for (global, offset) in &offsets {
             loader.override_global(global, offset, true);
         }
@@ -145,18 +153,23 @@ impl Probes {
             let why = probes.iter().find_map(|probe| probe.why_not.clone()).unwrap_or_default();
             return Err(LoadError::None(why));
         }
-        for (name, with, offset) in PARTS {
-            let why_not = lacks(offset).or_else(|| (!counts_of(with, &probes)).then(|| format!("{with} does not count")));
+        for (name, with, needs) in PARTS {
+            let why_not = needs.iter().find_map(lacks).or_else(|| (!counts_of(with, &probes)).then(|| format!("{with} does not count")));
             probes.push(Probe { name, why_not });
         }
+        let audit = Audit::load(&mut programs, |tracepoint, expected, needs| match &btf {
+            None => no_btf.clone(),
+            Some(btf) => unlike(btf, tracepoint, expected).or_else(|| needs.iter().find_map(lacks)),
+        })?;
         let counts = programs.take_map("COUNTS").ok_or(LoadError::Object("no map COUNTS"))?;
         let node = programs.take_map("NODE").ok_or(LoadError::Object("no map NODE"))?;
         Ok(Self {
             counts: counts.try_into().map_err(|_| LoadError::Object("COUNTS is of another kind"))?,
             node: node.try_into().map_err(|_| LoadError::Object("NODE is of another kind"))?,
-            _programs: programs,
+            programs,
             processors: nr_cpus().map_err(|(_, error)| LoadError::Slice(error))?,
             probes,
+            audit,
         })
     }
 
@@ -183,21 +196,27 @@ impl Probes {
         let zero = PerCpuValues::try_from(vec![Words([0; WORDS]); self.processors]).map_err(|error| error.to_string())?;
         match self.counts.insert(cgroup, zero, BPF_NOEXIST) {
             Ok(()) => Ok(()),
-            Err(_) if self.counts(cgroup).is_some() => Ok(()),
+            Err(_) if self.counts(cgroup, &[0; WORDS]).is_some() => Ok(()),
             Err(error) => Err(format!("{} (at most {ALLOCATIONS_MAX} are counted)", said(&error))),
         }
     }
 
-    /// What was counted of a cgroup; `None`: it is not counted.
-    pub fn counts(&self, cgroup: u64) -> Option<Counts> {
+    /// What was counted of a cgroup, and `before` as well; `None`: it is not counted. Devices that have places in `before` keep them.
+    pub fn counts(&self, cgroup: u64, before: &Counts) -> Option<Counts> {
         let each = self.counts.get(&cgroup, 0).ok()?;
-        let mut sum = [0u64; WORDS];
-        for Words(words) in each.iter() {
-            for (sum, word) in sum.iter_mut().zip(words) {
-                *sum = sum.wrapping_add(*word);
-            }
-        }
+        let mut sum = *before;
+        each.iter().for_each(|Words(words)| add(&mut sum, words));
         Some(sum)
+    }
+
+    /// What is wanted for an audit: [`crate::Auditing`].
+    pub fn audit(&mut self) -> audit::Auditing<'_> {
+        audit::Auditing { programs: &mut self.programs, audit: &mut self.audit }
+    }
+
+    /// The same without changing anything.
+    pub fn audit_parts(&self) -> &[Probe] {
+        self.audit.parts()
     }
 
     /// Counts it no more.
@@ -219,6 +238,26 @@ impl Probes {
     fn node_word(&self, word: u32) -> Option<u64> {
         let each: Result<PerCpuValues<u64>, MapError> = self.node.get(&word, 0);
         Some(each.ok()?.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)))
+    }
+}
+
+/// Adds what one processor counted. Places of devices are each processor's own: the same device may have another one there.
+fn add(sum: &mut Counts, more: &Counts) {
+    for (sum, word) in sum.iter_mut().zip(&more[..DEVICES]) {
+        *sum = sum.wrapping_add(*word);
+    }
+    for from in (DEVICES..WORDS).step_by(DEVICE_WORDS) {
+        let place = match more[from + DEVICE] {
+            0 if from < DEVICES_OTHER => continue,
+            0 => DEVICES_OTHER,
+            id => (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS).find(|at| [0, id].contains(&sum[at + DEVICE])).unwrap_or(DEVICES_OTHER),
+        };
+        if place < DEVICES_OTHER {
+            sum[place + DEVICE] = more[from + DEVICE];
+        }
+        for word in DEVICE + 1..DEVICE_WORDS {
+            sum[place + word] = sum[place + word].wrapping_add(more[from + word]);
+        }
     }
 }
 
@@ -254,7 +293,7 @@ fn unload(programs: &mut Ebpf, name: &str) {
 }
 
 /// Whether the kernel is of this version or a later one.
-fn is_since(major: u8, minor: u8) -> bool {
+pub fn is_since(major: u8, minor: u8) -> bool {
     KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(major, minor, 0))
 }
 
@@ -274,7 +313,7 @@ fn level_of(slice: &Path) -> Result<u32, LoadError> {
 }
 
 /// In one line, with its causes. The verifier's whole log is not for a line.
-fn said(error: &dyn Error) -> String {
+pub fn said(error: &dyn Error) -> String {
     let mut out = error.to_string().lines().next().unwrap_or_default().to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -286,4 +325,42 @@ fn said(error: &dyn Error) -> String {
         cause = error.source();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{DEVICE_READ_BYTES, DEVICE_READS, DEVICES_MAX, RECEIVED_BYTES, device_id};
+
+    /// What a processor counted of these devices, in this order: bytes read, and one request each.
+    fn counted(devices: &[(u32, u64)], other: u64) -> Counts {
+        let mut words = [0; WORDS];
+        words[RECEIVED_BYTES] = 1;
+        for (n, (minor, bytes)) in devices.iter().enumerate() {
+            let place = DEVICES + n * DEVICE_WORDS;
+            (words[place + DEVICE], words[place + DEVICE_READ_BYTES], words[place + DEVICE_READS]) = (device_id(8, *minor), *bytes, 1);
+        }
+        words[DEVICES_OTHER + DEVICE_READ_BYTES] = other;
+        words
+    }
+
+    fn read_bytes(counts: &Counts) -> Vec<(u64, u64)> {
+        let places = (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS).filter(|at| counts[*at] != 0);
+        places.map(|at| (counts[at] & 0xffff, counts[at + DEVICE_READ_BYTES])).collect()
+    }
+
+    #[test]
+    fn a_device_is_one_whatever_place_each_processor_gave_it_and_keeps_the_first() {
+        let mut sum = [0; WORDS];
+        add(&mut sum, &counted(&[(0, 10), (16, 20)], 0));
+        add(&mut sum, &counted(&[(16, 5), (0, 1), (32, 7)], 3));
+        assert_eq!(read_bytes(&sum), [(0, 11), (16, 25), (32, 7)]);
+        assert_eq!((sum[RECEIVED_BYTES], sum[DEVICES + DEVICE_READS], sum[DEVICES_OTHER + DEVICE_READ_BYTES]), (2, 2, 3));
+        // More than there are places: what has one keeps it, and nothing that was told falls.
+        let many: Vec<(u32, u64)> = (0..DEVICES_MAX as u32).map(|n| (100 + n, 1)).collect();
+        let mut full = sum;
+        add(&mut full, &counted(&many, 0));
+        assert_eq!(read_bytes(&full)[..3], [(0, 11), (16, 25), (32, 7)]);
+        assert_eq!((read_bytes(&full).len(), full[DEVICES_OTHER], full[DEVICES_OTHER + DEVICE_READ_BYTES]), (DEVICES_MAX, 0, 3 + 3));
+    }
 }

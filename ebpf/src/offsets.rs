@@ -8,32 +8,81 @@ use crate::layout::NO_OFFSET;
 pub struct Offset {
     pub global: &'static str,
     path: &'static [&'static str],
+    /// Bytes behind what the way leads to: an element of an array.
+    behind: u32,
 }
 
 macro_rules! offsets {
-    ($($id:ident = $global:literal, [$($step:literal),*];)*) => {
-        $(pub const $id: Offset = Offset { global: $global, path: &[$($step),*] };)*
+    ($($id:ident = $global:literal, $path:expr $(, $behind:expr)?;)*) => {
+        $(pub const $id: Offset = Offset { global: $global, path: $path, behind: 0 $(+ $behind)? };)*
         /// All of them.
         pub const ALL: &[Offset] = &[$($id),*];
     };
 }
 
 offsets! {
-    TASK_RUN_DELAY = "TASK_RUN_DELAY", ["task_struct", "sched_info", "run_delay"];
-    TASK_PID = "TASK_PID", ["task_struct", "pid"];
-    TASK_CGROUPS = "TASK_CGROUPS", ["task_struct", "cgroups"];
-    SET_CGROUP = "SET_CGROUP", ["css_set", "dfl_cgrp"];
-    SOCK_CGROUP = "SOCK_CGROUP", ["sock", "sk_cgrp_data", "cgroup"];
-    CGROUP_LEVEL = "CGROUP_LEVEL", ["cgroup", "level"];
-    CGROUP_ANCESTORS = "CGROUP_ANCESTORS", ["cgroup", "ancestors"];
-    CGROUP_NODE = "CGROUP_NODE", ["cgroup", "kn"];
-    NODE_ID = "NODE_ID", ["kernfs_node", "id"];
-    REQUEST_FLAGS = "REQUEST_FLAGS", ["request", "cmd_flags"];
-    REQUEST_LENGTH = "REQUEST_LENGTH", ["request", "__data_len"];
+    TASK_RUN_DELAY = "TASK_RUN_DELAY", &["task_struct", "sched_info", "run_delay"];
+    TASK_PID = "TASK_PID", &["task_struct", "pid"];
+    TASK_CGROUPS = "TASK_CGROUPS", &["task_struct", "cgroups"];
+    SET_CGROUP = "SET_CGROUP", &["css_set", "dfl_cgrp"];
+    SOCK_CGROUP = "SOCK_CGROUP", &["sock", "sk_cgrp_data", "cgroup"];
+    CGROUP_LEVEL = "CGROUP_LEVEL", &["cgroup", "level"];
+    CGROUP_ANCESTORS = "CGROUP_ANCESTORS", &["cgroup", "ancestors"];
+    CGROUP_NODE = "CGROUP_NODE", &["cgroup", "kn"];
+    NODE_ID = "NODE_ID", &["kernfs_node", "id"];
+    REQUEST_FLAGS = "REQUEST_FLAGS", &["request", "cmd_flags"];
+    REQUEST_LENGTH = "REQUEST_LENGTH", &["request", "__data_len"];
+    REQUEST_QUEUE = "REQUEST_QUEUE", &["request", "q"];
+    QUEUE_DISK = "QUEUE_DISK", &["request_queue", "disk"];
+    DISK_NUMBERS = "DISK_NUMBERS", &["gendisk", "major"];
+    REGS_NUMBER = "REGS_NUMBER", REGISTERS.0;
+    REGS_FIRST = "REGS_FIRST", REGISTERS.1;
+    REGS_SECOND = "REGS_SECOND", REGISTERS.2, REGISTERS_BEHIND.0;
+    REGS_THIRD = "REGS_THIRD", REGISTERS.3, REGISTERS_BEHIND.1;
+    TASK_COMPAT = "TASK_COMPAT", IN_COMPAT.0;
+    TASK_FILES = "TASK_FILES", &["task_struct", "files"];
+    FILES_TABLE = "FILES_TABLE", &["files_struct", "fdt"];
+    TABLE_FILES = "TABLE_FILES", &["fdtable", "fd"];
+    FILE_PRIVATE = "FILE_PRIVATE", &["file", "private_data"];
+    SOCKET_FILE = "SOCKET_FILE", &["socket", "file"];
+    SOCKET_SOCK = "SOCKET_SOCK", &["socket", "sk"];
+    SOCK_FAMILY = "SOCK_FAMILY", &["sock_common", "skc_family"];
+    SOCK_REMOTE4 = "SOCK_REMOTE4", &["sock_common", "skc_daddr"];
+    SOCK_REMOTE6 = "SOCK_REMOTE6", &["sock_common", "skc_v6_daddr"];
+    SOCK_PORTS = "SOCK_PORTS", &["sock_common", "skc_dport"];
+    SOCK_PROTOCOL = "SOCK_PROTOCOL", &["sock", "sk_protocol"];
+    SOCK_TYPE = "SOCK_TYPE", &["sock", "sk_type"];
+    URING_OPERATION = "URING_OPERATION", &["io_kiocb", "opcode"];
+    URING_COMMAND = "URING_COMMAND", &["io_kiocb", "cmd"];
+    OPEN_FILENAME = "OPEN_FILENAME", &["io_open", "filename"];
+    FILENAME_NAME = "FILENAME_NAME", &["filename", "name"];
 }
 
+/// A call's number and its first three arguments, where it returns: what returns takes the place of none of them.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: (Path, Path, Path, Path) = (&["pt_regs", "orig_ax"], &["pt_regs", "di"], &["pt_regs", "si"], &["pt_regs", "dx"]);
+#[cfg(target_arch = "x86_64")]
+const REGISTERS_BEHIND: (u32, u32) = (0, 0);
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: (Path, Path, Path, Path) =
+    (&["pt_regs", "syscallno"], &["pt_regs", "orig_x0"], &["pt_regs", "regs"], &["pt_regs", "regs"]);
+#[cfg(target_arch = "aarch64")]
+const REGISTERS_BEHIND: (u32, u32) = (8, 16);
+
+/// Where a task says that it is within a call for 32 bits, and the bit: `TS_COMPAT`, `TIF_32BIT`.
+#[cfg(target_arch = "x86_64")]
+pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "status"], 1 << 1);
+#[cfg(target_arch = "aarch64")]
+pub const IN_COMPAT: (Path, u32) = (&["task_struct", "thread_info", "flags"], 1 << 22);
+
+type Path = &'static [&'static str];
+
 /// What has to lie directly behind: the programs read the two at once.
-const PAIRS: &[(Offset, &[&str], u32)] = &[(TASK_PID, &["task_struct", "tgid"], 4)];
+const PAIRS: &[(Offset, Path, u32)] = &[
+    (TASK_PID, &["task_struct", "tgid"], 4),
+    (DISK_NUMBERS, &["gendisk", "first_minor"], 4),
+    (SOCK_PORTS, &["sock_common", "skc_num"], 2),
+];
 
 impl Offset {
     /// `NO_OFFSET`: this kernel does not have it, or not as the programs read it.
@@ -41,7 +90,7 @@ impl Offset {
         let Some(offset) = btf.offset(self.path) else { return NO_OFFSET };
         let pair = PAIRS.iter().find(|(of, ..)| *of == self);
         let is_behind = pair.is_none_or(|(_, path, bytes)| btf.offset(path) == Some(offset + bytes));
-        if is_behind { offset } else { NO_OFFSET }
+        if is_behind { offset + self.behind } else { NO_OFFSET }
     }
 
     /// As a kernel's sources have it.

@@ -14,8 +14,9 @@ const NEEDED: [(&str, &str); 5] = [
     ("lattice-cli", "lattice"),
 ];
 
-/// The package of the library that programs in C are linked with: built beside them, and no cluster needs it to start.
-const LIBRARY: &str = "lattice-checkpoint";
+/// Built beside them, and no cluster needs them to start: the library that programs in C are linked with, and the lab itself, without which
+/// cargo would compile what they share a second time, with fewer features.
+const BESIDE: [&str; 2] = ["lattice-checkpoint", "lattice-lab"];
 
 /// Where the binaries lie.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl Binaries {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("build").arg("--quiet").arg("--manifest-path").arg(&manifest).args(["--profile", profile]);
         cargo.arg("--target-dir").arg(target);
-        for package in NEEDED.map(|(package, _)| package).into_iter().chain([LIBRARY]) {
+        for package in NEEDED.map(|(package, _)| package).into_iter().chain(BESIDE) {
             cargo.args(["-p", package]);
         }
         // Cargo sets these for what it runs; the inner cargo must see what the outer one saw.

@@ -22,6 +22,7 @@
 //! | [`image`], [`ring`] | the demo's software environment and the program in it |
 //! | [`fences`], [`streams`], [`pmi1`] | ranks that come to fences, what that is held against, and how they speak PMI |
 //! | [`asked`] | work that is asked to save itself, and tells when it noticed |
+//! | [`endpoint`] | work that is asked at a port of its own, for an example |
 //! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
@@ -34,6 +35,7 @@ pub mod cluster;
 pub mod configs;
 pub mod demo;
 pub mod down;
+pub mod endpoint;
 pub mod fabric;
 pub mod faults;
 pub mod fences;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
-use lattice_lab::{asked, bench, demo, down, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
+use lattice_lab::{asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +54,8 @@ enum Command {
     /// One process of the work that `bench checkpoint` asks to save itself
     #[command(hide = true)]
     Asked(asked::Options),
+    /// An application that serves a port of its own at which it is asked to save itself (--checkpoint-port)
+    Endpoint(endpoint::Options),
     /// What `bench telemetry` measures
     #[command(hide = true)]
     PingPong(bench::PingPong),
@@ -382,6 +384,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::FabricManager(options) => fabric::run(&options)?,
         Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
         Command::Asked(options) => asked::run(&options)?,
+        Command::Endpoint(options) => endpoint::run(&options)?,
         Command::PingPong(options) => options.run()?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }

@@ -221,6 +221,9 @@ pub struct Allocation {
     /// That it is to give the nodes of its present claim back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
+    /// The last request that it gave nodes back for: said again, it means nothing to the claim that it has since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempted_by: Option<CheckpointId>,
     /// How often it was preempted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preempted_count: u32,
@@ -254,6 +257,7 @@ impl Allocation {
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,
+            preempted_by: None,
             preempted_count: 0,
             held: false,
             telemetry: None,

@@ -144,6 +144,8 @@ actions! {
     TelemetryModeSet,
     /// The time for which it was to be is over.
     TelemetryModeEnded,
+    /// What is measured of somebody else's work is about to be looked at.
+    MeasurementsRead,
 }
 
 impl AuditAction {

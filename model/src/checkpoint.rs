@@ -3,6 +3,7 @@
 use crate::ids::{CheckpointId, Epoch};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -19,6 +20,9 @@ pub struct CheckpointPolicy {
     /// What asks.
     #[serde(default, skip_serializing_if = "AskBy::is_signal")]
     pub by: AskBy,
+    /// Of [`AskBy::Call`]: the port of its own on its node's 127.0.0.1 at which its agent calls it; `None`: it calls its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<NonZeroU16>,
     /// When it is asked without anybody's request, besides before its walltime ends; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
@@ -34,6 +38,11 @@ impl CheckpointPolicy {
     pub fn by(by: AskBy) -> Self {
         Self { by, ..Self::default() }
     }
+
+    /// Asked in a call to this port of its own.
+    pub fn at_port(port: NonZeroU16) -> Self {
+        Self { by: AskBy::Call, port: Some(port), ..Self::default() }
+    }
 }
 
 /// What asks work to save itself. A new one is known to no older member, and to no older agent.
@@ -44,7 +53,8 @@ pub enum AskBy {
     Signal,
     /// A page of memory that the work and its node's agent share, the answer as well.
     SharedMemory,
-    /// The answer to a call of the work to its node's agent, in which it waits; what it says is calls as well.
+    /// The answer to a call of the work to its node's agent, in which it waits, what it says being calls as well; or, where it has a port
+    /// of its own, a call of the agent to that, what it says being the answer.
     Call,
 }
 

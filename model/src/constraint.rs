@@ -35,6 +35,8 @@ pub const PREEMPTS: &str = "preempts";
 /// The feature of a node whose agent keeps every single look at work that is measured in debug mode, in an object store: see
 /// [`crate::telemetry`].
 pub const TELEMETRY_DEBUG: &str = "telemetry_debug";
+/// Which files work opens here, and whom it connects to, can be kept.
+pub const TELEMETRY_AUDIT: &str = "telemetry_audit";
 /// Features that one allocation may ask for, and that one node may have.
 pub const FEATURES_MAX: usize = 32;
 /// Bytes of a feature.

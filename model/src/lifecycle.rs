@@ -13,13 +13,15 @@
 //! ```
 //!
 //! Where the figure says Ready, a node whose drain still stands becomes Draining, or Drained when nothing is left on it: a
-//! drain is lifted by `undrain` alone, and never by a recovery. Draining and Drained nodes fall silent as Ready ones do.
+//! drain is lifted by `undrain` alone, and never by a recovery. Draining and Drained nodes fall silent as Ready ones do. One that is
+//! heard and not well gets nothing under a drain anyway: it stays Draining and becomes Drained, so that its drain comes to an end.
 //!
 //! | event | who says it | from | precondition | to |
 //! |---|---|---|---|---|
 //! | registered | the node's agent | any; Booting and Failed under another boot alone | in service | at work |
-//! | heard again | the leader's clock | Degraded, Down | in service | at work |
-//! | silent | the leader's clock, after `node_degraded_after_ms`, or at once where the agent says that the node is not well | Ready, Draining, Drained | | Degraded |
+//! | heard again | the leader's clock; of one that is not well, when a drain is set | Degraded, Down | in service | at work |
+//! | silent | the leader's clock, after `node_degraded_after_ms` | Ready, Draining, Drained | | Degraded |
+//! | not well (as silent) | the leader's clock, at once where the agent says so | Ready | no drain | Degraded |
 //! | grace over | the leader's clock, after `node_down_after_ms` more, and `node_cut_off_ms` where other nodes hear it (each time by what it is used for) | Degraded | | Down |
 //! | drain set | an operator | any | | Ready: Draining or Drained; the others stay, with the hold beside them |
 //! | last share gone | the node's agent | Draining | nothing is left | Drained |

@@ -14,7 +14,7 @@ pub enum NodeState {
     Booting,
     /// Takes work.
     Ready,
-    /// Silent for longer than the heartbeat window, or unwell: keeps its work, gets no more.
+    /// Silent for longer than the heartbeat window, or unwell and under no drain: keeps its work, gets no more.
     Degraded,
     /// Silent for longer than the grace as well, or disabled.
     Down,
@@ -208,7 +208,7 @@ pub struct Wipe {
     pub failed: Option<String>,
 }
 
-/// What [`Node::state_reason`] begins with where a node is heard and its agent says that it is not well.
+/// What [`Node::state_reason`] begins with where a node is heard and its agent says that it is not well: Degraded, or under a drain.
 pub const UNWELL: &str = "not well: ";
 
 /// What [`Node::state_reason`] begins with where a node is silent and other nodes hear it.
@@ -271,9 +271,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether it is Degraded because its agent says that it is not well: it is heard.
+    /// Whether it is heard, and its agent says that it is not well: Degraded because of that, or under a drain.
     pub fn is_unwell(&self) -> bool {
-        self.state == NodeState::Degraded && self.state_reason.starts_with(UNWELL)
+        let heard = match self.state {
+            NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
+            NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
+        };
+        heard && self.state_reason.starts_with(UNWELL)
     }
 
     /// Whether it is Degraded because nothing comes of it to the quorum, while other nodes hear it.

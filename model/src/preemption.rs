@@ -63,11 +63,12 @@ impl Preemption {
         self.failed.is_none()
     }
 
-    /// Two requests at once are one: the first one's checkpoint and deadline stay, and what either wants more is done.
+    /// Two requests at once are one: the first one's checkpoint stays, the shorter deadline counts, and what either wants more is done.
     pub fn join(&mut self, other: &Self) {
         if other.cause.ends_unsaved() && !self.cause.ends_unsaved() {
             (self.cause, self.by, self.reason) = (other.cause, other.by.clone(), other.reason.clone());
         }
+        self.deadline_ms = self.deadline_ms.min(other.deadline_ms);
         self.hold |= other.hold;
     }
 }
@@ -100,5 +101,8 @@ mod tests {
         let before = first.clone();
         first.join(&asked(3, PreemptCause::Drain, false));
         assert_eq!(first, before);
+        first.join(&Preemption { deadline_ms: 5, ..asked(4, PreemptCause::Request, false) });
+        first.join(&Preemption { deadline_ms: 5000, ..asked(5, PreemptCause::Request, false) });
+        assert_eq!((first.id, first.deadline_ms), (before.id, 5));
     }
 }

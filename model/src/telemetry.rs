@@ -19,6 +19,8 @@ pub enum TelemetryMode {
     Prod,
     /// Beside them every single look, kept in the allocation's place in the object store.
     Debug,
+    /// Windows, and which files the work opens and whom it connects to, kept in the same place.
+    Audit,
 }
 
 impl TelemetryMode {
@@ -27,6 +29,7 @@ impl TelemetryMode {
         match self {
             Self::Prod => "prod",
             Self::Debug => "debug",
+            Self::Audit => "audit",
         }
     }
 }
@@ -37,18 +40,10 @@ impl fmt::Display for TelemetryMode {
     }
 }
 
-/// A text that names no mode that there is here.
+/// A text that names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoMode {
-    /// The documents have it, and nothing here sees what it would record.
-    #[error(
-        "telemetry mode audit is not built: nothing on the nodes tells yet which files work opens and whom it connects to\n\
-         hint: `lattice audit query --alloc ID` has what was done to an allocation; auditd on its nodes has its system calls"
-    )]
-    Audit,
-    #[error("{0:?} is no telemetry mode; there are prod and debug")]
-    Unknown(String),
-}
+#[error("{0:?} is no telemetry mode; there are prod, debug and audit")]
+pub struct NoMode(String);
 
 impl FromStr for TelemetryMode {
     type Err = NoMode;
@@ -57,8 +52,8 @@ impl FromStr for TelemetryMode {
         match text {
             "prod" => Ok(Self::Prod),
             "debug" => Ok(Self::Debug),
-            "audit" => Err(NoMode::Audit),
-            other => Err(NoMode::Unknown(other.chars().take(40).collect())),
+            "audit" => Ok(Self::Audit),
+            other => Err(NoMode(other.chars().take(40).collect())),
         }
     }
 }
@@ -74,20 +69,28 @@ pub struct TelemetryOrder {
     pub by: String,
     /// When it was asked for.
     pub since: Timestamp,
-    /// When the quorum ends it. A node ends it by itself when it has done it for as long.
-    pub until: Timestamp,
+    /// When the quorum ends it. A node ends it by itself when it has done it for as long. `None`: with the claim.
+    pub until: Option<Timestamp>,
 }
 
 impl TelemetryOrder {
     /// For how long, in milliseconds.
-    pub fn duration_ms(&self) -> u64 {
-        self.until.since_ms(self.since)
+    pub fn duration_ms(&self) -> Option<u64> {
+        self.until.map(|until| until.since_ms(self.since))
+    }
+
+    /// Whether it is over at `now`.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.until.is_some_and(|until| until <= now)
     }
 }
 
 impl fmt::Display for TelemetryOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} until {}, asked for by {}", self.mode, self.until, self.by)
+        match self.until {
+            Some(until) => write!(f, "{} until {until}, asked for by {}", self.mode, self.by),
+            None => write!(f, "{} until its work ends, asked for by {}", self.mode, self.by),
+        }
     }
 }
 
@@ -96,12 +99,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_have_names_and_one_that_is_not_built_says_so() {
-        for mode in [TelemetryMode::Prod, TelemetryMode::Debug] {
+    fn modes_have_names_and_what_has_no_end_says_so() {
+        for mode in [TelemetryMode::Prod, TelemetryMode::Debug, TelemetryMode::Audit] {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
-        assert_eq!("audit".parse::<TelemetryMode>(), Err(NoMode::Audit));
-        assert!(NoMode::Audit.to_string().contains("\nhint: "));
-        assert_eq!("Debug".parse::<TelemetryMode>(), Err(NoMode::Unknown("Debug".into())));
+        assert_eq!("Debug".parse::<TelemetryMode>(), Err(NoMode("Debug".into())));
+        let (id, mode, by, since) = (Uuid::nil(), TelemetryMode::Audit, "ada".to_owned(), Timestamp(1000));
+        let order = TelemetryOrder { id, mode, by, since, until: None };
+        assert_eq!(order.to_string(), "audit until its work ends, asked for by ada");
+        assert!(order.duration_ms().is_none() && !order.is_over(Timestamp(u64::MAX)));
+        let timed = TelemetryOrder { until: Some(Timestamp(3000)), ..order };
+        assert_eq!((timed.duration_ms(), timed.is_over(Timestamp(2999)), timed.is_over(Timestamp(3000))), (Some(2000), false, true));
     }
 }

@@ -13,13 +13,14 @@
 //! earlier moment than what is saved after it: it counts for nothing, however late it is heard.
 //!
 //! Times are milliseconds of a clock that runs on while the agent does not live. The state is written down before its steps are
-//! taken, and [`Checkpointing::resume`] gives the steps again: a node that is asked twice for one round does it once.
+//! taken, and [`Checkpointing::resume`] gives the steps again: a node that is asked twice for one round does it once. `Asking` need not be: nothing is
+//! changed anywhere by it, and whoever wants the checkpoint asks for it again.
 
 use lattice_model::{CheckpointId, CheckpointRef, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By how much all deferrals of one checkpoint may put it off together, in milliseconds.
+/// By how much all deferrals of one checkpoint may put it off together where the site says nothing else, in milliseconds.
 pub const DEFERRAL_MS_MAX: u64 = 5 * 60 * 1000;
 /// The shortest deferral, in milliseconds.
 const DEFERRAL_MS_MIN: u64 = 1000;
@@ -114,6 +115,8 @@ pub enum CheckpointEvent {
     Clock,
     /// The allocation is being ended.
     AllocationOver,
+    /// The quorum takes nothing of this claim any more.
+    Superseded { why: String },
 }
 
 /// What is to be done once the state is written down. May be asked for again.
@@ -148,8 +151,15 @@ pub struct Checkpointing {
     pub round: u32,
     /// By how much it was deferred so far, in milliseconds.
     pub deferred_ms: u64,
+    /// By how much it may be in all, in milliseconds. Older heads did not write it down.
+    #[serde(default = "deferral_ms_max")]
+    pub deferral_ms_max: u64,
     /// How far it is.
     pub phase: CheckpointPhase,
+    /// The quorum may have a checkpoint by this id: it was told of this one, or whether one was made before could not be seen. What is
+    /// in the store by this id is then not this claim's alone to remove. Older heads did not write it down.
+    #[serde(default = "not_known")]
+    pub told: bool,
     /// What the nodes that save say of it. Nothing is decided by it, and it is not written down.
     #[serde(skip)]
     pub progress: BTreeMap<NodeId, Progress>,
@@ -157,9 +167,18 @@ pub struct Checkpointing {
 
 impl Checkpointing {
     /// One that is asked for now. What is to be done first is [`Self::resume`]'s to say.
-    pub fn begin(id: CheckpointId, epoch: Epoch, parent: Option<CheckpointId>, nodes: Vec<NodeId>, length_ms: u64, now_ms: u64) -> Self {
+    pub fn begin(
+        id: CheckpointId,
+        epoch: Epoch,
+        parent: Option<CheckpointId>,
+        nodes: Vec<NodeId>,
+        length_ms: u64,
+        deferral_ms_max: u64,
+        now_ms: u64,
+    ) -> Self {
         let phase = asking(now_ms, length_ms);
-        Self { id, epoch, parent, length_ms, nodes, round: 1, deferred_ms: 0, phase, progress: BTreeMap::new() }
+        let (round, deferred_ms, progress) = (1, 0, BTreeMap::new());
+        Self { id, epoch, parent, length_ms, nodes, round, deferred_ms, deferral_ms_max, phase, told: false, progress }
     }
 
     /// How it ended, once it has.
@@ -271,7 +290,8 @@ impl Checkpointing {
             },
             CheckpointEvent::Clock => self.clock(now_ms),
             CheckpointEvent::AllocationOver if self.end().is_none() => self.fail("the allocation ended before it was complete".to_owned()),
-            CheckpointEvent::AllocationOver => Vec::new(),
+            CheckpointEvent::Superseded { why } if self.end().is_none() => self.fail(why),
+            CheckpointEvent::AllocationOver | CheckpointEvent::Superseded { .. } => Vec::new(),
         }
     }
 
@@ -331,7 +351,7 @@ impl Checkpointing {
     }
 
     fn deferred(&mut self, now_ms: u64, for_ms: u64) -> Vec<CheckpointStep> {
-        let left = DEFERRAL_MS_MAX.saturating_sub(self.deferred_ms);
+        let left = self.deferral_ms_max.saturating_sub(self.deferred_ms);
         // Deferred as long as may be: it is waited for until the deadline.
         if left < DEFERRAL_MS_MIN || self.round >= ROUNDS_MAX {
             return Vec::new();
@@ -352,6 +372,7 @@ impl Checkpointing {
             bytes: saved.values().map(|saved| saved.bytes).fold(0, u64::saturating_add),
         };
         self.phase = CheckpointPhase::Committing { checkpoint: checkpoint.clone() };
+        self.told = true;
         vec![CheckpointStep::Commit { checkpoint }]
     }
 
@@ -387,6 +408,16 @@ impl Checkpointing {
             CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => Vec::new(),
         }
     }
+}
+
+/// What is taken for [`Checkpointing::deferral_ms_max`] where nothing is written.
+fn deferral_ms_max() -> u64 {
+    DEFERRAL_MS_MAX
+}
+
+/// What is written of [`Checkpointing::told`] where nothing is: what may be so counts as so.
+fn not_known() -> bool {
+    true
 }
 
 fn asking(now_ms: u64, length_ms: u64) -> CheckpointPhase {

@@ -12,7 +12,7 @@ fn node(n: usize) -> NodeId {
 }
 
 fn begun(nodes: usize) -> Checkpointing {
-    Checkpointing::begin(id(), Epoch(3), None, (0..nodes).map(node).collect(), LENGTH, 0)
+    Checkpointing::begin(id(), Epoch(3), None, (0..nodes).map(node).collect(), LENGTH, DEFERRAL_MS_MAX, 0)
 }
 
 fn able(n: usize, round: u32) -> CheckpointEvent {
@@ -53,6 +53,7 @@ fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
     assert!(c.awaits(&node(0)) && !c.awaits(&node(1)));
     assert_eq!(c.handle(4, saved(0, 1, Some(7))), [CheckpointStep::Write { round: 1 }]);
     assert_eq!(c.handle(5, CheckpointEvent::Committed { id: id() }), [], "not before it is written");
+    assert!(!c.told);
     assert_eq!(c.handle(6, CheckpointEvent::Written), [CheckpointStep::Commit { checkpoint: whole(Some(7), 20) }]);
     assert_eq!(c.handle(1 << 40, CheckpointEvent::Clock), [], "what is whole is not given up");
     assert_eq!(c.handle(7, CheckpointEvent::Committed { id: id() }), [CheckpointStep::Forget]);
@@ -140,6 +141,19 @@ fn steps_that_differ_are_of_different_moments() {
     assert!(why.contains("step 4") && why.contains("step 5"), "{why}");
 }
 
+#[test]
+fn that_the_quorum_was_told_outlives_its_end() {
+    let mut c = begun(1);
+    c.handle(1, able(0, 1));
+    c.handle(2, saved(0, 1, None));
+    let mut late = c.clone();
+    c.handle(3, CheckpointEvent::NotWritten { why: "made before".to_owned() });
+    assert!(matches!(c.end(), Some(CheckpointEnd::Failed { .. })) && !c.told);
+    late.handle(3, CheckpointEvent::Written);
+    late.handle(4, CheckpointEvent::Superseded { why: "claimed anew".to_owned() });
+    assert!(matches!(late.end(), Some(CheckpointEnd::Failed { .. })) && late.told);
+}
+
 fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
     let of = move || (0..=nodes, 0u32..4);
     prop_oneof![
@@ -154,6 +168,7 @@ fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
         2 => Just(CheckpointEvent::Committed { id: id() }),
         3 => Just(CheckpointEvent::Clock),
         1 => Just(CheckpointEvent::AllocationOver),
+        1 => Just(CheckpointEvent::Superseded { why: "x".to_owned() }),
     ]
 }
 

@@ -55,12 +55,14 @@ impl Deaths {
         Self { part, carried: true, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
     }
 
-    /// A rank died, here or where a call says so. Gives the calls to be made.
-    pub fn died(&mut self, death: Death, calls: &mut Vec<Call>) {
-        if self.known.insert(death.rank) {
+    /// A rank died, here or where a call says so. Gives whether that is new, and the calls to be made.
+    pub fn died(&mut self, death: Death, calls: &mut Vec<Call>) -> bool {
+        let is_new = self.known.insert(death.rank);
+        if is_new {
             self.to_tell.push(death);
             self.tell(calls);
         }
+        is_new
     }
 
     /// Another node tells of deaths, or has heard of them. `part_of` gives a rank's node. Gives those that are new here.

@@ -163,6 +163,11 @@ impl FenceHub {
         })
     }
 
+    /// Whether nobody waits in a fence.
+    pub fn is_at_rest(&self) -> bool {
+        self.gatherings.is_empty()
+    }
+
     /// Whether anybody who came to this fence brought something for the others.
     pub fn carries(&self, number: u32) -> bool {
         self.gatherings.get(&number).is_some_and(|gathering| gathering.blobs.values().any(|(_, blob)| !blob.is_empty()))

@@ -68,8 +68,27 @@ enum Phase {
     Joined,
     /// Its connection ended with its process, finalized or not: its code tells.
     Left,
-    /// It said that it ends well, or it never began.
+    /// It said that it ends well, or it is known how it ended.
     Over,
+}
+
+/// A rank of this node. What is said of it and its end come in any order: its process may be reaped before the bridge had a turn.
+#[derive(Debug)]
+struct LocalRank {
+    rank: u32,
+    phase: Phase,
+    /// Its exit code, once it was reaped.
+    ended: Option<i32>,
+}
+
+impl LocalRank {
+    /// The code that it died with between init and finalize, where that is known: its peers would wait for it for ever.
+    fn died_early(&self) -> Option<i32> {
+        match self.phase {
+            Phase::Fresh | Phase::Over => None,
+            Phase::Joined | Phase::Left => self.ended.filter(|code| *code != 0),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -213,7 +232,7 @@ fn unsupported(id: u64) -> PmixAction {
 /// Serves one launch on one node.
 #[derive(Debug)]
 pub struct PmixServer {
-    ranks: Vec<(u32, Phase)>,
+    ranks: Vec<LocalRank>,
     /// Whether this node has all ranks: its fences are nobody else's affair.
     alone: bool,
     names: Names<Asker>,
@@ -235,7 +254,7 @@ impl PmixServer {
         let deaths = Deaths::new(part, parts.iter().max().map_or(1, |last| last + 1));
         let modex = Modex { part, parts, carried: true, number: 0, asked: BTreeMap::new(), giving: BTreeSet::new() };
         Self {
-            ranks: ranks.iter().map(|rank| (*rank, Phase::Fresh)).collect(),
+            ranks: ranks.iter().map(|rank| LocalRank { rank: *rank, phase: Phase::Fresh, ended: None }).collect(),
             alone,
             names: Names::new(part, Service::Published),
             asked: BTreeMap::new(),
@@ -251,14 +270,14 @@ impl PmixServer {
 
     /// Whether any rank speaks PMIx, or did.
     pub fn is_used(&self) -> bool {
-        self.ranks.iter().any(|(_, phase)| *phase == Phase::Joined) || self.fences > 0 || self.pending.is_some()
+        self.ranks.iter().any(|local| local.phase == Phase::Joined) || self.fences > 0 || self.pending.is_some()
     }
 
     /// Who may be missing in a fence in which others wait: who comes to one the library keeps to itself, but no rank comes before it
     /// is connected.
     pub fn absent(&self) -> Vec<u32> {
-        let not_connected: Vec<u32> = self.ranks.iter().filter(|(_, phase)| *phase != Phase::Joined).map(|(rank, _)| *rank).collect();
-        if not_connected.is_empty() { self.ranks.iter().map(|(rank, _)| *rank).collect() } else { not_connected }
+        let not_connected: Vec<u32> = self.ranks.iter().filter(|local| local.phase != Phase::Joined).map(|local| local.rank).collect();
+        if not_connected.is_empty() { self.ranks.iter().map(|local| local.rank).collect() } else { not_connected }
     }
 
     /// What a new head must be told: the last complete fence and the one that is waited in.
@@ -291,9 +310,9 @@ impl PmixServer {
             PmixEvent::Said(FromBridge::Aborted { rank, .. }) if self.brought_down => out.push(PmixAction::Tell(ToBridge::Left { rank })),
             _ if self.aborted => {}
             PmixEvent::Said(said) => self.said(said, out),
-            PmixEvent::Left { rank } => self.set(rank, Phase::Left),
+            PmixEvent::Left { rank } => self.set(rank, Phase::Left, out),
             PmixEvent::BridgeLost { why } => {
-                if self.ranks.iter().any(|(_, phase)| *phase == Phase::Joined) {
+                if self.ranks.iter().any(|local| local.phase == Phase::Joined) {
                     self.abort(ABORT_CODE, format!("the PMIx server of this node is gone: {why}"), out);
                 }
             }
@@ -312,10 +331,10 @@ impl PmixServer {
 
     fn said(&mut self, said: FromBridge, out: &mut Vec<PmixAction>) {
         match said {
-            FromBridge::Joined { rank } => self.set(rank, Phase::Joined),
-            FromBridge::Finalized { rank } => self.set(rank, Phase::Over),
+            FromBridge::Joined { rank } => self.set(rank, Phase::Joined, out),
+            FromBridge::Finalized { rank } => self.set(rank, Phase::Over, out),
             FromBridge::Lost { rank } => {
-                if self.ranks.contains(&(rank, Phase::Joined)) {
+                if self.ranks.iter().any(|local| local.rank == rank && local.phase == Phase::Joined) {
                     let what = "lost its connection to the PMIx server between MPI_Init and MPI_Finalize, while its process lives";
                     self.abort(ABORT_CODE, format!("rank {rank} {what}: did a program that it started die?"), out);
                 }
@@ -334,34 +353,53 @@ impl PmixServer {
         }
     }
 
-    fn set(&mut self, rank: u32, phase: Phase) {
-        if let Some((_, held)) = self.ranks.iter_mut().find(|(known, _)| *known == rank) {
-            *held = phase;
+    fn set(&mut self, rank: u32, phase: Phase, out: &mut Vec<PmixAction>) {
+        let Some(local) = self.ranks.iter_mut().find(|local| local.rank == rank) else { return };
+        // One that lives may begin again, as a shell's next program does.
+        if local.phase == Phase::Over && local.ended.is_some() {
+            return;
+        }
+        local.phase = phase;
+        if let Some(code) = local.died_early() {
+            self.died_early(rank, code, out);
         }
     }
 
+    /// Whether a rank that ended with code 0 may have said a finalize that is not heard yet: nobody waits for the answer to it for ever.
+    pub fn is_unheard(&self, local: u32) -> bool {
+        self.ranks.get(local as usize).is_some_and(|local| local.phase == Phase::Joined) && !self.aborted
+    }
+
     fn exited(&mut self, local: u32, code: i32, out: &mut Vec<PmixAction>) {
-        let Some((rank, phase)) = self.ranks.get_mut(local as usize) else { return };
-        let rank = *rank;
-        let phase = std::mem::replace(phase, Phase::Over);
-        if !self.brought_down && (code != 0 || phase == Phase::Joined) {
-            let death = Death { rank, code };
-            let mut calls = Vec::new();
-            self.deaths.died(death, &mut calls);
+        let Some(local) = self.ranks.get_mut(local as usize) else { return };
+        local.ended = Some(code);
+        let rank = local.rank;
+        if local.phase == Phase::Joined || local.died_early().is_some() {
+            self.died_early(rank, code, out);
+        } else if code != 0 {
+            self.died(rank, code, out);
+        }
+    }
+
+    fn died_early(&mut self, rank: u32, code: i32, out: &mut Vec<PmixAction>) {
+        if let Some(local) = self.ranks.iter_mut().find(|local| local.rank == rank) {
+            local.phase = Phase::Over;
+        }
+        self.died(rank, code, out);
+        let how = match code {
+            129..=192 => format!("ended with code {code} (128 + signal {})", code - 128),
+            _ => format!("exited with code {code}"),
+        };
+        let code = if code == 0 { ABORT_CODE } else { code };
+        self.abort(code, format!("rank {rank} {how} between MPI_Init and MPI_Finalize"), out);
+    }
+
+    /// Who wants to know is told, once.
+    fn died(&mut self, rank: u32, code: i32, out: &mut Vec<PmixAction>) {
+        let (death, mut calls) = (Death { rank, code }, Vec::new());
+        if !self.brought_down && self.deaths.died(death, &mut calls) {
             out.push(told(death));
             out.extend(calls.into_iter().map(PmixAction::Call));
-        }
-        match phase {
-            Phase::Left if code == 0 => {}
-            Phase::Joined | Phase::Left => {
-                let how = match code {
-                    129..=192 => format!("ended with code {code} (128 + signal {})", code - 128),
-                    _ => format!("exited with code {code}"),
-                };
-                let code = if code == 0 { ABORT_CODE } else { code };
-                self.abort(code, format!("rank {rank} {how} between MPI_Init and MPI_Finalize"), out);
-            }
-            Phase::Fresh | Phase::Over => {}
         }
     }
 
@@ -545,6 +583,16 @@ mod tests {
         };
         assert_eq!(left(0), []);
         assert!(matches!(left(137).as_slice(), [_, PmixAction::Abort { code: 137, .. }]));
+        // Reaped before the bridge said that it was let in.
+        let late = |code, then| {
+            let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+            let before = act(&mut server, PmixEvent::Exited { local: 1, code });
+            [before, says(&mut server, joined.clone()), act(&mut server, then)]
+        };
+        let [_, let_in, after] = late(137, PmixEvent::Left { rank: 5 });
+        assert!(matches!(let_in.as_slice(), [PmixAction::Abort { code: 137, .. }]), "its death was told: {let_in:?}");
+        assert_eq!(after, []);
+        assert_eq!(late(0, PmixEvent::Left { rank: 5 }), [vec![], vec![], vec![]]);
         let why = "rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize".to_owned();
         assert_eq!(ended(std::slice::from_ref(&joined), 137), [died(137), PmixAction::Abort { code: 137, why }]);
         let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();

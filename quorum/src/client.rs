@@ -6,8 +6,12 @@
 //!
 //! Every command is idempotent, so sending it again is right. A call goes to the leader, where an earlier answer named it:
 //! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
-//! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers.
+//! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers. One that cannot be
+//! connected to is tried less and less often, by all callers together (`away`).
 
+mod away;
+
+use self::away::Away;
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::network::status_text;
 use crate::older;
@@ -96,6 +100,16 @@ struct Member {
     address: String,
     calls: Channel,
     sessions: Channel,
+    away: Away,
+}
+
+impl Member {
+    /// Waits for an answer, and notes whether the member could be asked.
+    async fn heard<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
+        let answer = answer.await;
+        self.away.asked(&answer, Instant::now());
+        answer
+    }
 }
 
 impl QuorumClient {
@@ -164,8 +178,12 @@ impl QuorumClient {
                 if left.is_zero() {
                     return Err(failures.into());
                 }
-                let mut grpc = grpc(&member.calls);
-                let reply = timeout(left, grpc.call(asked(&body))).await;
+                if let Err(why) = member.away.leave(Instant::now()) {
+                    failures.add(&member, why);
+                    self.leave(&member.address);
+                    continue;
+                }
+                let reply = timeout(left, member.heard(grpc(&member.calls).call(asked(&body)))).await;
                 let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
@@ -200,7 +218,7 @@ impl QuorumClient {
     }
 
     async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
-        let why = match timeout(limit, grpc(&member.calls).call(asked(body))).await {
+        let why = match timeout(limit, member.heard(grpc(&member.calls).call(asked(body)))).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),
@@ -245,7 +263,7 @@ impl QuorumClient {
     {
         let unavailable = |why: String| CallError::Unavailable { why: format!("{address}: {why}") };
         let channel = self.0.credentials.channel_over(stream, address).map_err(|e| unavailable(with_causes(&e)))?;
-        match self.open_session_over(&channel, address, register, MayMove::Later).await {
+        match self.open_session_over(&channel, None, address, register, MayMove::Later).await {
             Ok((up, mut down)) => {
                 down.carried = Some(channel);
                 Ok((up, down))
@@ -272,12 +290,14 @@ impl QuorumClient {
     }
 
     async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        self.open_session_over(&member.sessions, &member.address, register, may_move).await
+        member.away.leave(Instant::now()).map_err(NotOpened::Failed)?;
+        self.open_session_over(&member.sessions, Some(&member.away), &member.address, register, may_move).await
     }
 
     async fn open_session_over(
         &self,
         channel: &Channel,
+        away: Option<&Away>,
         address: &str,
         register: &Up,
         may_move: MayMove,
@@ -295,7 +315,11 @@ impl QuorumClient {
         if let Some(header) = may_move.header() {
             up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(header));
         }
-        match timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await {
+        let opened = timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await;
+        if let (Some(away), Ok(answer)) = (away, &opened) {
+            away.asked(answer, Instant::now());
+        }
+        match opened {
             Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), address))),
             Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(NotOpened::Leads),
             Ok(Err(status)) => Err(refusal_of(&status).map_or_else(|| NotOpened::Failed(status_text(&status)), NotOpened::Refused)),
@@ -309,8 +333,12 @@ impl QuorumClient {
         let mut failures = Failures::default();
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
-            let mut grpc = grpc(&member.calls);
-            match timeout(OPEN_TIMEOUT, grpc.watch(asked(&body))).await {
+            if let Err(why) = member.away.leave(Instant::now()) {
+                failures.add(&member, why);
+                self.leave(&member.address);
+                continue;
+            }
+            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(asked(&body)))).await {
                 Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => return Err(refusal.into()),
@@ -393,7 +421,12 @@ fn asked(body: &Packed) -> tonic::Request<Packed> {
 
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
     let channel = |used| credentials.channel(address, Wanted::AnyMember, used);
-    Ok(Arc::new(Member { address: address.to_owned(), calls: channel(Used::Calls)?, sessions: channel(Used::Session)? }))
+    Ok(Arc::new(Member {
+        address: address.to_owned(),
+        calls: channel(Used::Calls)?,
+        sessions: channel(Used::Session)?,
+        away: Away::default(),
+    }))
 }
 
 /// What comes down a session.

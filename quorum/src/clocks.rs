@@ -96,8 +96,8 @@ pub struct Clocks {
     heard: HashMap<NodeId, Heard>,
     /// How agents said that their nodes are, in which life.
     health: HashMap<NodeId, (Incarnation, NodeHealth)>,
-    /// Whether the last look found too many silent nodes.
-    pub mass_silence: bool,
+    /// How many nodes the last look found that fell silent together, where they are too many: none of them goes Down.
+    pub held_back: usize,
     /// Who said of a silent node that they hear it, and when.
     witnessed: BTreeMap<NodeId, BTreeMap<NodeId, Duration>>,
     /// Of whom others are to be asked now.
@@ -115,7 +115,7 @@ impl Clocks {
             limits,
             heard: HashMap::new(),
             health: HashMap::new(),
-            mass_silence: false,
+            held_back: 0,
             witnessed: BTreeMap::new(),
             asked: BTreeSet::new(),
             cut_off: BTreeSet::new(),
@@ -170,19 +170,27 @@ impl Clocks {
             Some(NodeHealth::Unwell { why } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
             Some(NodeHealth::Well) | None => None,
         };
-        let at_work = matches!(node.state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+        let drains = node.hold(HoldKind::Drain).is_some();
         match (node.state, unwell) {
-            (_, Some(why)) if at_work => vec![standing(node, NodeState::Degraded, why)],
+            (NodeState::Ready, Some(why)) => vec![standing(node, NodeState::Degraded, why)],
+            // It gets nothing new anyway, and its drain is to come to an end: that it is not well is said beside its state.
+            (NodeState::Draining | NodeState::Drained, why) => {
+                let why = why.unwrap_or_default();
+                let is_news = said.is_some() && node.state_reason != why;
+                is_news.then(|| standing(node, node.state, why)).into_iter().collect()
+            }
+            (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => vec![standing(node, NodeState::Ready, "it drains".to_owned())],
             (NodeState::Degraded, Some(_)) if node.is_unwell() => Vec::new(),
             // A leader that was not told yet leaves it as the one before had it.
             (NodeState::Degraded, None) if said.is_none() && node.is_unwell() => Vec::new(),
             // Heard again first, even where it is not well: in one command, nothing is placed on it in between.
             (NodeState::Degraded | NodeState::Down, unwell) => {
                 let again = standing(node, NodeState::Ready, "heard again".to_owned());
-                [Some(again), unwell.map(|why| standing(node, NodeState::Degraded, why))].into_iter().flatten().collect()
+                let unwell = unwell.filter(|_| !drains).map(|why| standing(node, NodeState::Degraded, why));
+                [Some(again), unwell].into_iter().flatten().collect()
             }
             // Those that are booted come back by registering.
-            (NodeState::Ready | NodeState::Draining | NodeState::Drained | NodeState::Booting | NodeState::Failed, _) => Vec::new(),
+            (NodeState::Ready, None) | (NodeState::Booting | NodeState::Failed, _) => Vec::new(),
         }
     }
 
@@ -237,7 +245,7 @@ impl Clocks {
             let upto = times.partition_point(|t| *t <= at + TOGETHER);
             upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER))
         };
-        self.mass_silence = silent.iter().any(|(_, at, _)| too_many(together(*at), all));
+        self.held_back = silent.iter().filter(|(_, at, _)| too_many(together(*at), all)).count();
         let mut asked = BTreeSet::new();
         self.cut_off.clear();
         self.witnessed.values_mut().for_each(|words| words.retain(|_, at| *at + WORD_COUNTS >= now));
@@ -249,6 +257,8 @@ impl Clocks {
                 NodeState::Ready | NodeState::Draining | NodeState::Drained => {
                     standings.push(standing(node, NodeState::Degraded, reason()));
                 }
+                // What it said of itself is no reason any more: from now on it is one that is not heard.
+                NodeState::Degraded if node.is_unwell() => standings.push(standing(node, NodeState::Degraded, reason())),
                 NodeState::Degraded if !too_many(together(*at), all) && silence + ASKED_BEFORE > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;
                     let by = self.witnessed.get(&node.id).filter(|_| silence <= ends);
@@ -430,7 +440,7 @@ mod tests {
         let mut c = clocks();
         assert_eq!(states(&mut c, 0, &many), []);
         assert_eq!(states(&mut c, 91, &many), []);
-        assert!(c.mass_silence && c.asked().is_empty() && c.cut_off.is_empty());
+        assert!(c.held_back > 0 && c.asked().is_empty() && c.cut_off.is_empty());
     }
 
     proptest::proptest! {
@@ -463,7 +473,7 @@ mod tests {
                     // Leases: who is Down on one side may be fenced on the other, unless many fell silent since.
                     let fenced = stays || c.cut_off.contains(&with.id);
                     assert!(gone || !fenced, "{} is fenced because of a witness", with.id);
-                    assert!(!gone || fenced || c.mass_silence, "{} is not fenced because of a witness", with.id);
+                    assert!(!gone || fenced || c.held_back > 0, "{} is not fenced because of a witness", with.id);
                 }
             }
         }
@@ -502,15 +512,45 @@ mod tests {
         assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
         next.said(id(), Incarnation(1), NodeHealth::Well);
         assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
-        // Silence counts all the same, and whoever comes back from it is heard first.
+        // Silence counts all the same, and is the reason from then on; whoever comes back from it is heard first.
+        let silent = c.standings(S(32), n.iter(), |_| NodeUse::Own);
+        assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
+        n[0].state_reason.clone_from(&silent[0].reason);
+        assert!(!n[0].is_unwell());
+        assert_eq!(states(&mut c, 33, &n), []);
         assert_eq!(states(&mut c, 92, &n), [("n1".to_owned(), NodeState::Down)]);
         n[0].state = NodeState::Down;
         c.heard(id(), Incarnation(1), S(93));
         assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
-        n[0].state = NodeState::Degraded;
+        (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
         // Another life says it anew.
         n[0].incarnation = Incarnation(2);
         assert_eq!(states(&mut c, 95, &n), []);
+    }
+
+    #[test]
+    fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Draining)]);
+        let id = || "n1".parse::<NodeId>().unwrap();
+        n[0].holds =
+            vec![Hold { kind: HoldKind::Drain, by: "root".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None }];
+        c.heard(id(), Incarnation(1), S(1));
+        assert_eq!(states(&mut c, 1, &n), []);
+        c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into() });
+        let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+        assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
+        n[0].state_reason.clone_from(&said[0].reason);
+        assert_eq!(states(&mut c, 3, &n), [], "said once");
+        // It was Degraded before it was drained: from now on its drain says where it stands.
+        n[0].state = NodeState::Degraded;
+        assert_eq!(states(&mut c, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
+        // A leader that was told nothing leaves what was said, and one that hears that it is well takes it back.
+        n[0].state = NodeState::Drained;
+        let mut next = clocks();
+        next.heard(id(), Incarnation(1), S(1));
+        assert_eq!(states(&mut next, 2, &n), []);
+        next.said(id(), Incarnation(1), NodeHealth::Well);
+        assert_eq!(next.standings(S(2), n.iter(), |_| NodeUse::Own)[0].reason, "");
     }
 
     #[test]
@@ -586,11 +626,11 @@ mod tests {
         // Three of ten: held back.
         let back: Vec<_> = states(&mut c, 91, &many);
         assert!(back.iter().all(|(_, s)| *s == NodeState::Ready) && back.len() == 7, "{back:?}");
-        assert!(c.mass_silence);
+        assert!(c.held_back > 0);
         // Two of ten: Down.
         c.heard(many[2].id.clone(), Incarnation(1), S(92));
         let down: Vec<_> = states(&mut c, 92, &many).into_iter().filter(|(_, s)| *s == NodeState::Down).collect();
         assert_eq!(down.len(), 2);
-        assert!(!c.mass_silence);
+        assert!(c.held_back == 0);
     }
 }

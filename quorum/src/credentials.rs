@@ -509,7 +509,7 @@ fn alert_in_words(error: &io::Error) -> String {
     match alert {
         Cause::Expired => "it has ended (or the clocks differ): `lattice doctor` shows until when it holds".to_owned(),
         Cause::Authority => "it is of another authority".to_owned(),
-        Cause::Name | Cause::Role | Cause::Handshake | Cause::Generation => error.to_string(),
+        Cause::Name | Cause::Role | Cause::Handshake | Cause::Generation | Cause::Replayed => error.to_string(),
     }
 }
 

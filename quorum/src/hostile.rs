@@ -468,6 +468,19 @@ fn written_chain(scratch: &Scratch, records: &[AuditRecord]) -> PathBuf {
     std::fs::read_dir(&scratch.0).unwrap().next().unwrap().unwrap().path()
 }
 
+#[test]
+fn no_room_is_made_for_four_billion_entries_that_a_ledger_promises() {
+    let bytes = to_bytes(&Ledger::default()).unwrap();
+    for at in 0..bytes.len() {
+        for head in [0xdb, 0xc6, 0xdd, 0xdf] {
+            let mut boasts = bytes.clone();
+            boasts.splice(at..=at, [head, 0xff, 0xff, 0xff, 0xff]);
+            // Whatever comes of it: who believes it ends here for want of memory.
+            let _read = from_bytes::<Ledger>(&boasts);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn a_snapshot_is_whole_or_refused(harms in prop::collection::vec(harm(), 1..4)) {

@@ -93,7 +93,10 @@ pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{CHECKPOINT_MODES_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, SUSPENDS_LEVEL, TELEMETRY_LEVEL, level_of, level_of_hold};
+pub use level::{
+    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, PREEMPTED_BY_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, level_of,
+    level_of_hold,
+};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
@@ -106,7 +109,7 @@ use lattice_model::{
     Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, HoldKind, InteractiveSession, Node, NodeId, Resources, Revision,
     Tenant, Timestamp, VCluster, VniPool,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -129,8 +132,10 @@ pub struct Ledger {
     revision: Revision,
     /// The last epoch issued.
     epoch: Epoch,
+    #[serde(deserialize_with = "one_by_one")]
     nodes: OrdMap<NodeId, Arc<Node>>,
     /// What each node still carries, live or leaving. The sum never exceeds the registered size when a claim is added.
+    #[serde(deserialize_with = "one_by_one")]
     holdings: OrdMap<NodeId, Vec<Holding>>,
     #[serde(with = "scripts")]
     allocations: OrdMap<AllocationId, Arc<Allocation>>,
@@ -257,6 +262,16 @@ impl Changed {
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
     }
+}
+
+/// Reads a map by what is there: the map's own reading believes the number of entries that it is promised, and makes room for all of them.
+fn one_by_one<'de, K, V, D>(from: D) -> Result<OrdMap<K, V>, D::Error>
+where
+    K: Deserialize<'de> + Ord + Clone,
+    V: Deserialize<'de> + Clone,
+    D: Deserializer<'de>,
+{
+    Ok(BTreeMap::deserialize(from)?.into_iter().collect())
 }
 
 /// One command's time and place, and what it has done so far.

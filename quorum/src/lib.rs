@@ -42,6 +42,7 @@ pub mod identity;
 pub mod lease_clocks;
 pub mod ledger;
 pub mod levels;
+pub mod logging;
 pub mod member;
 pub mod objects;
 mod older;

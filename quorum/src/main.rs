@@ -9,7 +9,8 @@ use lattice_quorum::backup::{self, plan, recover};
 use lattice_quorum::ca;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::config::QuorumConfig;
-use lattice_quorum::identity::Role;
+use lattice_quorum::identity::{Role, member_name};
+use lattice_quorum::logging::Form;
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::wire::{Answer, Request};
 use sd_notify::NotifyState;
@@ -17,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 /// A third more commits a second than with the C library's (docs/benchmarks.md).
 #[global_allocator]
@@ -160,23 +160,33 @@ fn lifetime(text: &str) -> std::result::Result<Duration, String> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("LATTICE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=off"));
-    tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).with_env_filter(filter).init();
-    let result = match (cli.serve, cli.command) {
-        (_, Some(Command::Ca(command))) => authority(command),
-        (_, Some(Command::Backup(of))) => make_backup(&of),
-        (_, Some(Command::Verify(which))) => verify(&which),
-        (_, Some(Command::Recover(how))) if how.plan => say_plan(&how.which),
-        (_, Some(Command::Recover(how))) => go_on_from(&how.which, Present::Lost, how.yes),
-        (_, Some(Command::Restore(how))) => go_on_from(&how.which, Present::MovedAside, how.yes),
-        (Some(serve), None) => run(&serve),
+    // What a command says is read by who gave it.
+    let form = match (&cli.command, Form::wanted()) {
+        (None, Ok(form)) => form,
+        (Some(_), _) => Form::Text,
+        (None, Err(error)) => {
+            eprintln!("lattice-quorum: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let config = cli.serve.as_ref().filter(|_| cli.command.is_none()).map(|serve| read(&serve.config));
+    let name = config.iter().flatten().next().map(|config| member_name(config.id));
+    form.begin("quorum", name.as_deref());
+    let result = match (cli.command, cli.serve.zip(config)) {
+        (Some(Command::Ca(command)), _) => authority(command),
+        (Some(Command::Backup(of)), _) => make_backup(&of),
+        (Some(Command::Verify(which)), _) => verify(&which),
+        (Some(Command::Recover(how)), _) if how.plan => say_plan(&how.which),
+        (Some(Command::Recover(how)), _) => go_on_from(&how.which, Present::Lost, how.yes),
+        (Some(Command::Restore(how)), _) => go_on_from(&how.which, Present::MovedAside, how.yes),
+        (None, Some((serve, config))) => config.and_then(|config| run(config, serve.bootstrap)),
         (None, None) => Ok(()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line with its causes; a backtrace helps nobody who reads this.
-            eprintln!("lattice-quorum: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            form.last_words("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
                 // To start it again would not help.
                 Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
@@ -215,8 +225,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().context("the runtime cannot be started")
 }
 
-fn run(serve: &Serve) -> Result<()> {
-    runtime()?.block_on(member(read(&serve.config)?, serve.bootstrap))
+fn run(config: QuorumConfig, bootstrap: bool) -> Result<()> {
+    runtime()?.block_on(member(config, bootstrap))
 }
 
 fn make_backup(of: &Of) -> Result<()> {

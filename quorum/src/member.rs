@@ -50,6 +50,7 @@ use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -225,6 +226,7 @@ impl Member {
             hearts: Hearts::default(),
             witnesses: Arc::default(),
             silent: watch::Sender::new(Vec::new()),
+            held_back: AtomicU64::new(0),
             relief: Relief::default(),
             signer,
             gate,

@@ -68,7 +68,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 struct Own(Weak<Core>);
 
 impl Collect for Own {
-    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+    fn collect(&self, samples: &mut Samples, whose: Whose) {
         let Some(core) = self.0.upgrade() else { return };
         raft(&core, samples);
         counted(&core.agreed.counts, samples);
@@ -77,6 +77,7 @@ impl Collect for Own {
             for (state, nodes) in ledger.node_counts() {
                 samples.add(&family::NODES, &[&state.to_string()], nodes);
             }
+            samples.count(&family::NODES_HELD_BACK, &[], core.held_back.load(Ordering::Relaxed));
             let mut running = 0;
             for (state, allocations) in ledger.allocation_counts() {
                 samples.add(&family::ALLOCATIONS, &[&state.to_string()], allocations);
@@ -87,6 +88,18 @@ impl Collect for Own {
             samples.add(&family::ACTIVE, &[], running);
             samples.count(&family::REVISION, &[], ledger.revision().0);
             samples.count(&family::AUDIT_RECORDS, &[], ledger.audit_head().seq);
+            let vnis = ledger.vni_pool_standing();
+            samples.add(&family::VNIS, &[], vnis.pool.size());
+            samples.add(&family::VNIS_FREE, &[], vnis.pool.size().saturating_sub(vnis.used));
+            if whose == Whose::Everybodys {
+                for standing in ledger.tenant_standings() {
+                    let tenant = standing.tenant.name.as_str();
+                    samples.add(&family::QUOTA_USED, &[tenant], standing.nodes);
+                    if let Some(most) = standing.tenant.max_nodes {
+                        samples.add(&family::QUOTA_MAX, &[tenant], most);
+                    }
+                }
+            }
         }
         disk(&core.config.data_dir, samples);
     }

@@ -20,6 +20,8 @@ pub enum Cause {
     Handshake,
     /// The member's files are of before a recovery of the quorum, or of after one that this member does not know.
     Generation,
+    /// A heartbeat that is no newer than the last one of its session: sent again by whoever recorded it.
+    Replayed,
 }
 
 impl Cause {
@@ -55,6 +57,7 @@ pub struct Refused {
     authority: AtomicU64,
     handshake: AtomicU64,
     generation: AtomicU64,
+    replayed: AtomicU64,
 }
 
 impl Refused {
@@ -67,6 +70,7 @@ impl Refused {
             Cause::Authority => &self.authority,
             Cause::Handshake => &self.handshake,
             Cause::Generation => &self.generation,
+            Cause::Replayed => &self.replayed,
         };
         let times = counter.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
@@ -83,6 +87,7 @@ impl Refused {
             ("certificates of another authority", &self.authority),
             ("other failed handshakes", &self.handshake),
             ("messages of another generation", &self.generation),
+            ("heartbeats that came again", &self.replayed),
         ];
         let counts = all.into_iter().map(|(what, counter)| (what.to_owned(), counter.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

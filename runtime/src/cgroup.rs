@@ -25,6 +25,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -250,6 +251,11 @@ impl Cgroup {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map_err(failed(&file, "setting it")),
         }
+    }
+
+    /// Whether it is the group of this id, which is its directory's inode, or has that group below it.
+    pub fn has(&self, id: u64) -> bool {
+        self.directories().iter().any(|dir| fs::metadata(dir).is_ok_and(|about| about.ino() == id))
     }
 
     /// A descriptor for [`crate::process::Program::cgroup`].

@@ -194,6 +194,7 @@ points! {
     SaveUnasked = "save-unasked", Save, Any;
     SaveAsked = "save-asked", Save, Any;
     SaveAnswered = "save-answered", Save, Any;
+    SaveFilePut = "save-file-put", Save, Any;
     SavePut = "save-put", Save, Any;
     SaveVerifyingUnwritten = "save-verifying-unwritten", Save, Any;
     SaveVerifyingWritten = "save-verifying-written", Save, Any;

@@ -14,6 +14,7 @@
 //!   pty        terminals of our own making
 //!   topology   processors, memory and GPUs of this machine
 //!   exits      exit statuses on disk, for when the shim itself is dead
+//!   sockets    whose the other end of a connection on this machine is
 //!   shim       the agent's and the shim's protocol, and how a shim is started and found again
 //! ```
 //!
@@ -32,5 +33,6 @@ pub mod project_quota;
 pub mod pty;
 pub mod remove;
 pub mod shim;
+pub mod sockets;
 pub mod stuck;
 pub mod topology;

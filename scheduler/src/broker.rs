@@ -16,7 +16,7 @@
 
 use crate::View;
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
-use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Timestamp, VCluster};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -263,7 +263,8 @@ fn asked_unasked(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
 
 /// What is done about it, the others left aside.
 fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, known: &Known, terms: &Terms, now: Timestamp) -> Verdict {
-    if allocation.preemption.is_some() {
+    // One that could not save itself and goes on is work like any other.
+    if allocation.preemption.as_ref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
     }
     if let Some(Tried::UnderWay { .. }) = known.tried {
@@ -373,7 +374,7 @@ fn unwell(node: &Node) -> bool {
         HoldKind::Cordon | HoldKind::Maintenance | HoldKind::Drain | HoldKind::Wipe => false,
     });
     held || match node.state {
-        NodeState::Ready | NodeState::Draining | NodeState::Drained => false,
+        NodeState::Ready | NodeState::Draining | NodeState::Drained => node.is_unwell(),
         NodeState::Degraded | NodeState::Down | NodeState::Booting | NodeState::Failed => true,
     }
 }
@@ -446,6 +447,7 @@ impl Terms {
         let node_s = |value: f64| format!("{value:.3} node-s");
         let guessed = if self.size_is_guessed { "a quarter of its memory: it has saved nothing yet" } else { "as its last checkpoint" };
         let mut lines = vec![
+            ("nodes", self.nodes.to_string(), "that it has"),
             ("unsaved", format!("{:.1} s", self.unsaved_s), "since its last checkpoint, or since it began"),
             ("checkpoint_size", format!("{:.0} bytes", self.size_bytes), guessed),
             (
@@ -468,7 +470,12 @@ impl Terms {
             ),
             ("recompute_saved", node_s(self.recompute_saved_node_s), "failure_probability x half of the unsaved time x nodes"),
             ("preemptability", node_s(self.preemptability_node_s), "preemption_probability x half of the unsaved time x nodes"),
-            ("backlog_relief", node_s(self.backlog_relief_node_s), "backlog pressure x compute_waste"),
+            (
+                "backlog_pressure",
+                format!("{:.3}", self.backlog_pressure),
+                "nodes that are waited for, as a part of those and all that there are",
+            ),
+            ("backlog_relief", node_s(self.backlog_relief_node_s), "backlog_pressure x compute_waste"),
             ("value", node_s(self.value_node_s()), "recompute_saved + preemptability + backlog_relief"),
             ("least_interval", format!("{:.1} s", self.least_interval_s), "ten write times, and not less than the site's"),
         ];

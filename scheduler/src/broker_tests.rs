@@ -260,12 +260,41 @@ fn who_is_asked_for_something_else_is_left_alone() {
 }
 
 #[test]
+fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again() {
+    let mut work = running(1, 1, 1, 86_000, Automatic::Every { seconds: 60 });
+    let drain = |failed: Option<&str>| Preemption {
+        id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
+        by: "root".into(),
+        reason: "node n1 is drained: fan".into(),
+        cause: lattice_model::PreemptCause::Drain,
+        deadline_ms: 1000,
+        hold: false,
+        failed: failed.map(str::to_owned),
+    };
+    work.preemption = Some(drain(None));
+    assert_eq!(World::of([(work.clone(), saved(80_000, 1, 1))]).one().verdict, Verdict::Preempted);
+    work.preemption = Some(drain(Some("the disk is full")));
+    assert_eq!(World::of([(work, saved(80_000, 1, 1))]).one().verdict, Verdict::Ask);
+}
+
+#[test]
+fn a_node_that_drains_and_is_not_well_counts_as_unwell() {
+    let mut world = World::of([(running(1, 1, 1, 600, Automatic::Weighed), Known::default())]);
+    let node = world.view.nodes.get_mut(&node_id(1)).unwrap();
+    node.state = NodeState::Draining;
+    assert_eq!(world.one().terms.unwell_nodes, 0);
+    world.view.nodes.get_mut(&node_id(1)).unwrap().state_reason = format!("{}XID 79", lattice_model::UNWELL);
+    assert_eq!(world.one().terms.unwell_nodes, 1);
+}
+
+#[test]
 fn every_term_is_told_with_its_unit() {
     let lines = World::of([(running(1, 1, 2, 600, Automatic::Weighed), Known::default())]).one().terms.lines();
     for name in ["write_time", "compute_waste", "storage_cost", "recompute_saved", "preemptability", "backlog_relief", "cost", "value"] {
         assert!(lines.iter().any(|(n, value, _)| *n == name && (value.ends_with(" s") || value.ends_with(" node-s"))), "{name} {lines:?}");
     }
     assert!(lines.iter().any(|(name, _, meaning)| *name == "checkpoint_size" && meaning.contains("nothing yet")));
+    assert!(["nodes", "backlog_pressure"].iter().all(|term| lines.iter().any(|(name, ..)| name == term)), "{lines:?}");
 }
 
 prop_compose! {

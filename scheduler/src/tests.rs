@@ -54,6 +54,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         excluded: vec![],
         checkpoint: None,
         preemption: None,
+        preempted_by: None,
         preempted_count: 0,
         held: false,
         telemetry: None,

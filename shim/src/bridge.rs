@@ -14,6 +14,7 @@ use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::{BridgeJob, Frames, FromBridge, ToBridge, encode};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::remove::remove_tree;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::fs::File;
 use std::io;
@@ -144,6 +145,12 @@ impl Bridge {
             self.socket.send(&[], epoll, self.token);
         }
         self.receive()
+    }
+
+    /// Returns when its socket has something for us, or after this time.
+    pub fn wait(&self, at_most: PollTimeout) {
+        // Interrupted, it is looked at early.
+        let _ = poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], at_most);
     }
 
     /// Takes what lies in its socket.

@@ -7,7 +7,7 @@ mod rank_files;
 mod sockets;
 pub mod start;
 
-use crate::bridge::{Bridge, Pmix};
+use crate::bridge::Pmix;
 use crate::log_files;
 use crate::rank_input::RankInput;
 use crate::rank_socket::{PmiPort, PmiSocket};
@@ -208,9 +208,7 @@ impl Launch {
         token: impl Fn(u32) -> u64,
     ) -> (RankOutcome, Vec<Happening>) {
         let mut happenings = self.receive(local, epoll, &token).happenings;
-        if let Some(heard) = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(Bridge::receive) {
-            happenings.extend(self.heard(heard, epoll));
-        }
+        happenings.extend(self.heard_of_ended(local, outcome, epoll));
         happenings.extend(self.handle(Event::Exited { local, code: outcome.code() }, epoll, &token));
         happenings.extend(self.handle_pmix(PmixEvent::Exited { local, code: outcome.code() }, epoll));
         self.close(local, epoll);

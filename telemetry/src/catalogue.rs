@@ -15,6 +15,7 @@ pub mod node;
 pub mod process;
 pub mod push;
 pub mod quorum;
+pub mod serving;
 
 use std::fmt;
 
@@ -109,7 +110,8 @@ pub const LATENCY_SECONDS: &[f64] =
 
 /// All of them, by part.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    let parts = [process::ALL, node::ALL, gpu::ALL, allocation::ALL, alert::ALL, agent::ALL, gossip::ALL, push::ALL, quorum::ALL];
+    let parts =
+        [process::ALL, node::ALL, gpu::ALL, allocation::ALL, alert::ALL, agent::ALL, serving::ALL, gossip::ALL, push::ALL, quorum::ALL];
     parts.into_iter().flatten().copied()
 }
 
@@ -148,8 +150,8 @@ mod tests {
             let plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             assert!(plain(name) && family.labels.iter().all(|label| plain(label)), "{name}");
             assert!(name.starts_with("lattice_") || name.starts_with("process_"), "{name}");
-            // The documents say nodes_total and allocations_total of what is a number of now, and so do we.
-            let of_the_documents = ["lattice_nodes_total", "lattice_allocations_total"].contains(&name);
+            // The documents say _total of some numbers of now, and so do we.
+            let of_the_documents = ["lattice_nodes_total", "lattice_allocations_total", "lattice_network_vni_pool_total"].contains(&name);
             assert_eq!(name.ends_with("_total") && !of_the_documents, family.kind == Kind::Counter, "{name}");
             let stem = name.trim_end_matches("_total");
             match family.unit {

@@ -18,6 +18,8 @@ pub mod catalogue;
 pub mod energy;
 pub mod exposition;
 pub mod histogram;
+pub mod holding;
+pub mod names;
 pub mod process;
 pub mod procfs;
 pub mod push;

@@ -10,30 +10,21 @@
 
 mod devices;
 pub mod fabric;
+mod group;
 mod host;
+mod kept;
 mod procfs;
 mod rapl;
 mod v1;
 mod v2;
 
+pub use group::{Group, PROCESSES_MAX, Places};
 pub use host::Host;
+pub use kept::Text;
 pub use rapl::{Domain, Rapl};
 
 use crate::usage::{Source, Usage};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// Bytes of a file of the kernel that are read; of a longer one the beginning.
-const FILE_BYTES_MAX: usize = 64 << 10;
-/// Processes of one allocation that are listed; what has more is not read one by one.
-pub const PROCESSES_MAX: usize = 4096;
-/// Cgroups below that of the work.
-const BELOW_MAX: usize = 1024;
-/// How deep they are looked for: launches lie one below, and what the work makes itself below those.
-const DEPTH_MAX: usize = 4;
 
 /// One source of numbers.
 pub trait Reader: Send {
@@ -42,128 +33,6 @@ pub trait Reader: Send {
 
     /// Adds what it can read of the group to what those before it said.
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage);
-}
-
-/// Where an allocation's work is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
-    /// The directory of all its work in the v2 tree.
-    pub v2: Option<PathBuf>,
-    /// Its directories in hierarchies of version 1.
-    pub v1: Vec<PathBuf>,
-}
-
-/// One allocation's work at one moment.
-#[derive(Debug)]
-pub struct Group {
-    places: Places,
-    processes: Vec<i32>,
-    /// Whether all of them are listed.
-    whole: bool,
-}
-
-impl Group {
-    /// Where it is.
-    pub fn places(&self) -> &Places {
-        &self.places
-    }
-
-    /// Its processes; `None` where they cannot be listed, or are too many.
-    pub fn processes(&self) -> Option<&[i32]> {
-        self.whole.then_some(self.processes.as_slice())
-    }
-
-    /// Lists its processes anew, at most so many. `false`: its directory is gone.
-    fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
-        self.processes.clear();
-        self.whole = false;
-        let Some(top) = self.places.v2.clone().or_else(|| self.places.v1.first().cloned()) else { return true };
-        if !top.is_dir() {
-            return false;
-        }
-        self.whole = true;
-        let mut below = 0;
-        self.list(&top, DEPTH_MAX, &mut below, processes_max.min(PROCESSES_MAX), text);
-        true
-    }
-
-    fn list(&mut self, directory: &Path, depth: usize, below: &mut usize, processes_max: usize, text: &mut Text) {
-        if let Ok(listed) = text.of(&directory.join("cgroup.procs")) {
-            self.processes.extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
-            self.whole &= listed.len() < FILE_BYTES_MAX && self.processes.len() <= processes_max;
-        }
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            *below += 1;
-            if depth == 0 || *below > BELOW_MAX || !self.whole {
-                self.whole = false;
-                return;
-            }
-            self.list(&entry.path(), depth - 1, below, processes_max, text);
-        }
-    }
-}
-
-/// A buffer for small files, used again for each.
-#[derive(Debug, Default)]
-pub struct Text(Vec<u8>);
-
-impl Text {
-    /// Reads a file; what is no UTF-8 is empty.
-    pub fn of(&mut self, path: &Path) -> io::Result<&str> {
-        self.from(&File::open(path)?)
-    }
-
-    /// Reads an open file from its beginning.
-    pub fn from(&mut self, file: &File) -> io::Result<&str> {
-        Ok(std::str::from_utf8(self.bytes(file, FILE_BYTES_MAX)?).unwrap_or_default())
-    }
-
-    /// Reads a file of which that much is wanted.
-    pub fn up_to(&mut self, path: &Path, bytes_max: usize) -> io::Result<&str> {
-        Ok(std::str::from_utf8(self.bytes(&File::open(path)?, bytes_max)?).unwrap_or_default())
-    }
-
-    /// Reads a file that need be no text.
-    pub fn bytes_of(&mut self, path: &Path) -> io::Result<&[u8]> {
-        self.bytes(&File::open(path)?, FILE_BYTES_MAX)
-    }
-
-    fn bytes(&mut self, file: &File, bytes_max: usize) -> io::Result<&[u8]> {
-        self.0.resize(bytes_max, 0);
-        let mut length = 0;
-        while length < bytes_max {
-            match file.read_at(&mut self.0[length..], length as u64)? {
-                0 => break,
-                more => length += more,
-            }
-        }
-        Ok(&self.0[..length])
-    }
-}
-
-/// A file of a cgroup that is read again and again. It is opened when it is there, and let go with its cgroup.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    path: PathBuf,
-    file: Option<File>,
-}
-
-impl Kept {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, file: None }
-    }
-
-    pub(crate) fn read<'a>(&mut self, text: &'a mut Text) -> Option<&'a str> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => File::open(&self.path).ok()?,
-        };
-        // One whose cgroup is gone fails, and is not kept.
-        let read = text.from(&file).ok()?;
-        self.file = Some(file);
-        Some(read)
-    }
 }
 
 /// What was read at once.
@@ -193,7 +62,7 @@ impl Meter {
         // The cgroup's own counts began with it.
         readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
-        Self { group: Group { places, processes: Vec::new(), whole: false }, readers }
+        Self { group: Group::new(places), readers }
     }
 
     /// Reads once; `None`: there is nothing there (any more).
@@ -207,7 +76,7 @@ impl Meter {
         if !self.group.refresh(text, *processes_left) {
             return None;
         }
-        *processes_left = processes_left.saturating_sub(self.group.processes.len());
+        *processes_left = processes_left.saturating_sub(self.group.listed());
         let at = Instant::now();
         let mut usage = Usage::default();
         for reader in &mut self.readers {
@@ -227,6 +96,7 @@ mod tests {
     use super::*;
     use crate::usage::Measure;
     use std::fs;
+    use std::path::PathBuf;
 
     struct Tree(PathBuf);
 

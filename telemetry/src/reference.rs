@@ -16,16 +16,36 @@ who shows the token (`metrics_token_file`); they carry the allocation's id alone
     lattice_allocation_cpu_cores{stat=\"mean\"} * on (allocation, node_id) group_left (user, tenant) lattice_allocation_info
 ";
 
+const TAIL: &str = "
+## Names of the documents that are not here
+
+| name | why |
+|---|---|
+| `lattice_scheduling_preemptions_total` | the documents have two names for one thing: it is `lattice_preemptions_total` |
+| `lattice_scheduling_cost_function_duration_seconds` | there is no cost function: queues are served first come, first served |
+| `lattice_scheduling_backfill_jobs_total` | there is no backfill |
+| `lattice_accounting_events_buffered`, `lattice_accounting_events_dropped_total` | there is no accounting |
+| `lattice_federation_*` | there is no federation |
+| `lattice_autoscaling_*` | there is no autoscaling |
+| `lattice_raft_sensitive_audit_entries_total` | the audit log counts all its records alike: `lattice_audit_records_total` |
+| `lattice_sensitive_wipe_failure_total` | a wipe that fails keeps its node out of service, and `lattice node status` says why |
+| `lattice_agent_ebpf_overhead_percent` | the kernel counts the time of its programs only where `kernel.bpf_stats_enabled` is 1, which slows every program of the node; what they cost was measured once (docs/benchmarks.md) |
+
+The documents give `lattice_scheduling_cycle_duration_seconds` a label `vcluster`; a round here serves all queues of an agent at once, and has none. Their ports 9101,
+9102 and 9104 are of processes that are roles of the agent here: all of it is told at the agent's 9103.
+";
+
 /// `docs/metrics.md`.
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
-    let parts: [(&str, &[&Family]); 9] = [
+    let parts: [(&str, &[&Family]); 10] = [
         ("The process", catalogue::process::ALL),
         ("The machine", catalogue::node::ALL),
         ("GPUs", catalogue::gpu::ALL),
         ("Allocations", catalogue::allocation::ALL),
         ("Alerts", catalogue::alert::ALL),
         ("The agent", catalogue::agent::ALL),
+        ("The API, scheduling, beginnings", catalogue::serving::ALL),
         ("Gossip", catalogue::gossip::ALL),
         ("Push", catalogue::push::ALL),
         ("The quorum", catalogue::quorum::ALL),
@@ -44,7 +64,7 @@ pub fn page() -> String {
             let _ = writeln!(out, "| `{name}` | {kind} | {unit} | {} | {of} | {source} | {help} |", labels.join(", "));
         }
     }
-    out
+    out + TAIL
 }
 
 #[cfg(test)]

@@ -222,11 +222,27 @@ impl fmt::Display for Source {
     }
 }
 
+/// What is none of the devices that are told one by one.
+pub const OTHER_DEVICES: &str = "other";
+
+/// What the allocation's work itself asked of one block device; of each pair reading is first, then writing. By eBPF alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceIo {
+    /// As the kernel calls it.
+    pub name: String,
+    pub bytes: [u64; 2],
+    pub requests: [u64; 2],
+    /// How long these took together, each from who asked to the device's answer.
+    pub seconds: [f64; 2],
+}
+
 /// The numbers of one look. Counters are since the work began, or, by procfs, since the agent did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     numbers: [Option<(f64, Source)>; Measure::ALL.len()],
     distributions: [Option<(Counts, Source)>; Distribution::ALL.len()],
+    /// A few, each once.
+    pub devices: Vec<DeviceIo>,
 }
 
 impl Usage {
@@ -273,6 +289,9 @@ impl Usage {
 
     /// Takes what `newer` has of this source, for what this one has of the same.
     pub fn take_newer(&mut self, newer: &Self, source: Source) {
+        if source == Source::Ebpf {
+            self.devices.clone_from(&newer.devices);
+        }
         for (place, newer) in self.numbers.iter_mut().zip(&newer.numbers) {
             if [*place, *newer].iter().all(|number| number.is_some_and(|(_, from)| from == source)) {
                 *place = *newer;

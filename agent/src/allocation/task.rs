@@ -24,6 +24,7 @@ use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim}
 use line::hear;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -50,6 +51,7 @@ pub(super) fn begin(
         dir,
         link: None,
         preparing: None,
+        assigned: None,
         probing: None,
         warning: None,
         phase: Phase::Idle,
@@ -92,6 +94,8 @@ struct AllocationTask {
     dir: ShimDir,
     link: Option<Link>,
     preparing: Option<Preparing>,
+    /// When it was to be prepared, until its first process begins; not over a restart of this agent.
+    assigned: Option<Instant>,
     /// Makes the probes, where there are any.
     probing: Option<AbortOnDropHandle<()>>,
     /// Asks it to save itself before its walltime ends, on the head.
@@ -161,6 +165,13 @@ impl AllocationTask {
         }
     }
 
+    /// Its first process here has begun, or one more.
+    fn began(&mut self) {
+        if let Some(assigned) = self.assigned.take() {
+            self.context.latencies.startup.observe(assigned.elapsed());
+        }
+    }
+
     fn is_head(&self) -> bool {
         self.share.nodes.first().is_some_and(|(node, _)| node == &self.context.me)
     }
@@ -192,6 +203,7 @@ impl AllocationTask {
         match command {
             Command::Prepare { assignment } => {
                 if self.preparing.is_none() {
+                    self.assigned = Some(Instant::now());
                     self.preparing = Some(Preparing::begin(&self.context, &self.share, assignment, &self.dir, self.says.detail.clone()));
                 }
             }
@@ -213,7 +225,7 @@ impl AllocationTask {
     }
 
     async fn heard(&mut self, message: FromShim) {
-        tracing::debug!(allocation = %self.share.allocation, ?message, "heard from the shim");
+        tracing::debug!(allocation = %self.share.allocation, heard = ?message, "heard from the shim");
         match message {
             FromShim::Hello { allocation, epoch, pid, shapes, input, calls, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
@@ -235,7 +247,8 @@ impl AllocationTask {
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
             }
-            FromShim::Going | FromShim::ScriptStarted => {}
+            FromShim::Going => {}
+            FromShim::ScriptStarted => self.began(),
             FromShim::RunLease { until_ms } => self.keeps_lease(until_ms),
             FromShim::RunLeaseLapsed => self.lease_lapsed().await,
             FromShim::AttachStarted { session } => {
@@ -265,6 +278,7 @@ impl AllocationTask {
             }
             FromShim::LaunchStarted { launch } => {
                 failpoint::pass(Point::LaunchHeard);
+                self.began();
                 let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
                 if !local.begun {
                     // Its folder may have been there before its first rank. (One that was asked for twice is told twice, maybe after its end.)

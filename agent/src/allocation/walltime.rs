@@ -10,14 +10,13 @@
 //! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
 //! allocation's end what it would have said.
 
-use crate::checkpoint::{self, owner_of};
+use crate::checkpoint;
 use crate::context::Shared;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, EndReason, Epoch};
 use lattice_node::{CheckpointEnd, CheckpointPhase, Checkpointing, Event};
-use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::sync::Arc;
@@ -37,8 +36,6 @@ const HEAD_LATE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two heartbeats that the quorum acknowledged, in milliseconds, while it is heard.
 const HEARD_MS: u64 = 5_000;
-/// How long it may take until a checkpoint that is given up is over on all nodes that can be reached.
-const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// On the head, when its processes are about to begin: when walltime will be over, by the boot's clock, is on the disk.
 pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
@@ -219,10 +216,10 @@ pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: wat
         (state.id, whole(&state).cloned())
     };
     let Some(checkpoint) = made else {
+        // By who drives it, once the allocation is being ended: it knows what the quorum was told.
         tracing::warn!(%allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
         context.tell(Event::Ended { allocation, epoch, reason: EndReason::WalltimeExceeded }).await;
-        let _ = tokio::time::timeout(GIVEN_UP, view.wait_for(|state| state.end().is_some())).await;
-        return discard(&context, &share, &view).await;
+        return;
     };
     end_saved(context, share, checkpoint).await;
 }
@@ -251,18 +248,5 @@ fn whole(state: &Checkpointing) -> Option<&CheckpointRef> {
         | CheckpointPhase::Deferred { .. }
         | CheckpointPhase::Verifying { .. }
         | CheckpointPhase::Ended(CheckpointEnd::Failed { .. } | CheckpointEnd::TimedOut { .. }) => None,
-    }
-}
-
-/// What is left in the store of one that came to nothing. What cannot be removed now is no checkpoint, and takes room.
-async fn discard(context: &Shared, share: &DesiredShare, view: &watch::Receiver<Checkpointing>) {
-    let (id, over) = {
-        let state = view.borrow();
-        (state.id, state.end().is_some() && whole(&state).is_none())
-    };
-    let Ok(store) = context.checkpoints.store() else { return };
-    if over && let Err(error) = store.remove(&owner_of(share), id).await {
-        let allocation = share.allocation;
-        tracing::warn!(%allocation, checkpoint = %id, error = with_causes(&error), "what is left of it stays in the store");
     }
 }

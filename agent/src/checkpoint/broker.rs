@@ -16,7 +16,7 @@ use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
 use futures::StreamExt;
-use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, NodeId, Timestamp};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::pack::with_causes;
@@ -40,16 +40,16 @@ const READING: Duration = Duration::from_secs(10);
 /// Added to twice what the last checkpoint took, in milliseconds.
 const LENGTH_MS_SPARE: u64 = 60_000;
 
-/// How long work has for a checkpoint that the broker asks for, where its last one took so long.
-fn length_ms(took_ms: Option<u64>) -> u64 {
+/// How long work has for a checkpoint that the broker asks for, where its last one took so long: not less than the site's time.
+fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
     let known = took_ms.map_or(0, |took| took.saturating_mul(2).saturating_add(LENGTH_MS_SPARE));
-    known.max(DEADLINE_MS_DEFAULT).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
+    known.max(timeout_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
 }
 
 /// How long the end of such a one is waited for: its deadline, extended once by half, and all deferrals. With each of these it may take its
 /// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
-fn patience(length_ms: u64) -> Duration {
-    Duration::from_millis(length_ms.saturating_mul(3) / 2 + lattice_node::DEFERRAL_MS_MAX + 60_000)
+fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
+    Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
 }
 
 /// What the broker of this moment knows, for who explains.
@@ -268,7 +268,7 @@ impl Broker {
         let Some((_, known)) = self.known.get_mut(&allocation.id) else { return };
         let times = if let Some(Tried::InVain { times, .. }) = known.tried { times } else { 0 };
         known.tried = Some(Tried::UnderWay { times });
-        let length_ms = length_ms(known.last.and_then(|last| last.took_ms));
+        let length_ms = length_ms(known.last.and_then(|last| last.took_ms), self.settings.timeout_ms());
         let (value, cost) = (judgement.terms.value_node_s(), judgement.terms.cost_node_s());
         tracing::info!(allocation = %allocation.id, value_node_s = value, cost_node_s = cost, "it is asked to save itself");
         let id = allocation.id;
@@ -282,8 +282,9 @@ impl Broker {
         };
         let address = self.placing.cluster.borrow().nodes.get(&head).map(|node| node.addresses.mesh.clone());
         let context = Arc::clone(&self.context);
+        let patience = patience(length_ms, self.settings.deferral_ms_max());
         let task = self.asked.spawn(async move {
-            let asked = tokio::time::timeout(patience(length_ms), asked(&context, &head, address, &open)).await;
+            let asked = tokio::time::timeout(patience, asked(&context, &head, address, &open)).await;
             (id, asked.unwrap_or_else(|_| Err("nothing was heard of it any more".to_owned())))
         });
         self.of.insert(task.id(), id);
@@ -310,7 +311,8 @@ async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &
     Err(format!("its head {head} went away in the middle of it"))
 }
 
-async fn probe(store: &CheckpointStore) -> Storage {
+/// Whether the store takes something small.
+pub async fn probe(store: &CheckpointStore) -> Storage {
     match tokio::time::timeout(ANSWER, store.probe()).await {
         Ok(Ok(())) => Storage::Here,
         Ok(Err(error)) => Storage::Away { why: with_causes(&error) },
@@ -369,9 +371,9 @@ mod tests {
 
     #[test]
     fn work_has_as_long_as_its_last_checkpoint_needed() {
-        assert_eq!((length_ms(None), length_ms(Some(60_000))), (600_000, 600_000));
-        assert_eq!(length_ms(Some(20 * 60_000)), 41 * 60_000);
-        assert_eq!(length_ms(Some(u64::MAX)), DEADLINE_MS.1);
-        assert!(patience(DEADLINE_MS.1) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
+        assert_eq!((length_ms(None, 600_000), length_ms(Some(60_000), 600_000), length_ms(None, 5000)), (600_000, 600_000, 5000));
+        assert_eq!(length_ms(Some(20 * 60_000), 600_000), 41 * 60_000);
+        assert_eq!(length_ms(Some(u64::MAX), 600_000), DEADLINE_MS.1);
+        assert!(patience(DEADLINE_MS.1, 0) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
     }
 }

@@ -6,6 +6,7 @@
 //!     <token>/                              into which the application saves
 //!     <token>.done | .failed | .deferred    by the application: its answer; by the agent, where it came in a call
 //!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: what is begun from
+//!   <checkpoint_dir>/<allocation>.put       root's: what is in the store already ([`super::uploads`])
 //!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's, of what is asked through it ([`super::page`])
 //! ```
 //!
@@ -20,6 +21,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
+use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -43,6 +45,8 @@ const DEPTH_MAX: usize = 64;
 const RESTORE: &str = ".restore";
 /// How the name of the page ends through which work is asked.
 const PAGE: &str = ".shm";
+/// How the name of the file ends that says what is in the store already.
+const PUT: &str = ".put";
 /// How the name of a directory begins that is being removed, or made.
 const ASIDE: &str = ".aside-";
 
@@ -85,6 +89,11 @@ pub struct Listed {
 }
 
 impl Claims {
+    /// Whether it says nothing by which it would be seen that something is lacking.
+    pub fn is_of_no_size(&self) -> bool {
+        self.files.is_none() && self.bytes.is_none() && self.listed.is_empty()
+    }
+
     /// What is not as it says of what lies there.
     pub fn wrong(&self, found: &[Found]) -> Option<String> {
         let files: BTreeMap<&str, u64> = found.iter().filter_map(|f| Some((f.path.as_str(), f.size?))).collect();
@@ -162,6 +171,11 @@ impl Directories {
         self.root.join(format!("{allocation}{PAGE}"))
     }
 
+    /// Where it is written down what is in the store already.
+    pub fn uploads_of(&self, allocation: AllocationId) -> PathBuf {
+        self.root.join(format!("{allocation}{PUT}"))
+    }
+
     /// Makes it. May be done again.
     pub fn make_page(&self, allocation: AllocationId, owner: &Principal) -> Result<(), String> {
         super::page::make(&self.page_of(allocation), &self.root.join(format!("{ASIDE}{allocation}{PAGE}")), owner)
@@ -195,7 +209,7 @@ impl Directories {
         for path in [self.of(allocation), self.restore_of(allocation), aside] {
             remove_tree(&path).map_err(|e| format!("{} cannot be removed: {e}", path.display()))?;
         }
-        for path in [self.page_of(allocation), self.root.join(format!("{ASIDE}{allocation}{PAGE}"))] {
+        for path in [self.page_of(allocation), self.root.join(format!("{ASIDE}{allocation}{PAGE}")), self.uploads_of(allocation)] {
             gone(fs::remove_file(&path)).map_err(|e| format!("{} cannot be removed: {e}", path.display()))?;
         }
         Ok(())
@@ -206,7 +220,7 @@ impl Directories {
         let names = fs::read_dir(&self.root).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
         for name in names {
             let plain = name.strip_prefix(ASIDE).unwrap_or(&name);
-            let plain = plain.strip_suffix(RESTORE).or_else(|| plain.strip_suffix(PAGE)).unwrap_or(plain);
+            let plain = [RESTORE, PAGE, PUT].iter().find_map(|ending| plain.strip_suffix(ending)).unwrap_or(plain);
             let Ok(allocation) = plain.parse::<AllocationId>() else { continue };
             if !known(allocation)
                 && let Err(why) = self.remove(allocation)
@@ -315,6 +329,17 @@ impl Place {
             }
         }
         Ok(())
+    }
+
+    /// Removes what was saved for this token.
+    pub fn forget(&self, token: &str) -> io::Result<()> {
+        remove_at_most(&self.path.join(token), &mut (4 * ENTRIES_MAX as u64)).map(drop)
+    }
+
+    /// Whether its owner has no room left there.
+    pub fn is_full(&self) -> Result<bool, String> {
+        let about = fstatvfs(&self.at).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        Ok(if self.owner.0 == 0 { about.blocks_free() } else { about.blocks_available() } == 0)
     }
 
     fn beneath(&self, name: &str, flags: OFlag) -> nix::Result<OwnedFd> {

@@ -2,7 +2,7 @@
 
 use super::part::Ends;
 use super::store::{CheckpointStore, StoreError};
-use super::{Checkpoints, owner_of, wall_ms};
+use super::{Checkpoints, late, owner_of, wall_ms};
 use crate::allocation::Standing;
 use crate::context::Shared;
 use crate::journal;
@@ -17,7 +17,7 @@ use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -83,15 +83,26 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             if let Some(made) = committed.as_ref().filter(|made| made.id == id) {
                 return Ok(answered(ended(made)));
             }
-            unused(context, &share, id).await?;
             let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
             let parent = last.or_else(|| committed.or_else(|| share.restore.clone()).map(|before| before.id));
             let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
-            let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, boottime_ms());
-            write_down(worker.dir(), &state).await.map_err(|e| format!("a checkpoint cannot be written down here: {e}"))?;
-            failpoint::pass(Point::SaveBegun);
-            checkpoints.drive(context, &share, worker.dir(), state)
+            let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
+            // The nodes are looked at meanwhile; they are asked for nothing before it is known.
+            let (new, is_new) = oneshot::channel();
+            let view = checkpoints.drive(context, &share, worker.dir(), state, Some(is_new));
+            match unused(context, &share, id).await {
+                Ok(known) => {
+                    failpoint::pass(Point::SaveBegun);
+                    let _ = new.send(known);
+                }
+                Err(why) => {
+                    // Who asks for another one next does not join this one, whose task ends as well.
+                    checkpoints.never_begun(allocation, &view);
+                    return Err(why);
+                }
+            }
+            view
         }
     };
     drop(one);
@@ -100,10 +111,11 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     Ok(items)
 }
 
-/// Refuses an id under which a checkpoint was made. Where the store is away, writing the manifest does.
-async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<(), String> {
+/// Refuses an id under which a checkpoint was made. Gives whether it is known that none was: where the store is away, writing the
+/// manifest refuses it, and what is there by that id is not to be removed then.
+async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, String> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
-    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(()) };
+    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(false) };
     match found {
         Ok(made) => Err(format!(
             "checkpoint {id} was made before, under epoch {}, and another may be in force since: `lattice checkpoint list` shows them; \
@@ -111,7 +123,8 @@ async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Res
             made.epoch
         )),
         Err(error @ StoreError::Damaged { .. }) => Err(format!("checkpoint {id} was made before: {error}")),
-        Err(StoreError::NoSuch(_) | StoreError::Store(_) | StoreError::Unfit(_) | StoreError::Io { .. }) => Ok(()),
+        Err(StoreError::NoSuch(_)) => Ok(true),
+        Err(StoreError::Store(_) | StoreError::Unfit(_) | StoreError::Io { .. }) => Ok(false),
     }
 }
 
@@ -213,14 +226,24 @@ impl Checkpoints {
         if share.spec.checkpoint.is_none() || self.head_of(share.allocation, share.epoch).is_some() {
             return;
         }
-        if let Some(state) = written_down(dir, share.epoch).await {
+        if let Some(mut state) = written_down(dir, share.epoch).await {
+            // The quorum was perhaps told by a life that could not write that down.
+            state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
             tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.word(), "a checkpoint of a former life");
-            self.drive(context, share, dir, state);
+            self.drive(context, share, dir, state, None);
         }
     }
 
-    /// Begins its task, where there is none.
-    fn drive(&self, context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir, state: Checkpointing) -> watch::Receiver<Checkpointing> {
+    /// Begins its task, where there is none. `is_new`: who tells that no checkpoint was made under its id, as far as that is known;
+    /// `None`: it goes on from a former life.
+    fn drive(
+        &self,
+        context: &Shared,
+        share: &Arc<DesiredShare>,
+        dir: &ShimDir,
+        state: Checkpointing,
+        is_new: Option<oneshot::Receiver<bool>>,
+    ) -> watch::Receiver<Checkpointing> {
         let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(there) = heads.get(&share.allocation)
             && there.epoch == share.epoch
@@ -228,7 +251,8 @@ impl Checkpoints {
         {
             return there.view.clone();
         }
-        let over = state.end().is_some();
+        let (id, told, over) = (state.id, state.told, state.end().is_some());
+        let came_to_nothing = over && complete(&state).is_none();
         let (out, view) = watch::channel(state.clone());
         heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
         if !over {
@@ -239,14 +263,28 @@ impl Checkpoints {
                 dir: dir.clone(),
                 state,
                 out,
+                is_new,
                 events,
                 asked: JoinSet::new(),
                 work: JoinSet::new(),
                 word: watch::channel(Word::Wait).0,
             };
             tokio::spawn(driver.run(heard));
+        } else if came_to_nothing {
+            // The life that ended it may not have come to that.
+            let (context, share) = (Arc::clone(context), Arc::clone(share));
+            tokio::spawn(async move { late::discard(&context, &share, id, told).await });
         }
         view
+    }
+
+    /// As if one had never begun.
+    fn never_begun(&self, allocation: AllocationId, view: &watch::Receiver<Checkpointing>) {
+        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have been begun again since, by the same id.
+        if heads.get(&allocation).is_some_and(|head| head.view.same_channel(view)) {
+            heads.remove(&allocation);
+        }
     }
 }
 
@@ -256,6 +294,9 @@ struct Driver {
     dir: ShimDir,
     state: Checkpointing,
     out: watch::Sender<Checkpointing>,
+    /// Until it was looked whether a checkpoint was made under its id; `false`: that could not be seen. Closed without a word: one was,
+    /// or nobody wants to know any more.
+    is_new: Option<oneshot::Receiver<bool>>,
     events: mpsc::Sender<CheckpointEvent>,
     /// What is being done for the present state; ended with it.
     work: JoinSet<()>,
@@ -270,6 +311,10 @@ impl Driver {
         let allocation = self.share.allocation;
         let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
         let (mut over_at, begun) = (None, Instant::now());
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        let mut superseded = Box::pin(late::superseded(&context, &share));
+        // Nothing of one that no node was told to save is in the store.
+        let mut may_be_there = self.is_new.is_none();
         let mut steps = self.state.resume();
         loop {
             for step in steps {
@@ -278,14 +323,23 @@ impl Driver {
             if let Some(end) = self.state.end() {
                 self.context.checkpoints.counts().checkpoint(end, begun.elapsed());
                 tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
-                let farewell = async { while self.asked.join_next().await.is_some() {} };
-                let _ = tokio::time::timeout(FAREWELL, farewell).await;
+                self.farewell().await;
+                if may_be_there && complete(&self.state).is_none() {
+                    late::discard(&self.context, &self.share, self.state.id, self.state.told).await;
+                }
                 return;
             }
             let wakes = self.state.wakes_ms().map(|at| Duration::from_millis(at.saturating_sub(boottime_ms()) + 1));
             let event = tokio::select! {
                 Some(event) = heard.recv() => event,
                 () = sleep(wakes) => CheckpointEvent::Clock,
+                known = looked(&mut self.is_new) => {
+                    if !self.is_to_be(known) {
+                        return self.farewell().await;
+                    }
+                    steps = Vec::new();
+                    continue;
+                }
                 Some(_) = self.asked.join_next() => {
                     steps = Vec::new();
                     continue;
@@ -301,37 +355,90 @@ impl Driver {
                     continue;
                 }
                 () = tokio::time::sleep_until(over_at.unwrap_or_else(Instant::now)), if over_at.is_some() => {
-                    CheckpointEvent::AllocationOver
+                    self.committed().unwrap_or(CheckpointEvent::AllocationOver)
                 }
+                why = &mut superseded => self.committed().unwrap_or(CheckpointEvent::Superseded { why }),
             };
             let before = self.state.clone();
             let only_told = matches!(event, CheckpointEvent::Progressed { .. });
             steps = self.state.handle(boottime_ms(), event);
-            if only_told {
+            // Nothing was done yet of one that is being asked for: whoever asked does so again where the agent ends here.
+            if only_told || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
                 self.out.send_replace(self.state.clone());
             } else if self.state != before {
+                if self.is_new.is_some() {
+                    let known = looked(&mut self.is_new).await;
+                    if !self.is_to_be(known) {
+                        return self.farewell().await;
+                    }
+                }
                 self.write_down().await;
+                may_be_there |= matches!(self.state.phase, CheckpointPhase::Saving { .. });
+                // One that could not be written down is given up: what was to be done of it is not.
+                if self.state.end().is_some() {
+                    steps = self.state.resume();
+                }
             }
         }
     }
 
-    /// Nothing is done of a state that is not written down. What cannot be is given up, unless it is whole: that is only said again.
+    /// Takes what was seen of its id. `false`: it is not to be, and is forgotten.
+    fn is_to_be(&mut self, known: Option<bool>) -> bool {
+        self.is_new = None;
+        match known {
+            Some(known) => self.state.told |= !known,
+            None => {
+                self.word.send_replace(Word::Stop);
+                self.context.checkpoints.never_begun(self.share.allocation, &self.out.subscribe());
+            }
+        }
+        known.is_some()
+    }
+
+    /// What the quorum was told of, once it has it: that one update of the watch says as well that the claim is over does not undo it.
+    fn committed(&self) -> Option<CheckpointEvent> {
+        let CheckpointPhase::Committing { checkpoint } = &self.state.phase else { return None };
+        let cluster = self.context.cluster.borrow();
+        let last = cluster.allocations.get(&self.share.allocation)?.checkpoint.as_ref();
+        (last == Some(checkpoint)).then_some(CheckpointEvent::Committed { id: checkpoint.id })
+    }
+
+    /// Until the nodes that can be reached have heard that the round is over.
+    async fn farewell(&mut self) {
+        let heard = async { while self.asked.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(FAREWELL, heard).await;
+    }
+
+    /// Nothing is done of a state that is not written down, but to look whether it can be. What cannot be is given up, unless it is whole: that is only said again.
     async fn write_down(&mut self) {
         pass(&self.state, false);
-        let mut written = write_down(&self.dir, &self.state).await;
+        let written = write_down(&self.dir, &self.state).await;
         if let Err(error) = &written
             && self.state.end().is_none()
             && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
         {
             let why = format!("it cannot be written down on {}: {error}", self.context.me);
             self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
-            written = Ok(());
         }
         if let Err(error) = written {
             tracing::warn!(allocation = %self.share.allocation, %error, "the state of a checkpoint is not written down");
+            if self.state.end().is_some() && complete(&self.state).is_none() {
+                self.forget().await;
+            }
         }
         pass(&self.state, true);
         self.out.send_replace(self.state.clone());
+    }
+
+    /// Removes what is written of it, which needs no room: no later life is to take up what its user was told had failed.
+    async fn forget(&self) {
+        // That of the one before stays.
+        if written_down(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {
+            return;
+        }
+        if let Err(error) = tokio::fs::remove_file(self.dir.checkpoint()).await {
+            tracing::warn!(allocation = %self.share.allocation, %error, "an earlier state of a checkpoint that was given up stays");
+        }
     }
 
     fn take(&mut self, step: CheckpointStep) {
@@ -392,6 +499,14 @@ async fn sleep(time: Option<Duration>) {
     }
 }
 
+/// What was seen of its id; `None`: nobody says it any more. Never, where it was said.
+async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
+    match is_new {
+        Some(is_new) => is_new.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
 /// Until the allocation is being ended.
 async fn ending(standing: Option<watch::Receiver<Standing>>) {
     if let Some(mut standing) = standing {
@@ -425,7 +540,7 @@ async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) 
         };
         match store.put_manifest(&owner, &manifest).await {
             Ok(()) => return CheckpointEvent::Written,
-            Err(error @ StoreError::Store(_)) => {
+            Err(error @ StoreError::Store(_)) if !error.is_full() => {
                 tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint's manifest waits for its store");
                 tokio::time::sleep(AGAIN).await;
             }
@@ -530,5 +645,20 @@ impl Asking {
             }
         };
         tokio::select! { ended = goes => ended, ended = hears => ended }.map_err(|e: FrameError| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_head_wrote_counts_as_told() {
+        let begun = Checkpointing::begin(CheckpointId(Uuid::nil()), Epoch(3), None, Vec::new(), 1000, 0, 0);
+        let mut json = serde_json::to_value(&begun).unwrap();
+        let read = |json: &serde_json::Value| serde_json::from_value::<Checkpointing>(json.clone()).unwrap();
+        assert!(!read(&json).told);
+        json.as_object_mut().unwrap().remove("told").unwrap();
+        assert!(read(&json).told);
     }
 }

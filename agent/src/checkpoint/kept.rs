@@ -103,7 +103,7 @@ impl CheckpointStore {
         self.objects.key([FOLDER.to_owned(), format!("{allocation}.json")])
     }
 
-    /// Writes down that an allocation has checkpoints. May be done again.
+    /// Writes down that an allocation has something in the store. May be done again.
     pub(super) async fn note_kept(&self, owner: &Owner) -> Result<(), StoreError> {
         self.put_kept(&Kept::of(owner)).await
     }

@@ -1,5 +1,7 @@
 use super::*;
 use lattice_checkpoint::Listener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 struct Bed {
@@ -63,11 +65,22 @@ fn the_application_is_asked_and_its_answer_is_to_that_request_alone() {
 fn who_waits_is_woken() {
     let bed = Bed::new("woken");
     let (page, listener) = (bed.page(), bed.listener());
+    let waiter = Arc::new(AtomicI32::new(0));
+    let tid = Arc::clone(&waiter);
     let waits = std::thread::spawn(move || {
+        tid.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
         let request = listener.wait(Duration::from_secs(60)).unwrap();
         request.done(lattice_checkpoint::Done { files: Some(3), ..Default::default() });
     });
-    std::thread::sleep(Duration::from_millis(50));
+    let sleeps = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", waiter.load(Ordering::Relaxed))).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
+    };
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while !sleeps() {
+        assert!(std::time::Instant::now() < until, "it does not wait");
+        std::thread::yield_now();
+    }
     let number = page.ask("aa-1", 1).unwrap();
     let asked_at = std::time::Instant::now();
     waits.join().unwrap();

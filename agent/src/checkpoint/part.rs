@@ -3,6 +3,7 @@
 use super::directory::{self, Answer, Claims, Place};
 use super::owner_of;
 use super::store::{Part, StoreError};
+use super::uploads::Uploads;
 use super::way::{AskedFor, Found, Way};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
@@ -165,7 +166,8 @@ async fn run(
         // Before it is taken back: a thread that asks yet goes no further.
         stop.cancel();
     }
-    if let Err(why) = withdrawn(&context, &share, &open, &asking).await {
+    let failed = matches!(last, Some(FromSaver::Failed { .. }));
+    if let Err(why) = withdrawn(&context, &share, &open, &asking, failed).await {
         tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
     }
     if let Some(word) = last {
@@ -180,13 +182,19 @@ async fn run(
     stop.cancel();
 }
 
-/// Takes back what was asked for and not answered.
-async fn withdrawn(context: &Shared, share: &DesiredShare, open: &PartOpen, asking: &Arc<Mutex<()>>) -> Result<(), String> {
+/// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who has
+/// not said that it failed, and was given up, may be writing yet.
+async fn withdrawn(context: &Shared, share: &DesiredShare, open: &PartOpen, asking: &Arc<Mutex<()>>, failed: bool) -> Result<(), String> {
     let way = Way::of(context, share)?;
     let directories = context.checkpoints.means()?.directories.clone();
     let (allocation, owner) = (share.allocation, share.owner.clone());
     let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
-    way.withdraw(&place, &directory::token(CheckpointId(Uuid::from_bytes(open.id)), open.round), asking).await
+    let token = directory::token(CheckpointId(Uuid::from_bytes(open.id)), open.round);
+    way.withdraw(&place, &token, asking).await?;
+    if failed {
+        blocking(move || place.forget(&token).map_err(|e| format!("{token}: {e}"))).await?;
+    }
+    Ok(())
 }
 
 /// All of it; gives the last word.
@@ -262,8 +270,7 @@ async fn try_saved(
         Answer::Failed { why } => Err(why),
         Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
         Answer::Done(claims) => {
-            let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or("this node has no part of it")?;
-            let part = Part { owner: owner_of(share), id, epoch: share.epoch, round: open.round, index, node: context.me.clone() };
+            let part = part_of(context, share, id, open.round)?;
             put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
         }
     }
@@ -353,6 +360,18 @@ impl Waiting<'_> {
     }
 }
 
+/// What was brought for this token.
+async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Result<Uploads, String> {
+    let path = context.checkpoints.means()?.directories.uploads_of(share.allocation);
+    let (token, epoch) = (token.to_owned(), share.epoch.0);
+    blocking(move || Ok(Uploads::open(&path, &token, epoch))).await
+}
+
+fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32) -> Result<Part, String> {
+    let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or("this node has no part of it")?;
+    Ok(Part { owner: owner_of(share), id, epoch: share.epoch, round, index, node: context.me.clone() })
+}
+
 /// Brings what was saved into the store, which is waited for where it is away.
 async fn put(
     context: &Shared,
@@ -363,9 +382,18 @@ async fn put(
     token: &str,
 ) -> Result<Saved, String> {
     let store = context.checkpoints.store()?;
+    let uploads = uploads_of(context, share, token).await?;
     loop {
         let (at, of) = (Arc::clone(place), token.to_owned());
-        let found = blocking(move || at.saved(&of)).await?;
+        let no_room = claims.is_of_no_size();
+        let found = blocking(move || {
+            if no_room && at.is_full()? {
+                let why = "its disk is full, and the application does not say how much it saved: it may be cut short; say files= or bytes=";
+                return Err(why.to_owned());
+            }
+            at.saved(&of)
+        })
+        .await?;
         let files = found.iter().filter(|f| f.size.is_some()).count() as u64;
         if files == 0 {
             return Err(format!("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}"));
@@ -373,12 +401,12 @@ async fn put(
         if let Some(wrong) = claims.wrong(&found) {
             return Err(wrong);
         }
-        match store.put_part(part, &claims, Arc::clone(place), token, found).await {
+        match store.put_part(part, &claims, Arc::clone(place), token, found, &uploads).await {
             Ok(saved) => {
                 failpoint::pass(Point::SavePut);
                 return Ok(saved);
             }
-            Err(error @ StoreError::Store(_)) => {
+            Err(error @ StoreError::Store(_)) if !error.is_full() => {
                 tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint waits for its store");
                 tokio::time::sleep(AGAIN).await;
             }

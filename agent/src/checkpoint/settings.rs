@@ -1,5 +1,7 @@
 //! The configuration's section `checkpoint`.
 
+use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
+use lattice_node::DEFERRAL_MS_MAX;
 use lattice_scheduler::broker::Tuning;
 use serde::Deserialize;
 use thiserror::Error;
@@ -12,6 +14,10 @@ const FAILURES_PER_DAYS: f64 = 1000.0;
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
+    /// Seconds that work has to save itself where who asks says nothing, the broker included; extended once by half of it. 1 to 86,400.
+    pub timeout_seconds: u64,
+    /// Seconds by which all deferrals of one checkpoint may put it off together; 0: none is granted. To 86,400.
+    pub max_deferral_seconds: u64,
     /// Seconds between two rounds of the broker; 1 to 3600.
     pub evaluate_seconds: u64,
     /// What the store may be written with by all checkpoints together that the broker asks for, in bytes a second; at least 1.
@@ -36,6 +42,8 @@ pub struct CheckpointSettings {
 impl Default for CheckpointSettings {
     fn default() -> Self {
         Self {
+            timeout_seconds: DEADLINE_MS_DEFAULT / 1000,
+            max_deferral_seconds: DEFERRAL_MS_MAX / 1000,
             evaluate_seconds: 30,
             storage_bytes_per_second: 1_000_000_000,
             at_once_max: 4,
@@ -65,6 +73,8 @@ impl CheckpointSettings {
         let within = |field, value: f64, min: f64, max: f64| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(CheckpointSettingsError { field, value, min, max }) }
         };
+        within("timeout_seconds", self.timeout_seconds as f64, 1.0, 86_400.0)?;
+        within("max_deferral_seconds", self.max_deferral_seconds as f64, 0.0, 86_400.0)?;
         within("evaluate_seconds", self.evaluate_seconds as f64, 1.0, 3600.0)?;
         within("storage_bytes_per_second", self.storage_bytes_per_second as f64, 1.0, 1e15)?;
         within("at_once_max", self.at_once_max as f64, 1.0, 1000.0)?;
@@ -72,6 +82,16 @@ impl CheckpointSettings {
         within("node_failures_per_1000_days", self.node_failures_per_1000_days, 0.0, 1e9)?;
         within("storage_cost_node_seconds_per_gb", self.storage_cost_node_seconds_per_gb, 0.0, 1e9)?;
         within("retention_sweep_seconds", self.retention_sweep_seconds as f64, 1.0, 604_800.0)
+    }
+
+    /// [`Self::timeout_seconds`] in milliseconds.
+    pub fn timeout_ms(&self) -> u64 {
+        self.timeout_seconds * 1000
+    }
+
+    /// [`Self::max_deferral_seconds`] in milliseconds.
+    pub fn deferral_ms_max(&self) -> u64 {
+        self.max_deferral_seconds * 1000
     }
 
     /// What the broker decides by.
@@ -94,6 +114,8 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_its_name() {
         CheckpointSettings::default().validate().unwrap();
         let bad = [
+            CheckpointSettings { timeout_seconds: 0, ..Default::default() },
+            CheckpointSettings { max_deferral_seconds: 86_401, ..Default::default() },
             CheckpointSettings { evaluate_seconds: 0, ..Default::default() },
             CheckpointSettings { storage_bytes_per_second: 0, ..Default::default() },
             CheckpointSettings { at_once_max: 0, ..Default::default() },

@@ -10,13 +10,15 @@
 //! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
 
 use super::kept::Ours;
+use super::uploads::{Stamp, Uploads};
 use crate::checkpoint::directory::{Claims, Found, Place as Directory};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
+use lattice_model::{AllocationId, CheckpointId, CheckpointRef, Epoch, NodeId};
 use lattice_node::{Checkpointing, Saved};
 use lattice_quorum::credentials::Material;
 use lattice_quorum::objects::{Objects, ObjectsError};
+use lattice_runtime::failpoint::{self, Point};
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,8 @@ const PART_BYTES: usize = 8 << 20;
 const READ_BYTES: usize = 1 << 20;
 /// Parts of one file that wait for the store or its disk.
 const PARTS_WAITING: usize = 2;
+/// Checkpoints that are looked at, each one's parent, for whether one is among them.
+const LINEAGE_MAX: usize = 1000;
 /// Files that are brought at once.
 const FILES_AT_ONCE: usize = 4;
 /// Files that are compressed or expanded at once in this process: each holds a thread of those that may block, and a store that is
@@ -69,6 +73,21 @@ pub enum StoreError {
     },
     #[error("there is no checkpoint {0}: `lattice checkpoint list` shows them")]
     NoSuch(String),
+}
+
+impl StoreError {
+    /// It has no room: that does not pass by itself, and is said instead of waited for.
+    pub fn is_full(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(now) = cause {
+            let kind = now.downcast_ref::<io::Error>().map(io::Error::kind);
+            if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+                return true;
+            }
+            cause = now.source();
+        }
+        false
+    }
 }
 
 /// Whose checkpoints: the part of a key that all of them share.
@@ -199,10 +218,16 @@ impl CheckpointStore {
         directory: Arc<Directory>,
         token: &str,
         found: Vec<Found>,
+        uploads: &Uploads,
     ) -> Result<Saved, StoreError> {
+        // First: what comes of no checkpoint, and whose removal is missed, goes with the others when the allocation has ended.
+        self.note_kept(&part.owner).await?;
+        // What an earlier life brought counts where it is there.
+        let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };
+        let there = &there;
         let puts = found.into_iter().enumerate().map(|(number, found)| {
             let (directory, token) = (Arc::clone(&directory), token.to_owned());
-            async move { self.put_file(part, number, found, directory, token).await }
+            async move { self.put_file(part, number, found, directory, token, (uploads, there)).await }
         });
         let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
         let other = |f: &&FileEntry| {
@@ -230,11 +255,25 @@ impl CheckpointStore {
         found: Found,
         directory: Arc<Directory>,
         token: String,
+        (uploads, there): (&Uploads, &BTreeMap<String, u64>),
     ) -> Result<FileEntry, StoreError> {
         let Found { path, mode, size } = found.clone();
         let Some(size) = size else { return Ok(FileEntry { path, mode, size: None, blake3: None, object: None }) };
         let object = format!("{number:08}.zst");
         let key = self.part_key(part, &object);
+        let stamp = {
+            let (directory, token, found) = (Arc::clone(&directory), token.clone(), found.clone());
+            let looked = tokio::task::spawn_blocking(move || {
+                let about = directory.file(&token, &found).map_err(StoreError::Unfit)?.metadata();
+                about.map(|about| Stamp::of(&about)).map_err(|source| StoreError::Io { what: found.path, source })
+            });
+            looked.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}")))??
+        };
+        if let Some((bytes, entry)) = uploads.whole(&object, &path, &stamp)
+            && there.get(&object) == Some(&bytes)
+        {
+            return Ok(FileEntry { mode, ..entry });
+        }
         let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
         let permit = pipe().await?;
         let (stop, _given_up) = stopping();
@@ -243,9 +282,10 @@ impl CheckpointStore {
             compress(&directory, &token, &found, size, parts, &stop)
         });
         let put = async {
-            let Some(first) = compressed.recv().await else { return Ok(()) };
+            let Some(first) = compressed.recv().await else { return Ok(0) };
+            let mut bytes = first.len() as u64;
             if first.len() < PART_BYTES {
-                return self.objects.store.put(&key, PutPayload::from(first)).await.map(drop);
+                return self.objects.store.put(&key, PutPayload::from(first)).await.map(|_| bytes);
             }
             let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(&key).await?, PART_BYTES);
             upload.put(first);
@@ -254,16 +294,33 @@ impl CheckpointStore {
                     let _ = upload.abort().await;
                     return Err(error);
                 }
+                bytes += next.len() as u64;
                 upload.put(next);
             }
-            upload.finish().await.map(drop)
+            upload.finish().await.map(|_| bytes)
         };
         let put = put.await;
         // Nobody takes the rest any more where it could not be put.
         drop(compressed);
-        put?;
+        let bytes = put?;
         let hash = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}")))??;
-        Ok(FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) })
+        let entry = FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) };
+        uploads.is_whole(stamp, bytes, &entry);
+        failpoint::pass(Point::SaveFilePut);
+        Ok(entry)
+    }
+
+    /// What lies there of a node's part, and how many bytes each object has.
+    async fn objects_of(&self, part: &Part) -> Result<BTreeMap<String, u64>, StoreError> {
+        let above = self.part_key(part, "x");
+        let above = Key::from_iter(above.parts().take(above.parts().count().saturating_sub(1)));
+        let (mut listed, mut found) = (self.objects.store.list(Some(&above)), BTreeMap::new());
+        while let Some(meta) = listed.try_next().await? {
+            if let Some(name) = meta.location.filename() {
+                found.insert(name.to_owned(), meta.size);
+            }
+        }
+        Ok(found)
     }
 
     /// Writes the manifest of a checkpoint whose nodes all saved: from here on it exists. One that another attempt wrote stays.
@@ -277,6 +334,7 @@ impl CheckpointStore {
             Err(error) => return Err(error),
         }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
+        // Its nodes may have nothing of it, or be of an older version, which leaves it to the head.
         self.note_kept(owner).await?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())
@@ -406,6 +464,55 @@ impl CheckpointStore {
         let all = self.objects.store.list(Some(&prefix)).map_ok(|meta| meta.location).boxed();
         self.objects.store.delete_stream(all).try_for_each(|_| async { Ok(()) }).await?;
         Ok(())
+    }
+
+    /// Removes what one claim left of a checkpoint that came to nothing: its manifest, where it wrote one, then its parts. What another
+    /// claim made by the same id stays.
+    pub async fn discard(&self, owner: &Owner, id: CheckpointId, epoch: Epoch) -> Result<(), StoreError> {
+        match self.manifest(owner, id).await {
+            Ok(made) if made.epoch == epoch => self.objects.store.delete(&self.manifest_key(owner, id)).await?,
+            Ok(_) | Err(StoreError::NoSuch(_) | StoreError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[&id.to_string()]))).await?;
+        let of_claim = format!("{epoch}.");
+        let is_its = |key: &&Key| key.parts().next_back().is_some_and(|last| last.as_ref().starts_with(&of_claim));
+        for prefix in listed.common_prefixes.iter().filter(is_its) {
+            let all = self.objects.store.list(Some(prefix)).map_ok(|meta| meta.location).boxed();
+            self.objects.store.delete_stream(all).try_for_each(|_| async { Ok(()) }).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is `last`, or one that `last` was made from, claim by claim, back to this epoch. `None`: that cannot be told.
+    pub async fn leads_to(
+        &self,
+        owner: &Owner,
+        (id, epoch): (CheckpointId, Epoch),
+        last: &CheckpointRef,
+    ) -> Result<Option<bool>, StoreError> {
+        let (mut now, mut of) = (last.id, last.epoch);
+        for _ in 0..LINEAGE_MAX {
+            if now == id {
+                return Ok(Some(true));
+            }
+            if of < epoch {
+                return Ok(Some(false));
+            }
+            let parent = match self.manifest(owner, now).await {
+                Ok(made) => made.parent,
+                Err(StoreError::NoSuch(_) | StoreError::Damaged { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let Some(parent) = parent else { return Ok(Some(false)) };
+            of = match self.manifest(owner, parent).await {
+                Ok(made) => made.epoch,
+                Err(StoreError::NoSuch(_) | StoreError::Damaged { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            now = parent;
+        }
+        Ok(None)
     }
 
     pub(super) async fn get_bounded(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {

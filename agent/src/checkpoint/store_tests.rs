@@ -1,4 +1,36 @@
 use super::*;
+use std::path::PathBuf;
+
+/// A directory of its own, removed with all that is in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("lattice-ckpt-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+
+    fn store(&self) -> CheckpointStore {
+        let url = format!("file://{}", self.0.display());
+        CheckpointStore::open("checkpoint_store", &url, &BTreeMap::new(), Path::new("")).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn owner() -> Owner {
+    let allocation = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+    Owner { tenant: String::new(), project: String::new(), allocation }
+}
+
+fn id(number: u128) -> CheckpointId {
+    CheckpointId(uuid::Uuid::from_u128(number))
+}
 
 fn manifest(owner: &Owner, epoch: u64) -> Manifest {
     Manifest {
@@ -20,13 +52,9 @@ fn manifest(owner: &Owner, epoch: u64) -> Manifest {
 #[tokio::test]
 async fn attempts_by_one_id_share_no_key_and_a_manifest_is_not_written_over() {
     use std::os::unix::fs::PermissionsExt;
-    let dir = std::env::temp_dir().join(format!("lattice-ckpt-store-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    let url = format!("file://{}", dir.display());
-    let store = CheckpointStore::open("checkpoint_store", &url, &BTreeMap::new(), Path::new("")).unwrap();
-    assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-    let allocation = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
-    let owner = Owner { tenant: String::new(), project: String::new(), allocation };
+    let folder = Folder::new("store");
+    let (store, owner) = (folder.store(), owner());
+    assert_eq!(std::fs::metadata(&folder.0).unwrap().permissions().mode() & 0o777, 0o700);
     let first = manifest(&owner, 3);
     let part = |epoch| Part { owner: owner.clone(), id: first.id, epoch: Epoch(epoch), round: 1, index: 0, node: "n1".parse().unwrap() };
     assert_ne!(store.part_key(&part(3), "node.json"), store.part_key(&part(4), "node.json"));
@@ -36,5 +64,67 @@ async fn attempts_by_one_id_share_no_key_and_a_manifest_is_not_written_over() {
     let other = store.put_manifest(&owner, &manifest(&owner, 4)).await.unwrap_err();
     assert!(matches!(&other, StoreError::Unfit(why) if why.contains("under epoch 3")), "{other}");
     assert_eq!(store.manifest(&owner, first.id).await.unwrap(), first);
-    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[tokio::test]
+async fn what_a_claim_left_is_discarded_and_what_others_made_by_the_same_id_stays() {
+    let folder = Folder::new("discard");
+    let (store, owner) = (folder.store(), owner());
+    let made = manifest(&owner, 3);
+    let part = |epoch| Part { owner: owner.clone(), id: made.id, epoch: Epoch(epoch), round: 2, index: 0, node: "n1".parse().unwrap() };
+    let bring = async |epoch| store.objects.store.put(&store.part_key(&part(epoch), "node.json"), PutPayload::from_static(b"{}")).await;
+    let there = async || {
+        let mut there = Vec::new();
+        for epoch in [3, 4, 33] {
+            if !store.objects_of(&part(epoch)).await.unwrap().is_empty() {
+                there.push(epoch);
+            }
+        }
+        there
+    };
+    for epoch in [3, 4, 33] {
+        bring(epoch).await.unwrap();
+    }
+    store.put_manifest(&owner, &made).await.unwrap();
+    store.discard(&owner, made.id, Epoch(3)).await.unwrap();
+    assert_eq!(there().await, [4, 33]);
+    assert!(matches!(store.manifest(&owner, made.id).await, Err(StoreError::NoSuch(_))));
+    // Another claim's manifest, and what lands behind the first time.
+    let other = manifest(&owner, 4);
+    store.put_manifest(&owner, &other).await.unwrap();
+    bring(3).await.unwrap();
+    store.discard(&owner, made.id, Epoch(3)).await.unwrap();
+    assert_eq!((there().await, store.manifest(&owner, made.id).await.unwrap()), (vec![4, 33], other));
+    // Nothing is left of it.
+    store.discard(&owner, made.id, Epoch(3)).await.unwrap();
+    store.discard(&owner, id(9), Epoch(3)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_checkpoint_leads_to_what_was_made_from_it_and_no_guess_is_made() {
+    let folder = Folder::new("lineage");
+    let (store, owner) = (folder.store(), owner());
+    // 1 ◀─ 2 ◀─ 3, and 5 from one that is not there; 4 is what the claim of 2 made late, beside it.
+    for (number, epoch, parent) in [(1, 2, None), (2, 3, Some(1)), (3, 4, Some(2)), (5, 5, Some(77))] {
+        let made = Manifest { id: id(number), parent: parent.map(id), ..manifest(&owner, epoch) };
+        store.put_manifest(&owner, &made).await.unwrap();
+    }
+    for (of, last, leads) in [
+        ((3, 4), (3, 4), Some(true)),
+        ((2, 3), (3, 4), Some(true)),
+        ((1, 2), (3, 4), Some(true)),
+        ((4, 3), (3, 4), Some(false)),
+        ((4, 3), (2, 3), Some(false)),
+        ((4, 3), (1, 2), Some(false)),
+        // Back to the beginning.
+        ((6, 1), (3, 4), Some(false)),
+        // Made by an earlier claim: it need not be looked at.
+        ((4, 3), (77, 2), Some(false)),
+        ((4, 3), (77, 4), None),
+        ((4, 3), (5, 5), None),
+    ] {
+        let last = CheckpointRef { id: id(last.0), epoch: Epoch(last.1), step: None, bytes: 0 };
+        let found = store.leads_to(&owner, (id(of.0), Epoch(of.1)), &last).await.unwrap();
+        assert_eq!(found, leads, "{of:?} to {last:?}");
+    }
 }

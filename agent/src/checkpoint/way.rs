@@ -1,11 +1,12 @@
-//! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, or in a call
-//! in which it waits.
+//! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, in a call in
+//! which it waits, or in a call to a port of its own.
 
 use super::callers::{Asked, Asking, Callers};
 use super::catching;
 use super::directory::{Answer, Place};
 use super::page::Page;
 use super::part::{blocking, shim_of};
+use super::port::{Calling, Port};
 use crate::context::{Context, Shared};
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
@@ -26,6 +27,7 @@ pub enum Way {
     Signal(AskSignal),
     Page(Arc<Page>),
     Call { callers: Callers, key: (AllocationId, Epoch) },
+    Port { callers: Callers, key: (AllocationId, Epoch), port: Port },
 }
 
 /// What runs there.
@@ -44,6 +46,8 @@ pub enum AskedFor {
     Page(Arc<Page>, u32),
     /// In the calls that wait.
     Call { callers: Callers, key: (AllocationId, Epoch), _asking: Asking },
+    /// In a call to its port; said to who calls as well, so that progress and answers of both are one.
+    Port { callers: Callers, key: (AllocationId, Epoch), _asking: Asking, calling: Calling },
 }
 
 impl Way {
@@ -57,8 +61,11 @@ impl Way {
                 Page::open(path, &share.owner).map(|page| Self::Page(Arc::new(page)))
             }
             AskBy::Call => {
-                let key = (share.allocation, share.epoch);
-                Ok(Self::Call { callers: context.checkpoints.callers().clone(), key })
+                let (key, callers) = ((share.allocation, share.epoch), context.checkpoints.callers().clone());
+                match policy.port {
+                    None => Ok(Self::Call { callers, key }),
+                    Some(port) => Ok(Self::Port { callers, key, port: Port::of(context, share.allocation, port)? }),
+                }
             }
         }
     }
@@ -79,7 +86,8 @@ impl Way {
                            --checkpoint=shmem is for programs that use it, with lattice_checkpoint for one";
                 (!page.is_listened()?).then(|| why.to_owned())
             }
-            Self::Page(_) | Self::Call { .. } | Self::Signal(_) => None,
+            Self::Port { port, .. } if all > 0 => port.deaf()?,
+            Self::Page(_) | Self::Port { .. } | Self::Call { .. } | Self::Signal(_) => None,
         };
         Ok(Found { all, deaf })
     }
@@ -95,14 +103,14 @@ impl Way {
                            call ApplicationService.Register, with `lattice checkpoint await` for one";
                 Found { deaf: (!called).then(|| why.to_owned()), ..found }
             }
-            Self::Page(_) | Self::Call { .. } | Self::Signal(_) => found,
+            Self::Page(_) | Self::Port { .. } | Self::Call { .. } | Self::Signal(_) => found,
         }
     }
 
     /// The answer to this token, if it is there. For a thread that may block.
     pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, String> {
         match self {
-            Self::Signal(_) | Self::Call { .. } => place.answer(token),
+            Self::Signal(_) | Self::Call { .. } | Self::Port { .. } => place.answer(token),
             Self::Page(page) => page.asked(token)?.map_or(Ok(None), |number| page.answer(number)),
         }
     }
@@ -116,8 +124,8 @@ impl Way {
             match way {
                 Self::Signal(_) => Ok(()),
                 Self::Page(page) => page.withdraw(&token),
-                Self::Call { .. } if matches!(place.answered(&token), Ok(Some(_))) => Ok(()),
-                Self::Call { .. } => place.withdraw(&token),
+                Self::Call { .. } | Self::Port { .. } if matches!(place.answered(&token), Ok(Some(_))) => Ok(()),
+                Self::Call { .. } | Self::Port { .. } => place.withdraw(&token),
             }
         })
         .await
@@ -168,6 +176,13 @@ impl Way {
                     let _asking = callers.ask(key, Asked { token, deadline_ms });
                     Ok(AskedFor::Call { callers, key, _asking })
                 }
+                Self::Port { callers, key, port } => {
+                    going_on()?;
+                    let asked = Asked { token, deadline_ms };
+                    let _asking = callers.ask(key, asked.clone());
+                    let calling = Calling::begin(context.checkpoints.clone(), share, port, asked);
+                    Ok(AskedFor::Port { callers, key, _asking, calling })
+                }
             }
         })
         .await
@@ -187,6 +202,7 @@ impl AskedFor {
                 let listened = blocking(move || page.is_listened()).await?;
                 Ok((!listened).then(|| "nobody listens any more who was asked, and none said that it had saved".to_owned()))
             }
+            Self::Port { calling, .. } => Ok(calling.over()),
             Self::Call { .. } => {
                 let all = count(context, share).await?;
                 Ok((all == 0).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
@@ -197,7 +213,7 @@ impl AskedFor {
     /// Between two looks at that.
     pub fn pause(&self) -> Duration {
         match self {
-            Self::Processes(_) | Self::Page(..) => Duration::ZERO,
+            Self::Processes(_) | Self::Page(..) | Self::Port { .. } => Duration::ZERO,
             Self::Call { .. } => LIVES,
         }
     }
@@ -211,7 +227,7 @@ impl AskedFor {
                 // What is wrong with it, the answer says.
                 blocking(move || page.progress(number)).await.ok().flatten()
             }
-            Self::Call { callers, key, .. } => callers.progress(*key),
+            Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),
         }
     }
 }

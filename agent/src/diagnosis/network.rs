@@ -2,16 +2,25 @@
 
 use super::processes::Listed;
 use super::{fact, text_of};
+use crate::adapters::ask;
 use crate::mesh::diagnosis::WireFact;
+use lattice_model::Timestamp;
 use lattice_model::resources::bytes_text;
+use lattice_telemetry::catalogue::node as family;
+use lattice_telemetry::readers::fabric::Kind;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Interfaces, ports of fabrics, and network namespaces that are told of.
 const INTERFACES_MAX: usize = 64;
 const PORTS_MAX: usize = 64;
 const NAMESPACES_MAX: usize = 8;
+/// How long one Slingshot adapter may take, and until when behind the first others are asked: with mounts that do not answer either the
+/// answer is still in time.
+const WITHIN: Duration = Duration::from_secs(1);
+const ALL_WITHIN: Duration = Duration::from_secs(2);
 /// More segments than this share sent again are a bad network.
 const RETRANSMITTED_BAD: f64 = 0.01;
 
@@ -61,14 +70,38 @@ pub fn fabrics() -> Vec<WireFact> {
             facts.push(fact("network", &format!("{device} port {port}"), "sysfs", format!("{state}; {}", counted.join(", ")), wrong));
         }
     }
-    for device in names("/sys/class/cxi", PORTS_MAX) {
-        let at = PathBuf::from("/sys/class/cxi").join(&device).join("device/properties");
-        let link = fs::read_to_string(at.join("link")).ok().map(|text| text.trim().to_owned());
-        let text = link.clone().unwrap_or_else(|| "its link cannot be told".to_owned());
-        facts.push(fact("network", &device, "sysfs", text, link.is_some_and(|link| link != "1" && link != "up")));
-    }
+    let (root, until) = (Path::new("/"), Instant::now() + ALL_WITHIN);
+    facts.extend(Kind::Cxi.adapters(root).into_iter().map(|device| cassini(root, device, until)));
     facts.truncate(PORTS_MAX);
     facts
+}
+
+/// A Slingshot adapter below this root, asked only until then. Its link says 1, or `up`, while it is.
+fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
+    if Instant::now() >= until {
+        return fact("network", &device, "sysfs", "not asked: the adapters before it took too long".to_owned(), true);
+    }
+    let properties = Kind::Cxi.class(root).join(&device).join("device/properties");
+    let link = fs::read_to_string(properties.join("link")).ok().map(|text| text.trim().to_owned());
+    let (link, is_down) = match link.as_deref() {
+        Some("1" | "up") => ("link up".to_owned(), false),
+        Some("0") => ("link down".to_owned(), true),
+        Some(other) => (format!("link {other}"), true),
+        None => ("its link cannot be told".to_owned(), false),
+    };
+    let Some(ports) = ask(Kind::Cxi, root.to_owned(), device.clone(), WITHIN) else {
+        return fact("network", &device, "sysfs", format!("{link}; its counters do not answer"), true);
+    };
+    let of = |metric| ports.iter().flat_map(move |port| port.of(metric)).collect::<Vec<_>>();
+    let errors = of(&family::CXI_ERRORS);
+    let is_wrong = is_down || errors.iter().any(|(kind, count)| *count > 0 && *kind != "replayed");
+    let mut said = vec![link];
+    let bytes = of(&family::CXI_BYTES);
+    said.extend(bytes.iter().map(|(direction, count)| format!("{direction} {}", bytes_text(*count))));
+    said.extend(errors.iter().map(|(kind, count)| format!("{kind} {count}")));
+    let restarted = of(&family::CXI_RESTARTED).first().map(|(_, at)| Timestamp(at.saturating_mul(1000)));
+    said.extend(restarted.map(|at| format!("the link last came again at {at}")));
+    fact("network", &device, "sysfs", said.join(", "), is_wrong)
 }
 
 /// TCP of each network namespace that the work is in. Where it is the node's, so are the counts.
@@ -117,6 +150,36 @@ mod tests {
         assert_eq!(column(snmp, "Tcp:", "RetransSegs"), Some(7));
         assert_eq!(column(snmp, "Tcp:", "MaxConn"), None);
         assert_eq!(column(snmp, "Udp:", "OutSegs"), None);
+    }
+
+    #[test]
+    fn a_slingshot_adapter_is_told_with_what_is_wrong_with_it() {
+        let root = std::env::temp_dir().join(format!("lattice-diag-cxi-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let device = Kind::Cxi.class(&root).join("cxi0/device");
+        for (name, text) in [
+            ("properties/link", "1\n"),
+            ("telemetry/hni_sts_tx_ok_octets", "4096@1.000000001\n"),
+            ("telemetry/hni_llr_tx_replay_event", "3@1.000000001\n"),
+            ("telemetry/hni_pcs_uncorrected_cw", "0@1.000000001\n"),
+            ("link_restarts/time_0", "1753430400\n"),
+        ] {
+            fs::create_dir_all(device.join(name).parent().unwrap()).unwrap();
+            fs::write(device.join(name), text).unwrap();
+        }
+        let told = || cassini(&root, "cxi0".to_owned(), Instant::now() + Duration::from_secs(60));
+        let well = told();
+        assert!(!well.wrong && well.text.starts_with("link up, sent 4"), "{}", well.text);
+        assert!(well.text.contains("replayed 3, uncorrected 0") && well.text.contains("came again at 2025-07-25T"), "{}", well.text);
+        fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "1@1.000000001\n").unwrap();
+        assert!(told().wrong);
+        fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "0@1.000000001\n").unwrap();
+        fs::write(device.join("properties/link"), "0\n").unwrap();
+        let down = told();
+        assert!(down.wrong && down.text.starts_with("link down"), "{}", down.text);
+        let late = cassini(&root, "cxi0".to_owned(), Instant::now());
+        assert!(late.wrong && late.text.starts_with("not asked"), "{}", late.text);
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -28,8 +28,9 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long the GPUs' drivers may take.
 const GPUS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Reads an empty allocation's work, and says where each number comes from, and which programs count in the kernel.
-pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Controllers) -> [Look; 2] {
+/// Reads an empty allocation's work, and says where each number comes from, and which programs count in the kernel, and whether
+/// work can be audited.
+pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Controllers) -> [Look; 3] {
     let probe = AllocationId(uuid::Uuid::new_v4());
     let scope = slice.map(|slice| slice.create_scope(probe)).and_then(Result::ok);
     let groups: Vec<_> = controllers.v1_groups(probe).into_iter().filter(|group| group.create().is_ok()).collect();
@@ -41,12 +42,27 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     }
     let places =
         Places { v2: scope.as_ref().map(|scope| scope.work().path().to_owned()), v1: groups.iter().map(|group| group.path()).collect() };
-    let counted = places.v2.as_deref().map(|work| kernel.reader((probe, Epoch(1)), work));
+    let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
     let usage = Meter::new(places, counted).read(&mut Text::default()).unwrap_or_default();
     // What is left would be swept by the next agent.
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());
-    [said(&usage), in_kernel(kernel.probes(), config.kernel_probes)]
+    let audits = audits(kernel.audits(), &kernel.audit_lacks(), config);
+    [said(&usage), in_kernel(kernel.probes(), config.kernel_probes), audits]
+}
+
+/// Whether it can be kept which files work opens and whom it connects to.
+fn audits(can: Result<(), String>, lacks: &[String], config: &AgentConfig) -> Look {
+    match can {
+        Err(why) if !config.kernel_probes => (Health::Ok, format!("switched off ({why})")),
+        Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
+        Ok(()) if config.log_store.is_empty() => (
+            Health::Degraded,
+            "the kernel can tell, and there is no log_store to keep it: lattice telemetry --mode audit is refused".to_owned(),
+        ),
+        Ok(()) if !lacks.is_empty() => (Health::Degraded, format!("files and connections of calls; not of io_uring: {}", lacks.join("; "))),
+        Ok(()) => (Health::Ok, "files and connections, where somebody asks for it (lattice telemetry --mode audit)".to_owned()),
+    }
 }
 
 fn said(usage: &Usage) -> Look {
@@ -87,7 +103,7 @@ pub fn energy(root: &Path) -> Look {
     let names: Vec<&str> = rapl.names().collect();
     match (rapl.absent(), rapl.refused()) {
         // On many machines that is so: nothing is wrong, and nothing to be mended.
-        (Some(why), _) => (Health::Ok, format!("of processors and memory unsupported here: {why}")),
+        (Some(why), _) => (Health::Unsupported, format!("of processors and memory: {why}")),
         (None, Some(why)) => (Health::Degraded, format!("RAPL cannot be read: {why}; there are: {}", names.join(", "))),
         (None, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),
     }
@@ -211,7 +227,7 @@ mod tests {
     #[test]
     fn energy_and_gpus_are_said_with_who_tells_and_what_is_unsupported() {
         let (health, text) = energy(Path::new("/nowhere"));
-        assert!(health == Health::Ok && text.contains("unsupported here") && text.contains("no intel-rapl"), "{text}");
+        assert!(health == Health::Unsupported && text.contains("no intel-rapl"), "{text}");
         let load = lattice_model::gpu_load::GpuLoad { utilization: Some(0.5), ..Default::default() };
         let mut loads = GpuLoads::default();
         loads.gpus.insert("SIM-0".to_owned(), load);

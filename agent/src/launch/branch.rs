@@ -430,6 +430,12 @@ impl Branch {
         self.lines.values().flat_map(of).collect()
     }
 
+    /// Whether [`Self::look`] and [`Self::waiting_for`] would find nothing until something is heard.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_whole = |line: &Line| matches!(&line.link, Link::Connected { away } if away.is_empty());
+        self.hub.is_at_rest() && self.lines.values().all(is_whole)
+    }
+
     /// Whether a fence brings anything to anybody, as far as it is known here.
     pub(super) fn carries(&self, fence: u32) -> bool {
         self.hub.carries(fence)

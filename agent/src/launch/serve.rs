@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// Messages from a parent that wait.
@@ -135,6 +136,7 @@ impl Served {
     async fn run(mut self, mut from_parent: mpsc::Receiver<Arc<Told>>, stop: &CancellationToken) -> Ended {
         self.say(Up::Serving).await;
         let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => {
@@ -165,7 +167,7 @@ impl Served {
                         self.say_who_is_away().await;
                     }
                 }
-                _ = look.tick() => {
+                _ = look.tick(), if !self.branch.is_at_rest() => {
                     for part in self.branch.look(Instant::now()) {
                         self.say(Up::Unreached { part }).await;
                     }

@@ -7,7 +7,6 @@ use crate::mesh::usage::Told;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::{Verdict, Word};
-use lattice_telemetry::usage::Measure;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -119,15 +118,9 @@ impl Known {
         let before = of.alerts.count();
         of.alerts.look(settings, now_ms, value_of);
         if let Some(parts) = parts {
-            // Since the last look at launches, not since the last look.
-            let counts = [Measure::IoRead, Measure::IoWritten].map(|measure| of.usage.get(measure));
-            let before = of.io_at_launches.replace(counts).unwrap_or_default();
-            let io = before.into_iter().zip(counts).filter_map(|(before, now)| {
-                let ((was, from), (is, source)) = (before?, now?);
-                (from == source).then_some(is != was)
-            });
-            let io = io.reduce(|read, written| read || written);
-            of.alerts.look_at_launches(now_ms, parts, &[("block input and output", io)]);
+            let mut moved: Vec<_> = of.moving.look(&of.usage).collect();
+            moved.extend(of.devices.moved(of.share.resources.gpus > 0));
+            of.alerts.look_at_launches(now_ms, parts, &moved);
         }
         self.raised_since(allocation, before);
     }

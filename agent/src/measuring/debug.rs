@@ -3,13 +3,16 @@
 use super::{Known, Measuring, Number};
 use crate::kernel_counts::Key;
 use crate::mesh::usage::Shown;
-use crate::traces::{Kept, Recorder};
-use lattice_model::AllocationId;
+use crate::traces::{Kept, Recorder, Traces};
+use lattice_model::{AllocationId, TelemetryMode};
 use std::time::Duration;
 
 /// Looks that were kept in this life of the agent, and that were not, or went before the store had them.
 const POINTS: &str = "debug_points";
 const POINTS_LOST: &str = "debug_points_lost";
+/// The same of events in audit mode.
+const EVENTS: &str = "audit_events";
+const EVENTS_LOST: &str = "audit_events_lost";
 
 /// The newest look at all of the work and at each of its GPUs, and how long ago it was.
 struct Raw {
@@ -27,20 +30,21 @@ impl Number<'_> {
     }
 }
 
-/// What `lattice top` says of work in debug mode.
-pub(super) fn shown(kept: Option<Kept>) -> impl Iterator<Item = Shown> {
+/// What `lattice top` says of work in debug mode, and of work in audit mode.
+pub(super) fn shown(kept: Option<Kept>, audited: Option<Kept>) -> impl Iterator<Item = Shown> {
     let counts = kept.into_iter().flat_map(|kept| [(POINTS, kept.points), (POINTS_LOST, kept.lost)]);
+    let counts = counts.chain(audited.into_iter().flat_map(|kept| [(EVENTS, kept.points), (EVENTS_LOST, kept.lost)]));
     counts.map(|(name, count)| Number { name, unit: "count", now: count as f64, source: "agent", history: None }.shown(None))
 }
 
 impl Measuring {
     /// Has the look of this moment kept, where that is asked for.
-    pub(super) fn record(&self, recorder: &mut Recorder, key: Key, at_ms: u64) {
+    pub(super) fn record(&self, recorder: &mut Recorder, audits: &Traces, key: Key, at_ms: u64) {
         if recorder.wants(key) {
             let raw = self.known().raw(key.0, at_ms);
             match raw {
                 // It took too long to say anything of rates.
-                None => recorder.missed(key),
+                None => recorder.missed(key, 1),
                 // There are no rates before the second one.
                 Some(Raw { shown, .. }) if shown.is_empty() => {}
                 Some(Raw { ago, shown, gpus }) => {
@@ -49,9 +53,9 @@ impl Measuring {
                 }
             }
         }
-        let kept = recorder.kept(key);
+        let (kept, audited) = (recorder.kept(key), audits.kept_of(TelemetryMode::Audit, key));
         if let Some(of) = self.known().running.get_mut(&key.0) {
-            of.kept = kept;
+            (of.kept, of.audited) = (kept, audited);
         }
     }
 }

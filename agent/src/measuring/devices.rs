@@ -1,5 +1,6 @@
 //! What the GPUs do that an allocation has: together among its numbers, and one by one for `lattice top --per-gpu`.
 
+use super::moving::Moved;
 use super::{Known, Measuring, Number, WINDOWS_MAX, may_know};
 use crate::context::Context;
 use crate::gpu_loads::Looked;
@@ -20,11 +21,16 @@ use uuid::Uuid;
 /// How long another agent may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// A GPU that is less busy does nothing: so little is what asking it costs.
+const IDLE_UTILIZATION: f64 = 0.01;
+
 /// What was read of an allocation's GPUs at once.
 #[derive(Clone, Debug)]
 pub struct Mine {
     pub at: Instant,
     pub gpus: Vec<Gpu>,
+    /// How many it had then: of some nothing may have been read.
+    pub held: usize,
 }
 
 /// One of them.
@@ -37,13 +43,14 @@ pub struct Gpu {
 
 /// Of a look at all GPUs those that this allocation had then.
 pub fn mine(looked: &Looked, allocation: AllocationId) -> Option<Mine> {
-    let ids = looked.holders.iter().filter(|(_, holder)| **holder == allocation).map(|(id, _)| id);
-    let gpus = ids.filter_map(|id| {
+    let ids: Vec<&String> = looked.holders.iter().filter(|(_, holder)| **holder == allocation).map(|(id, _)| id).collect();
+    let held = ids.len();
+    let gpus = ids.into_iter().filter_map(|id| {
         let load = looked.loads.gpus.get(id)?.clone();
         Some(Gpu { id: id.clone(), source: looked.loads.sources.get(id).copied().unwrap_or("gpu"), load })
     });
     let gpus: Vec<Gpu> = gpus.collect();
-    (!gpus.is_empty()).then_some(Mine { at: looked.at, gpus })
+    (!gpus.is_empty()).then_some(Mine { at: looked.at, gpus, held })
 }
 
 /// What is known of an allocation's GPUs.
@@ -52,21 +59,27 @@ pub(super) struct Devices {
     utilization: History,
     memory: History,
     power: History,
+    /// The busiest at any look since launches were looked at, and whether one was silent at any of them.
+    busiest: Option<f64>,
+    silent: bool,
 }
 
 impl Devices {
     pub(super) fn new() -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
-        Self { newest: None, utilization: history(), memory: history(), power: history() }
+        Self { newest: None, utilization: history(), memory: history(), power: history(), busiest: None, silent: false }
     }
 
     /// Takes the newest look; `None`: there is none of now, and what was told before is not told any more.
     fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
         let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
         self.newest = mine;
+        let told = self.all(|load| load.utilization);
+        self.silent |= self.newest.as_ref().is_none_or(|mine| told.len() < mine.held);
         if !is_new {
             return;
         }
+        self.busiest = told.into_iter().chain(self.busiest).reduce(f64::max);
         let values = [(self.mean_utilization()), self.memory_used(), self.power_drawn()];
         for (history, value) in [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().zip(values) {
             if let Some(value) = value {
@@ -83,6 +96,17 @@ impl Devices {
 
     fn all<T>(&self, of: impl Fn(&GpuLoad) -> Option<T>) -> Vec<T> {
         self.newest.iter().flat_map(|mine| &mine.gpus).filter_map(|gpu| of(&gpu.load)).collect()
+    }
+
+    /// Whether a GPU did something since this was asked last, of work that has some. Of those that are silent nobody knows.
+    pub(super) fn moved(&mut self, has_some: bool) -> Option<Moved> {
+        let (busiest, silent) = (self.busiest.take(), std::mem::take(&mut self.silent));
+        let moved = match busiest {
+            Some(busiest) if busiest > IDLE_UTILIZATION => Some(true),
+            Some(_) if !silent => Some(false),
+            Some(_) | None => None,
+        };
+        (has_some || busiest.is_some()).then_some(("gpu", moved))
     }
 
     fn mean_utilization(&self) -> Option<f64> {
@@ -272,7 +296,7 @@ mod tests {
         let mut devices = Devices::new();
         assert!(devices.numbers().is_empty());
         let at = Instant::now();
-        let both = Mine { at, gpus: vec![gpu("A", 0.9, 20, 300.0), gpu("B", 0.1, 95, 100.0)] };
+        let both = Mine { at, gpus: vec![gpu("A", 0.9, 20, 300.0), gpu("B", 0.1, 95, 100.0)], held: 2 };
         devices.take(Some(both.clone()), 1000);
         // The same look again is no second value.
         devices.take(Some(both), 2000);
@@ -292,5 +316,27 @@ mod tests {
         let windows: Vec<_> = devices.windows().map(|(metric, window)| (metric.name, window.count, window.mean)).collect();
         assert_eq!(windows[0], ("lattice_allocation_gpu_utilization_ratio", 1, 0.5));
         assert_eq!(windows.len(), 3);
+    }
+
+    #[test]
+    fn one_busy_gpu_at_one_look_moves_its_work_and_of_a_silent_one_nobody_knows() {
+        let (mut devices, begun) = (Devices::new(), Instant::now());
+        let look = |devices: &mut Devices, second, busy: &[f64]| {
+            let gpus = busy.iter().map(|busy| gpu("A", *busy, 0, 0.0)).collect();
+            devices.take(Some(Mine { at: begun + Duration::from_secs(second), gpus, held: 2 }), second * 1000);
+        };
+        assert_eq!((devices.moved(false), devices.moved(true)), (None, Some(("gpu", None))));
+        for (second, busy) in [(1, [0.0, 0.0]), (2, [0.0, 0.6]), (3, [0.0, 0.0])] {
+            look(&mut devices, second, &busy);
+        }
+        assert_eq!(devices.moved(true), Some(("gpu", Some(true))));
+        look(&mut devices, 4, &[0.0, 0.01]);
+        assert_eq!(devices.moved(true), Some(("gpu", Some(false))));
+        look(&mut devices, 5, &[0.0]);
+        assert_eq!(devices.moved(true), Some(("gpu", None)));
+        look(&mut devices, 6, &[0.5]);
+        assert_eq!(devices.moved(true), Some(("gpu", Some(true))));
+        devices.take(None, 7000);
+        assert_eq!(devices.moved(true), Some(("gpu", None)));
     }
 }

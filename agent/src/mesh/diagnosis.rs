@@ -32,6 +32,11 @@ pub enum DiagnosisAnswer {
     Told(WireDiagnosis),
 }
 
+/// What comes behind an answer that tells: of facts that were looked at before somebody asked, which one, and how many milliseconds
+/// before. An agent of the version before neither sends nor reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct DiagnosisAges(pub Vec<(u32, u64)>);
+
 /// What one node finds.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WireDiagnosis {

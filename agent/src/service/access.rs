@@ -4,22 +4,55 @@
 //! |---|---|
 //! | an attached terminal | by whomever; its end as well |
 //! | output; a launch, its keyboard and its end | where the caller is not the owner |
+//! | what is measured of it | where the caller is not the owner, once an hour for each way of looking |
 //! | an export of the audit log | always |
 
 use super::Api;
 use super::allocations::ANSWER;
 use super::refusal::{status, unexpected};
-use lattice_model::{AllocationId, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, NodeId, Principal};
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::access::DETAIL_BYTES_MAX;
-use lattice_quorum::ledger::{Access, AccessKind};
-use lattice_quorum::wire::{Answer, Request as Ask};
-use std::time::Duration;
+use lattice_quorum::ledger::{Access, AccessKind, TELEMETRY_LEVEL};
+use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tonic::Status;
 use uuid::Uuid;
 
 /// How long the end of a session waits for the quorum.
 const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a look at what was measured stands for those that follow.
+const LOOK_STANDS: Duration = Duration::from_secs(3600);
+/// Looks that are remembered; of more, the oldest are written down again when they are repeated.
+const LOOKS_MAX: usize = 4096;
+
+/// Who looked at what is measured of somebody else's work within the last hour: whose uid, at which allocation, how. Cloneable; all clones
+/// are one.
+#[derive(Clone, Default)]
+pub struct Looks(Arc<Mutex<BTreeMap<Look, Instant>>>);
+
+type Look = (u32, AllocationId, &'static str);
+
+impl Looks {
+    fn stands(&self, look: &Look, now: Instant) -> bool {
+        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.retain(|_, at| now.saturating_duration_since(*at) < LOOK_STANDS);
+        looks.contains_key(look)
+    }
+
+    fn remember(&self, look: Look, now: Instant) {
+        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.insert(look, now);
+        while looks.len() > LOOKS_MAX
+            && let Some(oldest) = looks.iter().min_by_key(|(_, at)| **at).map(|(look, _)| *look)
+        {
+            looks.remove(&oldest);
+        }
+    }
+}
 
 /// Whose work is looked into, and where.
 pub(super) struct Whose<'a> {
@@ -34,10 +67,7 @@ impl Api {
         match self.quorum.call(&Ask::RecordAccess(access), ANSWER).await {
             Ok(Answer::Done { .. }) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
-            Err(error @ CallError::Unavailable { .. }) => {
-                Err(Status::unavailable(format!("the audit log must have this before it happens, and cannot now: {error}")))
-            }
-            Err(error) => Err(status(&error)),
+            Err(error) => Err(not_written(&error)),
         }
     }
 
@@ -47,6 +77,26 @@ impl Api {
             return Ok(());
         }
         self.written_down(self.access(id, by, kind, whose, what)).await
+    }
+
+    /// Writes down that somebody who is not the owner is about to look at what is measured, by this command; once an hour. Before all
+    /// members know of such records nothing is written down, as in the version before.
+    pub(super) async fn looked_at(&self, by: &Principal, allocation: &Allocation, command: &'static str) -> Result<(), Status> {
+        let (look, now) = ((by.uid, allocation.id, command), Instant::now());
+        if by.owns(&allocation.owner) || self.looks.stands(&look, now) {
+            return Ok(());
+        }
+        // A member that does not know the record could not read the request.
+        match self.quorum.call(&Ask::Status, ANSWER).await {
+            Ok(Answer::Status(quorum)) if quorum.level < TELEMETRY_LEVEL => return Ok(()),
+            Ok(Answer::Status(_)) => {}
+            Ok(other) => return Err(unexpected(&other)),
+            Err(error) => return Err(not_written(&error)),
+        }
+        let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
+        self.written_down(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &whose, command)).await?;
+        self.looks.remember(look, now);
+        Ok(())
     }
 
     /// That the audit log is exported.
@@ -71,6 +121,15 @@ impl Api {
     }
 }
 
+fn not_written(error: &CallError) -> Status {
+    match error {
+        CallError::Unavailable { .. } | CallError::Refused(Refusal::DiskFull { .. }) => {
+            Status::unavailable(format!("the audit log must have this before it happens, and cannot now: {error}"))
+        }
+        CallError::Refused(_) => status(error),
+    }
+}
+
 fn bounded(mut text: String) -> String {
     let mut end = text.len().min(DETAIL_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -83,4 +142,25 @@ fn bounded(mut text: String) -> String {
 /// A command line as people read it.
 pub(super) fn shown(argv: &[String]) -> String {
     if argv.is_empty() { "a shell".to_owned() } else { argv.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_stands_for_an_hour_for_who_took_it_and_that_way_alone() {
+        let (looks, began, id) = (Looks::default(), Instant::now(), AllocationId(Uuid::from_u128(1)));
+        let after = |seconds| began + Duration::from_secs(seconds);
+        looks.remember((0, id, "top"), began);
+        assert!(looks.stands(&(0, id, "top"), after(3599)));
+        for other in [(1, id, "top"), (0, id, "diag"), (0, AllocationId(Uuid::from_u128(2)), "top")] {
+            assert!(!looks.stands(&other, after(1)), "{other:?}");
+        }
+        assert!(!looks.stands(&(0, id, "top"), after(3600)));
+        for n in 0..=LOOKS_MAX as u64 {
+            looks.remember((7, AllocationId(Uuid::from_u128(u128::from(n) + 10)), "top"), after(3600 + n));
+        }
+        assert_eq!(looks.0.lock().unwrap().len(), LOOKS_MAX);
+    }
 }

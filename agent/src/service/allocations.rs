@@ -6,6 +6,7 @@ use super::refusal::{status, unexpected};
 use super::watching::AllocationWatch;
 use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, telemetry, usage};
 use crate::cluster::Cluster;
+use crate::placing::Proposed;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
@@ -75,9 +76,15 @@ impl AllocationService for Api {
         self.understood(&spec).await?;
         let claim = self.placing.newcomer(id, &spec, &owner);
         let life = Incarnation(self.context.view.borrow().incarnation);
+        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_of(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
         let (revision, desired) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Submitted { revision, desired } => (revision, desired),
+            Answer::Submitted { revision, desired, claimed } => {
+                if let (Some(queue), Some(claimed)) = (queue, claimed) {
+                    self.placing.rounds.proposed(&queue, if claimed { Proposed::Accepted } else { Proposed::Rejected });
+                }
+                (revision, desired)
+            }
             // Of a member of the version before.
             Answer::Done { revision } => (revision, None),
             other => return Err(unexpected(&other)),

@@ -3,25 +3,16 @@
 use super::Api;
 use super::allocations::Streamed;
 use crate::allocation::Standing;
-use crate::checkpoint::{Answer, Claims, Listed, is_blake3, reason};
+use crate::checkpoint::{Answer, said};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;
-use lattice_model::{AskBy, DesiredShare};
-use lattice_node::Progress;
+use lattice_model::{AskBy, CheckpointPolicy, DesiredShare};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-
-/// The longest deferral that is written down, in milliseconds: more is never granted.
-const DEFERRAL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-
-/// The most that is said in one message: the names of files have 64 KiB at most, their BLAKE3 among them.
-pub(super) const MESSAGE_BYTES_MAX: usize = 128 * 1024;
-/// More files than have room in an answer: a line of it has 11 bytes at least.
-const FILES_MAX: usize = 64 * 1024 / 11;
 
 /// The work that calls, as it runs here.
 struct Work {
@@ -47,6 +38,10 @@ impl Api {
         })?;
         caller.check(within, &worker.share.owner)?;
         match worker.share.spec.checkpoint {
+            Some(CheckpointPolicy { by: AskBy::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
+                "allocation {} is called at its own port, {port} (--checkpoint-port): it answers there",
+                within.short()
+            ))),
             Some(policy) if policy.by == AskBy::Call => Ok(Work { share: worker.share, standing: worker.standing }),
             Some(policy) => Err(Status::failed_precondition(format!(
                 "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
@@ -126,50 +121,29 @@ impl ApplicationService for Api {
         let work = self.work(&request).await?;
         let key = (work.share.allocation, work.share.epoch);
         let mut told = request.into_inner();
-        while let Some(v1::SaveProgress { token, percent, left_ms }) = told.next().await.transpose()? {
-            let percent = percent.map(|percent| u8::try_from(percent).ok().filter(|percent| *percent <= 100).ok_or(percent)).transpose();
-            let percent = percent.map_err(|odd| Status::invalid_argument(format!("percent: {odd}; 0 to 100 are possible")))?;
-            let progress = Progress { percent, left_ms: left_ms.map(|left| left.min(DEFERRAL_MS_MAX)) };
-            self.context.checkpoints.callers().progresses(key, &token, progress).map_err(Status::failed_precondition)?;
+        while let Some(now) = told.next().await.transpose()? {
+            let progress = said::progress(&now).map_err(Status::invalid_argument)?;
+            self.context.checkpoints.callers().progresses(key, &now.token, progress).map_err(Status::failed_precondition)?;
         }
         Ok(Response::new(v1::SaveAnswered {}))
     }
 
     async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
-        let v1::SaveDeferral { token, for_ms } = request.into_inner();
-        self.answered(work, token, Answer::Deferred { for_ms: for_ms.min(DEFERRAL_MS_MAX) }).await
+        let now = request.into_inner();
+        self.answered(work, now.token.clone(), said::deferral(&now)).await
     }
 
     async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
-        let v1::SaveFailure { token, why } = request.into_inner();
-        self.answered(work, token, Answer::Failed { why: reason(&why) }).await
+        let now = request.into_inner();
+        self.answered(work, now.token.clone(), said::failure(&now)).await
     }
 
     async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
         let work = self.work(&request).await?;
-        let v1::SaveDone { token, step, files, bytes, list } = request.into_inner();
-        if list.len() > FILES_MAX {
-            let why =
-                "the names of its files have more than 64 KiB: tell how many files and bytes there are instead, or pack them, with tar";
-            return Err(Status::invalid_argument(why));
-        }
-        let mut claims = Claims { step, files, bytes, ..Claims::default() };
-        for v1::SavedFile { path, bytes, blake3 } in list {
-            let odd = |why: &str| Status::invalid_argument(format!("{:?}: {why}", path.chars().take(80).collect::<String>()));
-            // They are lines of a file.
-            if path.is_empty() || path.trim() != path || path.chars().any(char::is_control) {
-                return Err(odd("a path with these characters cannot be told: tell how many files and bytes there are instead"));
-            }
-            if !blake3.is_empty() && !is_blake3(&blake3) {
-                return Err(odd("its BLAKE3 has to be 64 hexadecimal digits"));
-            }
-            let blake3 = (!blake3.is_empty()).then(|| blake3.to_ascii_lowercase());
-            if claims.listed.insert(path.clone(), Listed { bytes, blake3 }).is_some() {
-                return Err(odd("it is told twice"));
-            }
-        }
-        self.answered(work, token, Answer::Done(claims)).await
+        let now = request.into_inner();
+        let token = now.token.clone();
+        self.answered(work, token, said::done(now).map_err(Status::invalid_argument)?).await
     }
 }

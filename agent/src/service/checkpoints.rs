@@ -6,7 +6,7 @@ use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreErro
 use crate::checkpoint::{self, retention, verify};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_api::v1;
-use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{Allocation, AllocationState, CheckpointId};
 use lattice_quorum::pack::with_causes;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) async fn create(
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
     let id: CheckpointId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
-    let length_ms = if request.deadline_ms == 0 { DEADLINE_MS_DEFAULT } else { request.deadline_ms };
+    let length_ms = if request.deadline_ms == 0 { api.context.checkpoints.settings().timeout_ms() } else { request.deadline_ms };
     let (least, most) = DEADLINE_MS;
     if !(least..=most).contains(&length_ms) {
         return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));

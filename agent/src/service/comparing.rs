@@ -9,9 +9,9 @@ use crate::config::AgentConfig;
 use crate::measuring::DURATION_MAX;
 use lattice_api::v1;
 use lattice_api::v1::compared::Point;
-use lattice_model::config::nearest;
-use lattice_model::{Allocation, AllocationState};
+use lattice_model::{Allocation, AllocationId, AllocationState};
 use lattice_quorum::pack::with_causes;
+use lattice_telemetry::names::meant;
 use lattice_telemetry::query::{Query, QueryError};
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -22,39 +22,101 @@ const ALLOCATIONS_MAX: usize = 8;
 const POINTS: u64 = 60;
 const WINDOW_MS: u64 = 30_000;
 
-/// What can be compared: its name, its unit, and what the store calls it. Of one node there is one series, also where it is both
-/// pushed and scraped.
-const METRICS: &[(&str, &str, &str)] = &[
-    ("cpu_cores", "cores", r#"lattice_allocation_cpu_cores{stat="mean","#),
-    ("memory_used", "bytes", r#"lattice_allocation_memory_used_bytes{stat="mean","#),
-    ("io_read_bytes", "bytes/s", r#"lattice_allocation_io_read_bytes_per_second{stat="mean","#),
-    ("io_write_bytes", "bytes/s", r#"lattice_allocation_io_write_bytes_per_second{stat="mean","#),
-    ("gpu_utilization", "ratio", r#"lattice_allocation_gpu_utilization_ratio{stat="mean","#),
-    ("gpu_memory_used", "bytes", r#"lattice_allocation_gpu_memory_used_bytes{stat="mean","#),
-    ("gpu_power_draw", "W", r#"lattice_allocation_gpu_power_watts{stat="mean","#),
-    ("processes", "count", "lattice_allocation_processes{"),
-    ("threads", "count", "lattice_allocation_threads{"),
+/// What can be compared.
+struct Metric {
+    name: &'static str,
+    unit: &'static str,
+    join: Join,
+    stored: Stored,
+}
+
+/// What the store has of it: the beginning of a selector. Of one node there is one series of each, also where it is both pushed and
+/// scraped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// The number itself.
+    Gauge(&'static str),
+    /// What it is the rate of.
+    Counter(&'static str),
+    /// Of reads and of writes the ranges whose 99th percentile it is.
+    Buckets(&'static str),
+}
+
+const METRICS: &[Metric] = &[
+    gauge("cpu_cores", "cores", Join::Sum, r#"lattice_allocation_cpu_cores{stat="mean","#),
+    gauge("memory_used", "bytes", Join::Sum, r#"lattice_allocation_memory_used_bytes{stat="mean","#),
+    gauge("io_read_bytes", "bytes/s", Join::Sum, r#"lattice_allocation_io_read_bytes_per_second{stat="mean","#),
+    gauge("io_write_bytes", "bytes/s", Join::Sum, r#"lattice_allocation_io_write_bytes_per_second{stat="mean","#),
+    counter("network_received_bytes", "lattice_allocation_network_received_bytes_total{"),
+    counter("network_sent_bytes", "lattice_allocation_network_sent_bytes_total{"),
+    Metric {
+        name: "io_latency_p99",
+        unit: "seconds",
+        join: Join::Max,
+        stored: Stored::Buckets("lattice_allocation_block_io_seconds_bucket{"),
+    },
+    gauge("gpu_utilization", "ratio", Join::Mean, r#"lattice_allocation_gpu_utilization_ratio{stat="mean","#),
+    gauge("gpu_memory_used", "bytes", Join::Sum, r#"lattice_allocation_gpu_memory_used_bytes{stat="mean","#),
+    gauge("gpu_power_draw", "W", Join::Sum, r#"lattice_allocation_gpu_power_watts{stat="mean","#),
+    gauge("processes", "count", Join::Sum, "lattice_allocation_processes{"),
+    gauge("threads", "count", Join::Sum, "lattice_allocation_threads{"),
 ];
+
+const fn gauge(name: &'static str, unit: &'static str, join: Join, selector: &'static str) -> Metric {
+    Metric { name, unit, join, stored: Stored::Gauge(selector) }
+}
+
+const fn counter(name: &'static str, selector: &'static str) -> Metric {
+    Metric { name, unit: "bytes/s", join: Join::Sum, stored: Stored::Counter(selector) }
+}
+
+impl Stored {
+    /// The series of an allocation.
+    fn series(self, allocation: AllocationId) -> String {
+        let (Self::Gauge(selector) | Self::Counter(selector) | Self::Buckets(selector)) = self;
+        format!(r#"{selector}allocation="{allocation}"}}"#)
+    }
+
+    /// What it is in PromQL over all of its nodes. Rates are over two windows at least, since a store has one sample of each.
+    fn expression(self, allocation: AllocationId, join: Join, step_ms: u64) -> String {
+        let (series, join) = (self.series(allocation), join.name());
+        let over = step_ms.max(2 * WINDOW_MS) / 1000;
+        match self {
+            Self::Gauge(_) => format!("{join}(max by (node_id) ({series}))"),
+            Self::Counter(_) => format!("{join}(max by (node_id) (rate({series}[{over}s])))"),
+            Self::Buckets(_) => {
+                format!("{join}(histogram_quantile(0.99, max by (node_id, direction, le) (rate({series}[{over}s]))))")
+            }
+        }
+    }
+}
 
 /// How the nodes' numbers become one of the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Join {
     Sum,
+    /// Parts of a whole add up to nothing.
     Mean,
-}
-
-/// Parts of a whole add up to nothing.
-fn join(unit: &str) -> Join {
-    if unit == "ratio" { Join::Mean } else { Join::Sum }
+    /// The slowest.
+    Max,
 }
 
 impl Join {
+    /// As PromQL calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Mean => "avg",
+            Self::Max => "max",
+        }
+    }
+
     fn of(self, values: impl ExactSizeIterator<Item = f64>) -> f64 {
         let count = values.len().max(1) as f64;
-        let sum: f64 = values.sum();
         match self {
-            Self::Sum => sum,
-            Self::Mean => sum / count,
+            Self::Sum => values.sum(),
+            Self::Mean => values.sum::<f64>() / count,
+            Self::Max => values.fold(f64::NEG_INFINITY, f64::max),
         }
     }
 }
@@ -73,11 +135,10 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
         return Err(Status::invalid_argument(format!("2 to {ALLOCATIONS_MAX} allocations are compared at once")));
     }
     let metric = if metric.is_empty() { "cpu_cores" } else { &metric };
-    let Some((name, unit, selector)) = METRICS.iter().find(|(name, ..)| *name == metric) else {
-        let names = || METRICS.iter().map(|(name, ..)| *name);
-        let hint = nearest(metric, names()).map(|meant| format!("did you mean {meant:?}?"));
-        let hint = hint.unwrap_or_else(|| format!("there are {}", names().collect::<Vec<_>>().join(", ")));
-        return Err(Status::invalid_argument(format!("{metric:?} is not compared\nhint: {hint}")));
+    let name = meant(metric, METRICS.iter().map(|one| one.name))
+        .map_err(|hint| Status::invalid_argument(format!("{metric:?} is not compared\nhint: {hint}")))?;
+    let Some(metric) = METRICS.iter().find(|one| one.name == name) else {
+        return Err(Status::internal(format!("{name} is not compared")));
     };
     let mut allocations = Vec::with_capacity(keys.len());
     for key in &keys {
@@ -89,12 +150,15 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
         }
         allocations.push(allocation);
     }
+    for allocation in &allocations {
+        api.looked_at(&caller.principal, allocation, "compare").await?;
+    }
     let longest_ms = allocations.iter().map(ran_ms).max().unwrap_or(0);
     let step_ms = longest_ms.div_ceil(POINTS).div_ceil(WINDOW_MS).max(1) * WINDOW_MS;
     // All at once: a store that does not answer takes its time of the caller's once, not for each of them.
-    let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, (name, selector, join(unit)), step_ms));
+    let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, metric, step_ms));
     let compared = futures::future::join_all(each).await;
-    Ok(v1::CompareResponse { metric: (*name).to_owned(), unit: (*unit).to_owned(), step_ms, allocations: compared })
+    Ok(v1::CompareResponse { metric: metric.name.to_owned(), unit: metric.unit.to_owned(), step_ms, allocations: compared })
 }
 
 /// How long it ran, or has run.
@@ -107,13 +171,13 @@ async fn one(
     api: &Api,
     user: &lattice_model::Principal,
     allocation: &Allocation,
-    (name, selector, join): (&str, &str, Join),
+    &Metric { name, join, stored, .. }: &Metric,
     step_ms: u64,
 ) -> v1::Compared {
     let started_at_ms = allocation.started_at.map_or(0, |at| at.0);
     let base = v1::Compared { allocation: allocation.id.to_string(), started_at_ms, ran_ms: ran_ms(allocation), ..Default::default() };
     let why = match &*api.past {
-        Ok(Some(store)) => match of_store(store, allocation, (selector, join), step_ms).await {
+        Ok(Some(store)) => match of_store(store, allocation, (stored, join), step_ms).await {
             Ok(Some(found)) => return v1::Compared { source: "store".to_owned(), ..merge(base, found) },
             Ok(None) => format!("the store at {} has nothing of it", store.url()),
             Err(error) => with_causes(&error),
@@ -159,16 +223,12 @@ fn merge(base: v1::Compared, Found { points, age_ms }: Found) -> v1::Compared {
 async fn of_store(
     store: &Query,
     allocation: &Allocation,
-    (selector, join): (&str, Join),
+    (stored, join): (Stored, Join),
     step_ms: u64,
 ) -> Result<Option<Found>, QueryError> {
     let Some(start) = allocation.started_at else { return Ok(None) };
-    let series = format!(r#"{selector}allocation="{}"}}"#, allocation.id);
-    let all_nodes = match join {
-        Join::Sum => "sum",
-        Join::Mean => "avg",
-    };
-    let expression = format!("{all_nodes}(max by (node_id) ({series}))");
+    let series = stored.series(allocation.id);
+    let expression = stored.expression(allocation.id, join, step_ms);
     let seconds = |ms: u64| ms as f64 / 1e3;
     // The last window is told when it is over: a moment after the end.
     let end_ms = allocation.ended_at.map_or(now().0, |end| end.0.saturating_add(step_ms).min(now().0));
@@ -184,4 +244,30 @@ async fn of_store(
     let newest = store.at(&format!("max(timestamp({series}))"), seconds(end_ms)).await?;
     let age_ms = newest.filter(|at| at.is_finite()).map(|at| now().0.saturating_sub((at * 1e3).max(0.0) as u64));
     Ok(Some(Found { points, age_ms }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_metric_is_asked_of_all_nodes_as_the_store_has_it() {
+        let id = AllocationId(uuid::Uuid::nil());
+        let of = |name: &str| METRICS.iter().find(|one| one.name == name).map(|one| one.stored.expression(id, one.join, 30_000)).unwrap();
+        let own = format!(r#"allocation="{id}"}}"#);
+        assert_eq!(of("processes"), format!("sum(max by (node_id) (lattice_allocation_processes{{{own}))"));
+        let sent = format!("sum(max by (node_id) (rate(lattice_allocation_network_sent_bytes_total{{{own}[60s])))");
+        assert_eq!(of("network_sent_bytes"), sent);
+        assert!(of("io_latency_p99").starts_with("max(histogram_quantile(0.99, max by (node_id, direction, le) (rate("));
+        assert!(of("gpu_utilization").starts_with("avg(max by (node_id) ("));
+        assert_eq!(Join::Max.of([1.0, 3.0, 2.0].into_iter()), 3.0);
+    }
+
+    #[test]
+    fn each_metric_is_one_that_agents_tell() {
+        for Metric { name, unit, .. } in METRICS {
+            let told = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
+            assert_eq!(told, Some(&(*name, *unit)), "{name}");
+        }
+    }
 }

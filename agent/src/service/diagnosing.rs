@@ -2,8 +2,8 @@
 
 use super::Api;
 use super::usage::runs;
-use crate::diagnosis;
-use crate::mesh::diagnosis::{DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
+use crate::diagnosis::{self, Found};
+use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use std::time::Instant;
@@ -21,6 +21,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
+    api.looked_at(&caller.principal, &allocation, "diag").await?;
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = DiagnosisOpen {
@@ -39,9 +40,9 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
             let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             let told = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {
-                Ok(WireDiagnosis { processes, left_out, facts }) => v1::NodeDiagnosis {
+                Ok(Found { told: WireDiagnosis { processes, left_out, facts }, ages }) => v1::NodeDiagnosis {
                     processes: processes.into_iter().map(process).collect(),
-                    findings: facts.into_iter().map(finding).collect(),
+                    findings: findings(facts, &ages),
                     left_out,
                     ..told
                 },
@@ -72,6 +73,16 @@ fn process(of: WireProcess) -> v1::ProcessDiagnosis {
     }
 }
 
+fn findings(facts: Vec<WireFact>, DiagnosisAges(ages): &DiagnosisAges) -> Vec<v1::Finding> {
+    let mut findings: Vec<v1::Finding> = facts.into_iter().map(finding).collect();
+    for (which, age_ms) in ages {
+        if let Some(finding) = usize::try_from(*which).ok().and_then(|which| findings.get_mut(which)) {
+            finding.age_ms = Some(*age_ms);
+        }
+    }
+    findings
+}
+
 fn finding(WireFact { part, about, text, source, wrong }: WireFact) -> v1::Finding {
-    v1::Finding { part, about, text, source, wrong }
+    v1::Finding { part, about, text, source, wrong, age_ms: None }
 }

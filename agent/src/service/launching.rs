@@ -544,6 +544,7 @@ mod tests {
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,
+            preempted_by: None,
             preempted_count: 0,
             held: false,
             telemetry: None,

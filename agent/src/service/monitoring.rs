@@ -15,9 +15,9 @@ use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use crate::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
-use lattice_model::config::nearest;
 use lattice_model::{Allocation, AllocationState, Epoch, NodeId};
 use lattice_telemetry::alert::rules::MEASURES;
+use lattice_telemetry::names::meant;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -52,18 +52,18 @@ pub(super) async fn stream(
     if metrics.len() > METRICS_MAX {
         return Err(Status::invalid_argument(format!("{} metrics; at most {METRICS_MAX} are told at once", metrics.len())));
     }
-    let names = || MEASURES.iter().map(|(name, _)| *name);
-    if let Some(unknown) = metrics.iter().find(|metric| !names().any(|name| name == metric.as_str())) {
-        let hint = nearest(unknown, names()).map(|meant| format!("did you mean {meant:?}?"));
-        let hint = hint.unwrap_or_else(|| format!("there are {}", names().collect::<Vec<_>>().join(", ")));
-        return Err(Status::invalid_argument(format!("there is no metric {unknown:?}\nhint: {hint}")));
-    }
+    let known = |metric: &String| match meant(metric, MEASURES.iter().map(|(name, _)| *name)) {
+        Ok(known) => Ok(known.to_owned()),
+        Err(hint) => Err(Status::invalid_argument(format!("there is no metric {metric:?}\nhint: {hint}"))),
+    };
+    let metrics = metrics.iter().map(known).collect::<Result<Vec<_>, _>>()?;
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     if allocation.state.is_terminal() {
         let text = format!("allocation {} is {}: nothing more is told of it", allocation.id.short(), allocation.state);
         return Err(Status::failed_precondition(text));
     }
+    api.looked_at(&caller.principal, &allocation, "watch").await?;
     let place = api.watching(caller.principal.uid)?;
     let interval_ms = if alerts_only { 0 } else { u64::try_from(interval.as_millis()).unwrap_or(u64::MAX) };
     let open = MonitorOpen {

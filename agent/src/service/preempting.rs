@@ -2,7 +2,7 @@
 
 use super::Api;
 use lattice_api::v1;
-use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
+use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
 use lattice_model::{AllocationState, CheckpointId, PreemptCause, Preemption};
 use lattice_quorum::ledger::SUSPENDS_LEVEL;
@@ -13,7 +13,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     let caller = api.caller(&request).await?;
     let v1::PreemptRequest { key, id, deadline_ms, reason, hold } = request.into_inner();
     let id: CheckpointId = id.parse().map_err(|e: IdError| Status::invalid_argument(e.to_string()))?;
-    let deadline_ms = if deadline_ms == 0 { DEADLINE_MS_DEFAULT } else { deadline_ms };
+    let deadline_ms = if deadline_ms == 0 { api.context.checkpoints.settings().timeout_ms() } else { deadline_ms };
     let (least, most) = DEADLINE_MS;
     if !(least..=most).contains(&deadline_ms) {
         return Err(Status::invalid_argument(format!("deadline: {deadline_ms} ms; 1 s to 24 h are possible")));

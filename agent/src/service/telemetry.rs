@@ -22,32 +22,32 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
     let caller = api.caller(&request).await?;
     let v1::SetTelemetryRequest { key, id, mode, duration_ms } = request.into_inner();
     let id: Uuid = id.parse().map_err(|e: uuid::Error| Status::invalid_argument(format!("id: {e}")))?;
-    let mode: TelemetryMode = mode.parse().map_err(|no_mode: NoMode| match no_mode {
-        NoMode::Audit => Status::failed_precondition(no_mode.to_string()),
-        NoMode::Unknown(_) => Status::invalid_argument(no_mode.to_string()),
-    })?;
+    let mode: TelemetryMode = mode.parse().map_err(|no_mode: NoMode| Status::invalid_argument(no_mode.to_string()))?;
     let duration_ms = match mode {
         TelemetryMode::Prod if duration_ms != 0 => {
             return Err(Status::invalid_argument("duration: prod is how work is measured where nothing else is asked for, and has no end"));
         }
         TelemetryMode::Prod => 0,
         TelemetryMode::Debug if duration_ms == 0 => CLOSELY_MS_DEFAULT,
-        TelemetryMode::Debug => duration_ms,
+        TelemetryMode::Debug | TelemetryMode::Audit => duration_ms,
     };
     let (least, most) = CLOSELY_MS;
-    if mode == TelemetryMode::Debug && !(least..=most).contains(&duration_ms) {
+    if duration_ms != 0 && !(least..=most).contains(&duration_ms) {
         return Err(Status::invalid_argument(format!("duration: {duration_ms} ms; 1 s to 24 h are possible")));
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let short = allocation.id.short();
     match (mode, allocation.state) {
-        (TelemetryMode::Prod, _) | (TelemetryMode::Debug, AllocationState::Staging | AllocationState::Running) => {}
-        (TelemetryMode::Debug, AllocationState::Pending | AllocationState::Suspended) => {
+        (TelemetryMode::Prod, _) | (_, AllocationState::Staging | AllocationState::Running) => {}
+        (TelemetryMode::Debug | TelemetryMode::Audit, AllocationState::Pending | AllocationState::Suspended) => {
             let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
             return Err(Status::failed_precondition(text));
         }
-        (TelemetryMode::Debug, AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled) => {
+        (
+            TelemetryMode::Debug | TelemetryMode::Audit,
+            AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled,
+        ) => {
             return Err(Status::failed_precondition(format!("allocation {short} is {}: nothing of it runs any more", allocation.state)));
         }
     }
@@ -79,6 +79,7 @@ pub(super) async fn read(
         let text = "the agent that was asked has no log_store, where raw measurements are\nhint: ask another one with --endpoint";
         return Err(Status::failed_precondition(text));
     };
+    api.looked_at(&caller.principal, &allocation, "telemetry --read").await?;
     let held = api.watching(caller.principal.uid)?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };

@@ -28,6 +28,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
+    api.looked_at(&caller.principal, &allocation, "top").await?;
     let mut nodes = of_all_nodes(api, &caller.principal, &allocation, duration).await;
     if per_gpu {
         add_gpus(api, &caller.principal, &allocation, &mut nodes).await;

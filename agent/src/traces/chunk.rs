@@ -1,8 +1,8 @@
 //! Files of raw measurements: lines of JSON. The first one says whose they are; a line with `metrics` says the unit and the source of
-//! numbers that follow; all others are looks.
+//! numbers that follow; all others are looks, or in audit mode events. These begin with their time.
 
 use super::folders;
-use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_model::{AllocationId, Epoch, NodeId, TelemetryMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -39,6 +39,29 @@ pub struct Header {
     /// The request, and who made it.
     pub order: Uuid,
     pub by: String,
+    #[serde(default = "debug", with = "mode_name")]
+    pub mode: TelemetryMode,
+    /// What these lines are and what is not in them, where that needs saying.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+}
+
+fn debug() -> TelemetryMode {
+    TelemetryMode::Debug
+}
+
+/// A mode by its name, as everybody else is told it; files of before have the variant's, which differs in its case alone.
+mod mode_name {
+    use lattice_model::TelemetryMode;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(mode: &TelemetryMode, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(mode.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TelemetryMode, D::Error> {
+        String::deserialize(from)?.to_ascii_lowercase().parse().map_err(D::Error::custom)
+    }
 }
 
 /// One that grows.

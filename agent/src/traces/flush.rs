@@ -4,20 +4,20 @@ use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
 use crate::log_store::{LogStore, Place, StoreError};
 use crate::troubles::Troubles;
+use lattice_model::TelemetryMode;
 use lattice_quorum::pack::with_causes;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
 const AWAY: Duration = Duration::from_secs(1);
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// How often it is looked whether too much waits while much is put: work goes on writing, and a store may be slow.
-const BOUNDS_EVERY: Duration = Duration::from_secs(30);
 /// Where nobody said that there is something.
 const IDLE: Duration = Duration::from_secs(3600);
 /// The level of compression: the cores are the work's.
@@ -25,7 +25,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// What a file counts at least, in bytes: it takes a block and a name.
 const FILE_BYTES_MIN: u64 = 4096;
 /// The subject of what is the matter.
-const SUBJECT: &str = "raw measurements";
+const SUBJECT: &str = "raw measurements and audits";
 
 #[derive(Debug, Error)]
 enum FlushError {
@@ -51,12 +51,9 @@ impl Traces {
             let is_new = away.is_none();
             let trouble = |error: &FlushError| {
                 if is_new {
-                    tracing::warn!(error = %with_causes(error), "raw measurements of debug mode stay on this node");
+                    tracing::warn!(error = %with_causes(error), "raw measurements and audits stay on this node");
                 }
-                troubles.say(
-                    SUBJECT,
-                    format!("of debug mode, stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)),
-                );
+                troubles.say(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
             };
             match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,
@@ -74,7 +71,7 @@ impl Traces {
     /// be read, keeps nobody else's here.
     async fn put_all(&self, trouble: &(impl Fn(&FlushError) + Sync)) -> bool {
         let traces = self.clone();
-        let all = match blocking(move || traces.within_bounds()).await {
+        let all = match blocking(move || traces.within_bounds(None)).await {
             Ok(all) => all,
             Err(error) => {
                 trouble(&FlushError::from(error));
@@ -88,20 +85,12 @@ impl Traces {
             return all.is_empty();
         };
         let mut stay: BTreeSet<PathBuf> = BTreeSet::new();
-        let mut bounded = Instant::now();
         for Whole { path, .. } in all {
-            if bounded.elapsed() >= BOUNDS_EVERY {
-                let traces = self.clone();
-                if let Err(error) = blocking(move || traces.within_bounds()).await {
-                    tracing::warn!(%error, "how many raw measurements of debug mode wait cannot be looked at");
-                }
-                bounded = Instant::now();
-            }
             let folder = path.parent().map(Path::to_owned).unwrap_or_default();
             if stay.contains(&folder) {
                 continue;
             }
-            if let Err(error) = self.put(store, path).await {
+            if let Err(error) = self.put_within_bounds(store, path).await {
                 if stay.is_empty() {
                     trouble(&error);
                 }
@@ -109,6 +98,22 @@ impl Traces {
             }
         }
         stay.is_empty()
+    }
+
+    /// Puts a file, and looks whether too much waits whenever there is one more: work goes on writing, and a store may be slow.
+    async fn put_within_bounds(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
+        let mut put = pin!(self.put(store, path.clone()));
+        loop {
+            tokio::select! {
+                put = &mut put => return put,
+                () = self.0.more.notified() => {
+                    let (traces, path) = (self.clone(), path.clone());
+                    if let Err(error) = blocking(move || traces.within_bounds(Some(&path))).await {
+                        tracing::warn!(%error, "how many raw measurements and audits wait cannot be looked at");
+                    }
+                }
+            }
+        }
     }
 
     /// Puts a file, and then removes it here.
@@ -132,16 +137,19 @@ impl Traces {
                 let place = Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
                 store.put_trace(&place, &header.node, &name, compressed).await?;
             }
-            // Its machine went down before its first line was on the disk, or nothing was looked at.
-            Some(_) | None => self.lost_in(&path, contents.looks),
+            // Nothing was looked at, or it has no name.
+            Some((header, _)) => self.lost_in(header.mode, &path, contents.looks),
+            // Its machine went down before its first line was on the disk.
+            None => self.lost_in(TelemetryMode::Debug, &path, contents.looks),
         }
         blocking(move || remove(&path)).await?;
         Ok(())
     }
 
-    /// What is to be put, without the oldest where there is too much.
-    pub(super) fn within_bounds(&self) -> io::Result<Vec<Whole>> {
+    /// What is to be put, without the oldest where there is too much. `but`: one that is being put is not lost.
+    pub(super) fn within_bounds(&self, but: Option<&Path>) -> io::Result<Vec<Whole>> {
         let mut all = chunk::whole(&self.0.dir)?;
+        all.retain(|one| but != Some(one.path.as_path()));
         let takes = |one: &Whole| one.bytes.max(FILE_BYTES_MIN);
         // What still grows takes room as well; half is for what is whole, whatever grows.
         let growing = chunk::growing(&self.0.dir)?.min(SPOOL_BYTES_MAX / 2);
@@ -149,14 +157,15 @@ impl Traces {
         let mut gone = 0;
         while total > SPOOL_BYTES_MAX && gone < all.len() {
             let oldest = &all[gone];
-            let looks = chunk::read(&oldest.path).map_or(0, |contents| contents.looks);
+            let contents = chunk::read(&oldest.path).ok();
+            let mode = contents.as_ref().and_then(|contents| contents.header.as_ref()).map_or(TelemetryMode::Debug, |header| header.mode);
             remove(&oldest.path)?;
-            self.lost_in(&oldest.path, looks);
+            self.lost_in(mode, &oldest.path, contents.map_or(0, |contents| contents.looks));
             total -= takes(oldest);
             gone += 1;
         }
         if gone > 0 {
-            tracing::warn!(files = gone, "the oldest raw measurements of debug mode are gone: too many wait for the store");
+            tracing::warn!(files = gone, "the oldest raw measurements and audits are gone: too many wait for the store");
         }
         Ok(all.split_off(gone))
     }

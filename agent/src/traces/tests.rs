@@ -31,7 +31,7 @@ fn view(order: Option<u128>, duration_ms: u64) -> NodeView {
     share.spec.tenant = "physics".into();
     share.telemetry = order.map(|id| {
         let (by, since) = ("ada".to_owned(), Timestamp(1_000_000));
-        TelemetryOrder { id: Uuid::from_u128(id), mode: TelemetryMode::Debug, by, since, until: Timestamp(since.0 + duration_ms) }
+        TelemetryOrder { id: Uuid::from_u128(id), mode: TelemetryMode::Debug, by, since, until: Some(Timestamp(since.0 + duration_ms)) }
     });
     NodeView { locals: vec![Local { share, phase: Phase::Running, assignment: None }], ..NodeView::default() }
 }
@@ -58,7 +58,7 @@ impl Bed {
     }
 
     fn recorder(&self) -> Recorder {
-        Recorder::new(self.traces.clone(), "n1".parse().unwrap(), self.view.subscribe(), Troubles::default())
+        Recorder::new(self.traces.clone(), TelemetryMode::Debug, "n1".parse().unwrap(), self.view.subscribe(), Troubles::default())
     }
 
     /// The files below a folder with this extension, in order.
@@ -128,6 +128,24 @@ fn looks_become_lines_that_say_whose_they_are_and_what_they_measure() {
 }
 
 #[test]
+fn a_header_has_the_modes_name_and_one_of_before_is_read() {
+    let bed = Bed::new("header");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    take(&mut recorder, 7, 1.0);
+    recorder.follow_at(&view(None, 0), 6000);
+    let file = &bed.files("traces", "jsonl")[0];
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains("\"mode\":\"debug\""), "{text}");
+    for (written, read) in [("Debug", TelemetryMode::Debug), ("Audit", TelemetryMode::Audit)] {
+        fs::write(file, text.replace("\"debug\"", &format!("\"{written}\""))).unwrap();
+        assert_eq!(chunk::read(file).unwrap().header.map(|header| header.mode), Some(read));
+    }
+    fs::write(file, text.replace("\"debug\"", "\"closer\"")).unwrap();
+    assert!(chunk::read(file).unwrap().header.is_none());
+}
+
+#[test]
 fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
     let mut bed = Bed::new("time");
     let mut recorder = bed.recorder();
@@ -158,6 +176,34 @@ fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
     assert_eq!(bed.files("traces", "json").len(), 0);
 }
 
+#[test]
+fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_while_nobody_was_there() {
+    let mut bed = Bed::new("ending");
+    let mode = TelemetryMode::Audit;
+    let audits = |bed: &Bed| {
+        let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), Troubles::default());
+        recorder.lacks(&["io_uring: why".to_owned()]);
+        recorder
+    };
+    let mut asked = view(Some(1), 60_000);
+    asked.locals[0].share.telemetry.as_mut().unwrap().mode = mode;
+    let mut recorder = audits(&bed);
+    assert_eq!(recorder.follow_at(&asked, 5000), [key()]);
+    assert_eq!((recorder.ending(&asked, 64_999), recorder.ending(&asked, 65_000)), (vec![], vec![key()]));
+    assert_eq!(recorder.ending(&NodeView::default(), 6000), [key()]);
+    assert!(recorder.take_lines(key(), 7, 1, b"{\"at_ms\":7}\n".to_vec()));
+    drop(recorder);
+    bed.again();
+    let header = chunk::read(&bed.files("traces", "jsonl")[0]).unwrap().header.unwrap();
+    assert!(header.mode == mode && header.about.ends_with("; HERE NOTHING OF: io_uring: why"), "{header:?}");
+    let mut recorder = audits(&bed);
+    assert_eq!(recorder.follow_at(&asked, 70_000), [key()]);
+    assert_eq!(recorder.ending(&asked, 70_000), [key()]);
+    assert!(recorder.take_before(key()).is_some() && recorder.take_lines(key(), 8, 1, b"{\"at_ms\":8}\n".to_vec()));
+    assert!(recorder.follow_at(&asked, 70_000).is_empty() && !recorder.wants(key()));
+    assert_eq!((recorder.ending(&asked, 70_000), bed.files("traces", "jsonl").len()), (vec![], 2));
+}
+
 #[tokio::test]
 async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
     let bed = Bed::new("put");
@@ -185,7 +231,7 @@ async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
     assert_eq!((objects.len(), objects[0].parent()), (1, Some(place.as_path())));
     let lines = zstd::bulk::decompress(&fs::read(&objects[0]).unwrap(), 1 << 20).unwrap();
     assert_eq!(parsed(&lines)[2]["at_ms"], 7);
-    assert_eq!(bed.traces.0.lost.load(Ordering::Relaxed), 1, "a look of which it is not known whose it is");
+    assert_eq!(bed.traces.0.debug.lost.load(Ordering::Relaxed), 1, "a look of which it is not known whose it is");
     assert!(!bed.traces.dir(key()).exists(), "an empty folder goes");
 }
 
@@ -202,17 +248,18 @@ fn the_oldest_go_where_too_many_wait() {
         fs::write(&path, b"{\"at_ms\":1}\n{\"at_ms\":2}\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(SPOOL_BYTES_MAX / 8).unwrap();
     }
-    let left = bed.traces.within_bounds().unwrap();
+    let left = bed.traces.within_bounds(None).unwrap();
     assert_eq!(left.len(), 7, "what grows is counted");
     assert!(left[0].path.ends_with("1-0000000000003-ab.jsonl"), "{left:?}");
-    assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.lost.load(Ordering::Relaxed)), (7, 6));
-    recorder.missed(key());
+    assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.debug.lost.load(Ordering::Relaxed)), (7, 6));
+    assert_eq!([recorder.take_dropped(key()), recorder.take_dropped(key())], [6, 0], "the record can say so, once");
+    recorder.missed(key(), 1);
     let lost = Some(Kept { points: 0, lost: 7 });
     assert_eq!(recorder.kept(key()), lost, "its owner is told");
     recorder.follow_at(&view(Some(2), 60_000), 6000);
     assert_eq!(recorder.kept(key()), lost, "also who asks anew");
     recorder.follow_at(&NodeView::default(), 7000);
-    assert!(bed.traces.kept().is_empty(), "and is forgotten with the claim");
+    assert!(bed.traces.0.debug.kept().is_empty(), "and is forgotten with the claim");
 }
 
 #[tokio::test]
@@ -223,7 +270,8 @@ async fn what_the_store_does_not_take_of_one_keeps_nobody_elses_here() {
         let (allocation, epoch) = (AllocationId(Uuid::from_u128(u128::from(number))), Epoch(3));
         let (node, tenant, project) = ("n1".parse().unwrap(), tenant.to_owned(), String::new());
         let (version, order, by) = (chunk::VERSION, Uuid::nil(), "ada".to_owned());
-        let header = chunk::Header { version, allocation, epoch, node, tenant, project, order, by };
+        let (mode, about) = (TelemetryMode::Debug, String::new());
+        let header = chunk::Header { version, allocation, epoch, node, tenant, project, order, by, mode, about };
         let mut chunk = chunk::Chunk::begin(&bed.traces.dir((allocation, epoch)), number, &header).unwrap();
         chunk.append(b"{\"at_ms\":1}\n").unwrap();
         chunk.close().unwrap();

@@ -4,6 +4,7 @@ use crate::v1;
 use lattice_model::checkpoint::EVERY_SECONDS;
 use lattice_model::spec::SpecError;
 use lattice_model::{AskBy, Automatic, CheckpointPolicy};
+use std::num::NonZeroU16;
 
 /// Ways of the documents that are not built yet.
 const LATER: [(&str, &str); 1] = [("manual", "--checkpoint=manual")];
@@ -26,9 +27,11 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
         }
         "shmem" | "grpc" if !signal.is_empty() => Err(invalid(format!("a signal is for --checkpoint=signal, not {strategy}"))),
         "shmem" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::SharedMemory) })),
-        // The application calls, on its agent's socket: nothing says how it would be called on a port of its own.
-        "grpc" if *port != 0 => Err(SpecError::NotBuilt { field: "--checkpoint-port" }),
-        "grpc" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::Call) })),
+        "grpc" => {
+            let port = u16::try_from(*port).map_err(|_| invalid(format!("port {port}; 1 to 65535 are possible")))?;
+            let port = NonZeroU16::new(port);
+            Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(AskBy::Call) }))
+        }
         "none" | "" if automatic.is_some() => Err(invalid("when it is asked is for work that says how: --checkpoint=signal".to_owned())),
         "none" if signal.is_empty() && *port == 0 => Ok(None),
         "none" | "" => Err(invalid("a signal is for --checkpoint=signal, a port for --checkpoint=grpc".to_owned())),
@@ -61,7 +64,13 @@ pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkp
             Some(Automatic::Weighed) => (true, 0),
             Some(Automatic::Every { seconds }) => (false, seconds.saturating_mul(1000)),
         };
-        v1::Checkpoint { strategy: policy.by.name().to_owned(), port: 0, signal, auto, every_ms }
+        v1::Checkpoint {
+            strategy: policy.by.name().to_owned(),
+            port: policy.port.map_or(0, |port| port.get().into()),
+            signal,
+            auto,
+            every_ms,
+        }
     })
 }
 
@@ -86,8 +95,13 @@ mod tests {
             let every = Some(Automatic::Every { seconds: 1 });
             assert_eq!(to_model(Some(&often)), Ok(Some(CheckpointPolicy { automatic: every, ..CheckpointPolicy::by(by) })));
         }
-        let at_a_port = v1::Checkpoint { strategy: "grpc".to_owned(), port: 9999, ..Default::default() };
-        assert_eq!(to_model(Some(&at_a_port)), Err(SpecError::NotBuilt { field: "--checkpoint-port" }));
+        let at = |strategy: &str, port: u32| to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), port, ..Default::default() }));
+        assert_eq!(at("grpc", 65_535), Ok(Some(CheckpointPolicy::at_port(NonZeroU16::MAX))));
+        for (strategy, port) in
+            [("grpc", 65_536), ("grpc", u32::MAX), ("signal", 9999), ("auto", 9999), ("shmem", 9999), ("none", 9999), ("", 9999)]
+        {
+            assert!(matches!(at(strategy, port), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {port}");
+        }
         assert!(matches!(of("manual", ""), Err(SpecError::NotBuilt { field: "--checkpoint=manual" })));
         for (strategy, signal) in [("signal", "SIGKILL"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")] {
             assert!(matches!(of(strategy, signal), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {signal}");

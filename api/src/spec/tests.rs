@@ -323,6 +323,7 @@ prop_compose! {
             prop_oneof![
                 prop::sample::select(AskSignal::ALL.to_vec()).prop_map(CheckpointPolicy::by_signal),
                 prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
+                (1..=u16::MAX).prop_map(|port| CheckpointPolicy::at_port(std::num::NonZeroU16::new(port).unwrap())),
             ],
             automatic(),
         ).prop_map(|(policy, automatic)| CheckpointPolicy { automatic, ..policy })),

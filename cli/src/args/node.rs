@@ -56,7 +56,7 @@ pub enum NodeCommand {
     Status(Nodes),
     /// List the nodes, or some of them; without a quorum as gossip has them
     List(ListNodes),
-    /// What happened to a node: registrations, states, holds; the newest last
+    /// What happened to nodes: registrations, states, holds; the newest last
     History(History),
     /// Keep new work and leases off nodes; what runs there goes on
     Cordon(Cordon),
@@ -82,7 +82,7 @@ pub enum NodeCommand {
     /// Say that nodes are being booted: each is back when it registers under another boot id, and Failed when it does not in time
     Boot(Boot),
     /// Vouch that nothing runs any more on nodes that are silent: their work is ended there, and begun elsewhere as it wants
-    ConfirmDead(crate::command::confirm_dead::ConfirmDead),
+    ConfirmDead(ConfirmDead),
     /// Keep everything new off nodes until each has wiped itself with the site's hook, once nothing runs there any more
     Wipe(Wipe),
     /// Call a wipe back for which something still has to end
@@ -158,7 +158,7 @@ const DRAIN_HELP: &str = "Examples:
       no new work there; ends when all eight are Drained
   lattice node drain n7 --reason disk --deadline 4h
       what still runs after four hours is ended, and requeued where its policy says so
-  lattice node drain n7 --reason memory --urgent --deadline 10m --wait
+  lattice node drain n7 --reason memory --urgent --deadline 10m --wait --yes
       what can save itself does so now and goes on elsewhere; what still runs after ten minutes is ended
 
 A deadline is how long from now (90s, 30m, 4h), or a time: 2026-03-01T18:00:00Z, or 18:00 for the next time that it is that in UTC.";
@@ -178,6 +178,9 @@ pub struct Drain {
     /// deadline
     #[arg(long)]
     pub urgent: bool,
+    /// Do not ask: what can save itself loses its nodes
+    #[arg(long, requires = "urgent")]
+    pub yes: bool,
 }
 
 #[derive(Args)]
@@ -216,10 +219,22 @@ pub struct Boot {
 }
 
 #[derive(Args)]
+pub struct ConfirmDead {
+    #[command(flatten)]
+    pub on: OnNodes,
+    /// That they are powered off, or that whatever ran there has ended: work that still runs is begun a second time
+    #[arg(long)]
+    pub yes: bool,
+    /// How that is known, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Args)]
 pub struct History {
-    /// The node
-    #[arg(value_name = "NODE")]
-    pub node: String,
+    /// The nodes
+    #[arg(required = true, value_name = "NODES")]
+    pub nodes: Vec<String>,
     /// Not before this: 2026-03-01T10:00:00Z, a day, or how long ago (90s, 10m, 2h, 1d)
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,

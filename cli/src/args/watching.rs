@@ -12,7 +12,7 @@ const WATCH_EXAMPLES: &str = "Examples:
   lattice watch 1f0c9a4e --metrics=cpu_cores,memory_used --interval=1s -o json
 
 Its nodes' agents tell it themselves; SOURCE says what each number comes from, AGE how long ago it was measured, or the alert was
-raised. A node that goes away is said, and told of again when it is back. Ends with the allocation.";
+raised. network_rx_bytes, network_tx_bytes and gpu_util are understood for network_received_bytes, network_sent_bytes and gpu_utilization. A node that goes away is said, and told of again when it is back. Ends with the allocation.";
 
 #[derive(Args)]
 #[command(after_help = WATCH_EXAMPLES)]
@@ -42,10 +42,10 @@ const DIAG_EXAMPLES: &str = "Examples:
   lattice diag 1f0c9a4e --stacks
       the kernel's calls of each process that it waits in: where a rank hangs
   lattice diag 1f0c9a4e --storage
-      how full each mount is, and which one does not answer
+      how full each mount is, which one does not answer, and how long requests to disks took
 
-STATE is the kernel's: R runs, S waits, D waits uninterruptibly, T is stopped, Z has ended. STILL is how long ago it last ran. Lines
-that begin with ! are what somebody should look at.";
+STATE is the kernel's: R runs, S waits, D waits uninterruptibly, T is stopped, Z has ended. STILL is how long ago it last ran. SOURCE is
+what says so, AGE how old it is; what no node can tell is unsupported, with why. Lines that begin with ! are what somebody should look at.";
 
 #[derive(Args)]
 #[command(after_help = DIAG_EXAMPLES)]
@@ -68,8 +68,9 @@ const COMPARE_EXAMPLES: &str = "Examples:
       processors that both kept busy, from the start of each
   lattice compare 1f0c9a4e 77ab01cd --metric=memory_used -o json
 
-Metrics are cpu_cores, memory_used, io_read_bytes, io_write_bytes, processes and threads, of all nodes of an allocation together. The
-store for metrics is asked, for at most some sixty windows of 30 s, spread over a run: MEAN and MAX are of these. Where there is none, or it
+Metrics are cpu_cores, memory_used, io_read_bytes, io_write_bytes, network_received_bytes and network_sent_bytes (also network_rx_bytes and
+network_tx_bytes), gpu_memory_used, gpu_power_draw, processes and threads, of all nodes of an allocation together; gpu_utilization (also
+gpu_util), their mean; and io_latency_p99, in seconds, of the slowest node. The store for metrics is asked, for at most some sixty windows of 30 s, spread over a run: MEAN and MAX are of these. Where there is none, or it
 does not answer, the agents of what runs tell mean and maximum of its last hour.";
 
 #[derive(Args)]

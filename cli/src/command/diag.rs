@@ -1,5 +1,6 @@
 //! `lattice diag`.
 
+use super::top::age;
 use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
@@ -78,19 +79,25 @@ fn text(nodes: &[v1::NodeDiagnosis]) -> String {
     if !details.is_empty() {
         parts.push(details);
     }
-    let mut table = Table::new(&["", "NODE", "PART", "ABOUT", "FOUND", "SOURCE"]);
+    let mut table = Table::new(&["", "NODE", "PART", "ABOUT", "FOUND", "SOURCE", "AGE"]);
     let mut found = false;
     for node in nodes {
         for f in &node.findings {
             found = true;
             let mark = if f.wrong { "!" } else { " " };
-            table.row(vec![mark.into(), node.node.clone(), f.part.clone(), f.about.clone(), f.text.clone(), f.source.clone()]);
+            let cells = [mark, &node.node, &f.part, &f.about, &f.text, &f.source].map(str::to_owned);
+            table.row(cells.into_iter().chain([age(age_ms(node, f))]).collect());
         }
     }
     if found {
         parts.push(table.text(&[]));
     }
     parts.join("\n")
+}
+
+/// How old a finding is at most when it is shown.
+fn age_ms(node: &v1::NodeDiagnosis, of: &v1::Finding) -> u64 {
+    of.age_ms.unwrap_or(0).saturating_add(node.took_ms)
 }
 
 fn json_of(told: &v1::DiagnoseResponse) -> Value {
@@ -101,8 +108,8 @@ fn json_of(told: &v1::DiagnoseResponse) -> Value {
             "memory_bytes": p.memory_bytes, "open_files": p.open_files, "open_files_max": p.open_files_max, "stack": p.stack, "notes": p.notes,
         })
     };
-    let finding = |f: &v1::Finding| json!({"part": f.part, "about": f.about, "text": f.text, "source": f.source, "wrong": f.wrong});
     let node = |n: &v1::NodeDiagnosis| {
+        let finding = |f: &v1::Finding| json!({"part": f.part, "about": f.about, "text": f.text, "source": f.source, "wrong": f.wrong, "age_ms": age_ms(n, f)});
         json!({
             "node": n.node,
             "unreached": (!n.unreached.is_empty()).then_some(&n.unreached),
@@ -143,8 +150,18 @@ mod tests {
             text: "does not answer".into(),
             source: "statvfs".into(),
             wrong: true,
+            age_ms: None,
         };
-        let node = v1::NodeDiagnosis { node: "n1".into(), processes: vec![rank], findings: vec![mount], ..Default::default() };
+        let disk = v1::Finding {
+            part: "storage".into(),
+            about: "disk sda".into(),
+            text: "idle".into(),
+            source: "ebpf".into(),
+            wrong: false,
+            age_ms: Some(800),
+        };
+        let findings = vec![mount, disk];
+        let node = v1::NodeDiagnosis { node: "n1".into(), took_ms: 400, processes: vec![rank], findings, ..Default::default() };
         let told = v1::DiagnoseResponse { allocation: "a".into(), nodes: vec![node] };
         let want = "\
 NODE  LAUNCH  RANK  PID  NAME   STATE  WAITS IN  STILL   CPU    MEMORY  FILES
@@ -153,11 +170,13 @@ n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
 ! n1 rank 0 (7): 9 of 10 open files
   n1 rank 0 (7): nfs_wait < vfs_read
 
-   NODE  PART     ABOUT     FOUND            SOURCE
-!  n1    storage  /x (nfs)  does not answer  statvfs
+   NODE  PART     ABOUT     FOUND            SOURCE   AGE
+!  n1    storage  /x (nfs)  does not answer  statvfs  0.4 s
+   n1    storage  disk sda  idle             ebpf     1.2 s
 ";
         assert_eq!(text(&told.nodes), want);
         let json = json_of(&told);
+        assert_eq!(json["nodes"][0]["findings"][1]["age_ms"], 1200);
         assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["wrong"]), (&0.into(), &true.into()));
     }
 }

@@ -1,6 +1,7 @@
 //! `lattice node …`.
 
 mod confirm;
+mod confirm_dead;
 mod drain;
 mod each;
 mod fact;
@@ -10,9 +11,7 @@ mod hold;
 mod status;
 mod waits;
 
-pub use each::unanswered;
-
-use super::{confirm_dead, nodes};
+use super::nodes;
 use crate::args::node::NodeCommand;
 use crate::failure::Failure;
 use crate::session::Session;
@@ -22,7 +21,7 @@ pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
     match what {
         NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),
         NodeCommand::List(args) => nodes::run(session, args).await.map(|()| 0),
-        NodeCommand::History(args) => history::run(session, args).await.map(|()| 0),
+        NodeCommand::History(args) => history::run(session, args).await,
         NodeCommand::Cordon(args) => hold::cordon(session, args).await,
         NodeCommand::Uncordon(args) => hold::uncordon(session, &args).await,
         NodeCommand::Drain(args) => drain::run(session, args).await,
@@ -38,6 +37,6 @@ pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
         NodeCommand::Unwipe(args) => hold::unwipe(session, &args).await,
         NodeCommand::Fingerprint => fingerprint::run(session).await.map(|()| 0),
         NodeCommand::AcceptDrift(args) => hold::accept_drift(session, &args).await,
-        NodeCommand::ConfirmDead(args) => confirm_dead::run(session, args).await.map(|()| 0),
+        NodeCommand::ConfirmDead(args) => confirm_dead::run(session, &args).await,
     }
 }

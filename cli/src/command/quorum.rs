@@ -56,6 +56,13 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
             format!("work that waited is placed once these have said what they run, or are Down: {nodes}"),
         )]));
     }
+    if status.held_back > 0 {
+        let held = format!(
+            "{} nodes fell silent at once: none is declared Down, and nothing is begun elsewhere, until `lattice node confirm-dead NODES` says so",
+            status.held_back
+        );
+        text.push_str(&block(&[("Silent", held)]));
+    }
     for way in &status.notified {
         let told = format!("{} has all up to record {} of {}", way.way, way.upto, status.audit_records);
         let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
@@ -116,6 +123,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "nodes": count(&status.nodes),
         "allocations": count(&status.allocations),
         "notified": status.notified.iter().map(|n| serde_json::json!({ "way": n.way, "upto": n.upto, "trouble": n.trouble })).collect::<Vec<_>>(),
+        "held_back": status.held_back,
         "refused": status.refused.iter().map(|r| (r.what.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -149,6 +157,7 @@ mod tests {
             level: 2,
             notified: vec![],
             awaited: vec![],
+            held_back: 3,
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
             refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],
@@ -164,6 +173,7 @@ Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
 Disk:         member 1: the disk of /d is full: nothing new is taken
+Silent:  3 nodes fell silent at once: none is declared Down, and nothing is begun elsewhere, until `lattice node confirm-dead NODES` says so
 
 MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
 1       follower  yes    —        —      —                  h1:50051  h1:9000

@@ -25,20 +25,29 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
         Format::Table => print(&done(&set)),
         Format::Json => print_json(&serde_json::json!({
             "id": set.id, "mode": set.mode, "duration_ms": (set.duration_ms > 0).then_some(set.duration_ms),
-            "place": (set.duration_ms > 0).then_some(&set.place), "store": filled(&set.store),
+            "place": kept(&set).then_some(&set.place), "store": filled(&set.store),
         })),
         Format::Name => print_names([set.id.as_str()]),
     }
 }
 
+/// Whether something of it is kept in the store.
+fn kept(set: &v1::SetTelemetryResponse) -> bool {
+    set.mode != TelemetryMode::Prod.name()
+}
+
 fn done(set: &v1::SetTelemetryResponse) -> String {
     let id = short(&set.id);
-    if set.duration_ms == 0 {
+    if !kept(set) {
         return format!("Allocation {id} is measured in {} mode\n", set.mode);
     }
-    let time = clock_text(Duration::from_millis(set.duration_ms));
+    let time = match set.duration_ms {
+        0 => "until its work ends".to_owned(),
+        ms => format!("for {}", clock_text(Duration::from_millis(ms))),
+    };
+    let what = if set.mode == TelemetryMode::Audit.name() { "which files it opens and whom it connects to" } else { "every look" };
     let store = if set.store.is_empty() { "the log store of its nodes".to_owned() } else { set.store.clone() };
-    format!("Allocation {id} is measured in {} mode for {time}: every look is kept as {} in {store}\n", set.mode, set.place)
+    format!("Allocation {id} is measured in {} mode {time}: {what} is kept as {} in {store}\n", set.mode, set.place)
 }
 
 /// The lines as they are, whatever the format.

@@ -5,8 +5,8 @@
 
 use crate::cgroup::{of_current, read};
 use crate::counts::layout::{
-    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES,
-    REQUESTS_MAX,
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, DEVICE_READ_BYTES, DEVICE_READ_NS, DEVICE_READS, DEVICE_WRITE_NS,
+    DEVICE_WRITES, DEVICE_WRITTEN_BYTES, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, REQUESTS_MAX, device_id,
 };
 use crate::counts::{Counts, node};
 use aya_ebpf::Global;
@@ -22,6 +22,18 @@ static REQUEST_FLAGS: Global<u32> = Global::new(NO_OFFSET);
 /// `request.__data_len`: bytes that are not completed.
 #[unsafe(no_mangle)]
 static REQUEST_LENGTH: Global<u32> = Global::new(NO_OFFSET);
+
+/// `request.q`
+#[unsafe(no_mangle)]
+static REQUEST_QUEUE: Global<u32> = Global::new(NO_OFFSET);
+
+/// `request_queue.disk`
+#[unsafe(no_mangle)]
+static QUEUE_DISK: Global<u32> = Global::new(NO_OFFSET);
+
+/// `gendisk.major`, with `first_minor` behind it.
+#[unsafe(no_mangle)]
+static DISK_NUMBERS: Global<u32> = Global::new(NO_OFFSET);
 
 /// The operation in a request's flags, `REQ_OP_…`.
 const OPERATION: u32 = 0xff;
@@ -58,27 +70,49 @@ pub fn block_rq_complete(ctx: RawTracePointContext) -> i32 {
     let (request, bytes): (u64, u64) = (ctx.arg(0), ctx.arg(2));
     let bytes = bytes & 0xffff_ffff;
     // SAFETY: nobody but this program takes a request's element out, and a request is completed by one at a time.
-    let Some(began) = (unsafe { REQUESTS.get(&request) }).copied() else { return 0 };
+    let Some(began) = (unsafe { REQUESTS.get(&request) }).copied() else {
+        return 0;
+    };
     // What this completes is taken off only behind this tracepoint.
     let is_last = read::<u32>(request, REQUEST_LENGTH.load()).is_none_or(|left| bytes >= left as u64);
     if is_last {
         let _ = REQUESTS.remove(&request);
     }
-    let Some(flags) = read::<u32>(request, REQUEST_FLAGS.load()) else { return 0 };
-    let (histogram, word, of_nobody) = match flags & OPERATION {
-        READ => (BLOCK_READ, BLOCK_READ_BYTES, NODE_READ_BYTES),
-        WRITE => (BLOCK_WRITE, BLOCK_WRITTEN_BYTES, NODE_WRITTEN_BYTES),
+    let Some(flags) = read::<u32>(request, REQUEST_FLAGS.load()) else {
+        return 0;
+    };
+    let (histogram, word, of_nobody, of_device) = match flags & OPERATION {
+        READ => (BLOCK_READ, BLOCK_READ_BYTES, NODE_READ_BYTES, [DEVICE_READ_BYTES, DEVICE_READS, DEVICE_READ_NS]),
+        WRITE => (BLOCK_WRITE, BLOCK_WRITTEN_BYTES, NODE_WRITTEN_BYTES, [DEVICE_WRITTEN_BYTES, DEVICE_WRITES, DEVICE_WRITE_NS]),
         _ => return 0,
     };
-    match Counts::of(began.cgroup) {
-        Some(counts) => {
-            counts.add(word, bytes);
-            if is_last {
-                // SAFETY: a helper without pointers.
-                counts.took(histogram, unsafe { bpf_ktime_get_ns() }.saturating_sub(began.at_ns));
-            }
+    let Some(counts) = Counts::of(began.cgroup) else {
+        node(of_nobody, bytes);
+        return 0;
+    };
+    // SAFETY: a helper without pointers.
+    let took_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(began.at_ns);
+    counts.add(word, bytes);
+    if is_last {
+        counts.took(histogram, took_ns);
+    }
+    if DISK_NUMBERS.load() != NO_OFFSET {
+        let place = counts.device(device(request));
+        let [bytes_at, requests_at, ns_at] = of_device;
+        counts.add(place + bytes_at, bytes);
+        if is_last {
+            counts.add(place + requests_at, 1);
+            counts.add(place + ns_at, took_ns);
         }
-        None => node(of_nobody, bytes),
     }
     0
+}
+
+/// The whole disk that a request is for.
+#[inline(always)]
+fn device(request: u64) -> Option<u64> {
+    let queue: u64 = read(request, REQUEST_QUEUE.load())?;
+    let disk: u64 = read(queue, QUEUE_DISK.load())?;
+    let [major, minor] = read::<[u32; 2]>(disk, DISK_NUMBERS.load())?;
+    Some(device_id(major, minor))
 }

@@ -6,9 +6,10 @@ use core::hint::black_box;
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
 #[path = "../../shared/layout.rs"]
+#[allow(dead_code, reason = "some of it is the agent's alone")]
 pub mod layout;
 
-use layout::{ALLOCATIONS_MAX, NODE_WORDS, RANGE_SHIFT, RANGES, Words};
+use layout::{ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_MAX, DEVICES_OTHER, NODE_WORDS, RANGE_SHIFT, RANGES, Words};
 
 /// Elements are made when they are put in: most nodes have few allocations and many processors.
 const BPF_F_NO_PREALLOC: u32 = 1;
@@ -46,6 +47,25 @@ impl Counts {
         self.add(histogram + 1 + range(ns), 1);
     }
 
+    /// Where a device's place begins: the one that it has on this processor, or a free one, or that of all others.
+    #[inline(always)]
+    pub fn device(self, id: Option<u64>) -> usize {
+        let Some(id) = id else { return DEVICES_OTHER };
+        for n in 0..DEVICES_MAX {
+            let place = DEVICES + n * DEVICE_WORDS;
+            // SAFETY: the place lies in the map's value. A program does not come in between itself on one processor, and no other
+            // has to do with places.
+            let known = unsafe { &mut *self.0.add(place + DEVICE) };
+            if *known == 0 {
+                *known = id;
+            }
+            if *known == id {
+                return place;
+            }
+        }
+        DEVICES_OTHER
+    }
+
     /// Adds, where nothing comes in between that adds to the same word.
     #[inline(always)]
     pub fn add_alone(self, word: usize, more: u64) {
@@ -66,7 +86,7 @@ impl Counts {
 /// # Safety
 /// It is the address of a word of a map's value.
 #[inline(always)]
-unsafe fn add_at(at: *mut u64, more: u64) {
+pub unsafe fn add_at(at: *mut u64, more: u64) {
     // SAFETY: the caller's.
     let _ = unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(at, more) };
 }

@@ -4,6 +4,8 @@
 //! An allocation is its cgroup of all work, whose id is the inode of its directory. The agent puts the ids that it wants counted into
 //! [`counts::COUNTS`]; what is of another cgroup costs one look-up that finds nothing.
 //!
+//! What rarely happens and is asked for by name is told one by one: [`audit`], attached while somebody asks for it.
+//!
 //! The kernel's structures lie differently in each kernel. What is read of them is read at offsets that the agent takes from the
 //! kernel's own description of its types, and a program whose offsets are not there is not loaded.
 //!
@@ -14,6 +16,7 @@
 #![feature(core_intrinsics)]
 #![allow(internal_features)]
 
+mod audit;
 mod block;
 mod cgroup;
 mod counts;

@@ -124,8 +124,8 @@ fn ping_pong(place: &Place, counted: bool) -> Result<Duration> {
     let output = command.arg("ping-pong").arg("--cgroup").arg(work.path()).args(["--rounds", &ROUND_TRIPS.to_string()]).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     if let Some(probes) = probes {
-        use lattice_ebpf::layout::SWITCHES_VOLUNTARY;
-        let counts = probes.counts(fs::metadata(work.path())?.ino()).context("it is not counted")?;
+        use lattice_ebpf::layout::{SWITCHES_VOLUNTARY, WORDS};
+        let counts = probes.counts(fs::metadata(work.path())?.ino(), &[0; WORDS]).context("it is not counted")?;
         ensure!(counts[SWITCHES_VOLUNTARY] >= u64::from(ROUND_TRIPS), "only {} switches were counted", counts[SWITCHES_VOLUNTARY]);
     }
     Ok(Duration::from_nanos(String::from_utf8(output.stdout)?.trim().parse()?))

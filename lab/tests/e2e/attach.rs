@@ -130,7 +130,8 @@ fn pipes(w: &World) {
     assert!(done.code() == 125 && done.err().contains("ffffffff"), "{}", done.err());
     cancel(w, &id);
     let (code, _, err) = run(&[], "");
-    assert!(code == Some(125) && err.contains("Cancelled"), "{code:?} {err}");
+    // The node may know before its agent hears of it from the quorum.
+    assert!(code == Some(125) && (err.contains("Cancelled") || err.contains("is not running on node")), "{code:?} {err}");
 }
 
 fn anywhere(w: &World) {

@@ -47,6 +47,15 @@ fn found(w: &World) {
     assert_eq!(begun.code(), 0, "{}", begun.err());
     w.wait("its log", || w.run_as(NOBODY, &["logs", &id]).out().contains("secret"));
     w.ok(&["logs", &id]);
+    // What is measured of it: each way of looking once an hour, and the owner's own never.
+    for args in [&["top"][..], &["top", "--per-node"], &["diag"], &["diag", "--storage"]] {
+        w.wait("it to be measured", || w.run(&[args, &[&id]].concat()).code() == 0);
+    }
+    assert_eq!(w.run_as(NOBODY, &["top", &id]).code(), 0);
+    let looks: Vec<(String, String)> =
+        query(w, &["--alloc", &id, "--type", "measurements-read"]).iter().map(|r| (text(r, "actor"), text(r, "detail"))).collect();
+    let ways: Vec<&str> = looks.iter().filter_map(|(by, detail)| Some(detail.split_once(": ")?.1).filter(|_| by == "root")).collect();
+    assert_eq!((ways, looks.len()), (vec!["top", "diag"], 2), "{looks:?}");
     let attached = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();
     assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\n"), "{}", attached.err());
     let launched = w.run(&["launch", "--alloc", &id, "/bin/true"]);
@@ -108,8 +117,11 @@ fn refused(w: &World) {
     assert!(root.code() == 125 && root.out().is_empty() && root.err().contains("audit log"), "{}{}", root.out(), root.err());
     let launched = w.at(&node).run(&["launch", "--alloc", &id, "/bin/echo", "looked"], JOB).unwrap();
     assert!(launched.code() == 125 && launched.out().is_empty() && launched.err().contains("audit log"), "{}", launched.err());
-    let read = w.at(&node).run(&["logs", &id], JOB).unwrap();
-    assert!(read.code() == 5 && read.out().is_empty(), "{}{}", read.out(), read.err());
+    for what in ["logs", "top", "diag"] {
+        let read = w.at(&node).run(&[what, &id], JOB).unwrap();
+        // Without members the allocation is not found already.
+        assert!(read.code() == 5 && read.out().is_empty(), "{what}: {}{}", read.out(), read.err());
+    }
     faults::heal(&w.dir, JOB).unwrap();
     w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|l| l.is_some()) && w.lattice.nodes().is_ok());
     let root = w.at(&node).run(&["attach", &id, "--", "/bin/echo", "looked"], JOB).unwrap();

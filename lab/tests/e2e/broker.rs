@@ -10,6 +10,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Nodes fail so often that everything is worth it, and one checkpoint is under way at once.
 const LINES: &str = "checkpoint_store: file://{dir}/saved
@@ -32,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
         BROKER.test("asks_work_in_turn_and_explains_it_by_its_terms", &[], in_turn),
         BROKER.test("asks_every_so_often_and_keeps_as_many_as_it_is_to", &[], every_so_often),
         BROKER.test("pauses_while_the_store_is_away_and_says_so", &[], store_away),
+        BROKER.test("that_is_away_has_what_is_preempted_ended_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
     ]
@@ -156,6 +158,18 @@ fn store_away(w: &World) {
     let status = w.at(&node).run(&["node", "status"], JOB).unwrap().out();
     assert!(!status.contains("checkpoint broker"), "{status}");
     chain.end(w);
+    w.assert_nothing_left();
+}
+
+/// Its deadline is ten minutes, and nobody waits for that.
+fn preempted_without_store(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    let away = Away::take(w);
+    w.ok(&["preempt", &chain.id, "--deadline", "10m", "--reason", "fire"]);
+    let ended = w.lattice.ended_within(&chain.id, Duration::from_secs(120)).unwrap();
+    assert_eq!(text(&ended, "state"), "Failed");
+    assert!(text(&ended, "reason").contains("the store of checkpoints has taken nothing"), "{ended}");
+    drop(away);
     w.assert_nothing_left();
 }
 

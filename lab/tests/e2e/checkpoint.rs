@@ -2,6 +2,8 @@
 //! agents are killed in each state of one; what lies in the store is damaged; and it runs again from what it saved.
 
 use crate::harness::{Group, JOB, World, fresh_dir};
+use lattice_api::client::Client;
+use lattice_api::v1;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
@@ -25,6 +27,7 @@ pub fn trials() -> Vec<Trial> {
         CHECKPOINT.test("one_that_dies_or_lies_makes_none", &[], dies_and_lies),
         CHECKPOINT.test("one_that_puts_it_off_is_asked_again", &[], defers),
         CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
+        CHECKPOINT.test("an_id_that_was_used_is_refused_and_nobody_is_asked", &[], used_before),
         CHECKPOINT.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
         CHECKPOINT.test("what_runs_again_begins_from_it_on_each_node", &[], restored),
         CHECKPOINT.test("an_agent_killed_while_it_restores_does_it_again", &[], restored_after_all),
@@ -336,6 +339,34 @@ fn two_requests(w: &World) {
     let different: std::collections::BTreeSet<&String> = told.iter().collect();
     assert_eq!(different.len(), made, "{told:?}");
     assert!(made < 3, "{told:?}");
+    chain.end(w);
+}
+
+fn used_before(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    let (first, second) = (chain.created(w).0, chain.created(w).0);
+    // Whether it is asked, what it does once tells.
+    chain.behaves("lie-once");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let refused = runtime.block_on(async {
+        let client = Client::connect(&format!("unix:{}", w.lattice.socket().display())).await.unwrap();
+        let request = v1::CheckpointRequest { id: first.clone(), allocation: chain.id.clone(), deadline_ms: 20_000 };
+        let mut events = client.allocations().checkpoint(request).await.unwrap().into_inner();
+        loop {
+            match events.message().await {
+                Ok(Some(event)) => assert!(!event.over, "{event:?}"),
+                Ok(None) => panic!("no last word"),
+                Err(status) => return status,
+            }
+        }
+    });
+    assert!(refused.message().contains(&format!("checkpoint {first} was made before")), "{refused}");
+    assert!(!chain.behaved(), "it was asked");
+    assert_eq!((last(w, &chain.id), list(w, &chain.id).len()), (second, 2));
+    // It stands in nobody's way.
+    assert_ne!(chain.create(w).code(), 0);
+    assert!(chain.behaved());
+    chain.created(w);
     chain.end(w);
 }
 

@@ -9,7 +9,7 @@ use lattice_lab::{faults, image};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -397,11 +397,13 @@ fn killed(w: &World, counting: &Counting) {
     w.ok(&["preempt", id, "--deadline", "60s"]);
     w.wait("it to be asked", || w.log(id).contains("asked "));
     let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+    let request = w.cluster().run_dir.join(&node).join("state/checkpoints").join(id).join("request");
+    let asked = || fs::metadata(&request).map(|about| (about.ino(), about.ctime(), about.ctime_nsec())).ok();
+    let before = asked().unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();
-    w.wait("the agent to answer", || w.at(&node).json(&["node", "status"]).is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
-    // Longer than until the head has asked again: for the same, which is under way.
-    std::thread::sleep(Duration::from_secs(1));
+    // Its head asks again: for the same, which is under way.
+    w.wait("it to be asked again", || asked().is_some_and(|now| now != before));
     // It behaves so yet: were it asked under another number, it would say so again.
     counting.release();
     w.wait("it to run again", || {
@@ -568,7 +570,8 @@ fn deaf(w: &World) {
         w.ended(&id);
     }
     for (args, says) in [
-        (&["--checkpoint=grpc", "--checkpoint-port=9999"][..], "--checkpoint-port"),
+        (&["--checkpoint=shmem", "--checkpoint-port=9999"][..], "a port is for grpc"),
+        (&["--checkpoint-port=9999"], "a port is for grpc"),
         (&["--checkpoint=shmem", "--checkpoint-signal=USR2"], "a signal is for --checkpoint=signal"),
     ] {
         let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());

@@ -1,6 +1,7 @@
 //! Work that is measured in debug mode: who may ask, how soon it is so, what is kept, and that it ends.
 
-use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, alone, binaries, close, fresh_dir};
+use crate::counting::programs_of;
+use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, alone, binaries, close, counts_in_kernel, fresh_dir};
 use crate::topology::configured;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -26,6 +27,7 @@ static DEBUGGING: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         DEBUGGING.test("every_look_is_kept_from_within_a_second_until_it_is_over", &[Need::Zstd], kept),
+        DEBUGGING.test("its_first_look_comes_within_a_second", &[Need::Zstd], soon),
         DEBUGGING.test("ends_by_itself_over_a_killed_agent_and_without_a_quorum", &[Need::Zstd], by_itself),
         DEBUGGING.test("is_its_owners_and_refused_by_name_where_it_cannot_be", &[], refused),
         alone("debugging::an_agent_with_many_allocations_tells_of_all_of_them", &[], full),
@@ -83,6 +85,9 @@ fn kept(w: &World) {
     w.wait("both nodes to measure it", || w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][1]["measured"][0].is_object()));
     assert_eq!(points(w, &id), [None, None]);
     assert!(w.ok(&["telemetry", "--alloc", &id]).contains("prod"));
+    let programs = || ["n1", "n2"].map(|node| programs_of(w.cluster().node(node).unwrap().daemon.process.as_ref().unwrap().pid));
+    let loaded = programs();
+    assert!(!counts_in_kernel() || loaded.iter().all(|of| of.len() >= 8), "{loaded:?}");
     // Through the agent of the other node.
     let began = Instant::now();
     let said = w.at("n2").ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=10m"]).unwrap();
@@ -99,8 +104,10 @@ fn kept(w: &World) {
     for node in ["n1", "n2"] {
         w.wait("looks of each node in the store", || looks(&lines(w, &id, node)).len() >= 5);
     }
+    assert_eq!(programs(), loaded, "the programs in the kernel stay as they are");
     w.ok(&["telemetry", "--alloc", &id, "--mode=prod"]);
     w.wait("both nodes to end it", || points(w, &id) == [None, None]);
+    assert_eq!(programs(), loaded);
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     for node in ["n1", "n2"] {
         let state = w.cluster().run_dir.join(node).join("state/traces");
@@ -128,6 +135,26 @@ fn kept(w: &World) {
     assert_eq!(audit.matches("TelemetryModeSet").count(), 2, "{audit}");
     w.ok(&["cancel", &id]);
     w.ended(&id);
+}
+
+fn soon(w: &World) {
+    // Each of another allocation: a look is brought forward once a minute.
+    for _ in 0..3 {
+        let id = w.submit(&["--cores", "1", "--", "/bin/sleep", "600"]);
+        w.running(&id);
+        let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+        w.wait("it to be measured", || w.lattice.json(&["top", &id]).is_ok_and(|top| top["nodes"][0]["measured"][0].is_object()));
+        w.at(&node).ok(&["telemetry", "--alloc", &id, "--mode=debug"]).unwrap();
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let asked_ms = u64::try_from(since.as_millis()).unwrap();
+        let found = || looks(&lines(w, &id, &node)).first().map(|look| look["at_ms"].as_u64().unwrap());
+        w.wait("its first look", || found().is_some());
+        let first_ms = found().unwrap();
+        eprintln!("the first look in debug mode is {} ms behind the answer", first_ms as i64 - asked_ms as i64);
+        assert!(first_ms <= asked_ms + 1000, "{first_ms} is not within a second of {asked_ms}");
+        w.ok(&["cancel", &id]);
+        w.ended(&id);
+    }
 }
 
 fn by_itself(w: &World) {
@@ -183,8 +210,7 @@ fn refused(w: &World) {
     assert_eq!((other.code(), other.err().contains("belongs to nobody")), (4, true), "{}", other.err());
     assert_eq!(ask(DAEMON, &["--read"]).code(), 4);
     assert_eq!(ask(NOBODY, &["--read"]).out(), "");
-    let audit = ask(NOBODY, &["--mode=audit"]);
-    assert!(audit.code() == 2 && audit.err().contains("audit is not built") && audit.err().contains("hint: "), "{}", audit.err());
+    assert_eq!(ask(DAEMON, &["--mode=audit"]).code(), 4);
     for wrong in [&["--mode=debug", "--duration=0"][..], &["--mode=debug", "--duration=25h"], &["--mode=loud"], &["--duration=5m"]] {
         assert_eq!(ask(NOBODY, wrong).code(), 2, "{wrong:?}");
     }
@@ -203,6 +229,8 @@ fn refused(w: &World) {
     let id = runs(w, &["-N", "2", "--cores", "1"]);
     let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=debug"]);
     assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot keep") && lacking.err().contains("hint: "), "{}", lacking.err());
+    let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=audit"]);
+    assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot tell") && lacking.err().contains("hint: "), "{}", lacking.err());
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     w.ok(&["cancel", &id]);
     w.ended(&id);

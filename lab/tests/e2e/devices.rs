@@ -159,6 +159,10 @@ fn apart(w: &World) {
     for alert in ["gpu_idle", "gpu_memory"] {
         assert_eq!(series(&now, &["lattice_alert_rule_measured{", &format!("alert=\"{alert}\"")]), Some(1.0));
     }
+    // Nearly full for ten seconds.
+    let full = ["lattice_alert_active{", &other, "alert=\"gpu_memory\"", "severity=\"critical\""];
+    w.wait("the full GPU", || series(&page(w), &full) == Some(1.0));
+    assert_eq!(series(&page(w), &["lattice_alert_active{", &one, "alert=\"gpu_memory\""]).unwrap_or(0.0), 0.0);
     // What dcgm-exporter reads.
     let file = |gpu: &str| w.cluster().run_dir.join("n1/job-map").join(gpu.trim_start_matches("SIM-"));
     assert_eq!(fs::read_to_string(file(&its)).unwrap().trim(), text(&w.status(&one), "id"));

@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long work that stops runs on without a word from the leader; a second more, and it may run elsewhere.
 const LEASE: Duration = Duration::from_millis(3000);
@@ -52,8 +52,12 @@ fn hook() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fencing-hook")
 }
 
+/// Enough nodes for many of them to be silent.
+static CROWD: Group = Group { theme: "fencing", name: "fencing-crowd", nodes: 4, quorum: 1, tweak: |o| o.down_after_ms = 3_000 };
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        CROWD.test("many_nodes_silent_at_once_are_an_operators_to_decide", &[], crowd),
         FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
         FENCING.test("what_continues_goes_on_until_an_operator_confirms_the_death", &[], continues),
         FENCING.test("the_sites_hook_confirms_a_death", &[], by_hook),
@@ -220,6 +224,26 @@ fn continues(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", &everywhere]));
     assert!(!lives(old));
     w.assert_nothing_left();
+}
+
+fn crowd(w: &World) {
+    let held_back = || w.lattice.json(&["quorum", "status"]).unwrap()["held_back"].clone();
+    assert_eq!(held_back(), 0);
+    let silent = ["n2", "n3", "n4"];
+    let stopped = silent.map(|node| agent(w, node));
+    stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    w.wait("all three to be held back", || held_back() == 3);
+    let told = w.ok(&["quorum", "status"]);
+    assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
+    w.ok(&["node", "confirm-dead", "n4", "--yes", "--reason", "its rack has no power"]);
+    assert_eq!(state(w, "n4"), "Down");
+    // Longer than it takes for one alone.
+    let begun = Instant::now();
+    w.wait("their time to be over", || begun.elapsed() > Duration::from_secs(10));
+    assert_eq!(["n2", "n3"].map(|node| state(w, node)), ["Degraded", "Degraded"]);
+    stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
+    w.wait("all to be back", || silent.iter().all(|node| state(w, node) == "Ready"));
+    w.wait("nobody to be held back", || held_back() == 0);
 }
 
 fn by_hook(w: &World) {

@@ -12,6 +12,7 @@ use lattice_lab::up::{Options, up};
 use lattice_lab::{faults, up as lab_up};
 use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -55,6 +56,8 @@ pub enum Need {
     Promtool,
     /// A kernel in which agents can count all that they know of: Linux 6.5 with a description of its types.
     KernelProbes,
+    /// Temporary folders on a file system whose requests to a block device the kernel counts.
+    BlockDevice,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -166,6 +169,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::KernelProbes if !counts_in_kernel() => Some(
             "this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF), or has no tracepoint block_io_start (Linux 6.5)".to_owned(),
         ),
+        Need::BlockDevice if !lies_on_block_device(&std::env::temp_dir()) => {
+            Some("temporary folders are on no block device here (TMPDIR)".to_owned())
+        }
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
@@ -181,6 +187,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::VictoriaMetrics
         | Need::Promtool
         | Need::KernelProbes
+        | Need::BlockDevice
         | Need::SystemdAnalyze => None,
     })
 }
@@ -190,6 +197,12 @@ pub fn counts_in_kernel() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     let name = b"\0btf_trace_block_io_start\0";
     *COUNTS.get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").is_ok_and(|types| types.windows(name.len()).any(|at| at == name)))
+}
+
+/// Whether what is written there past the page cache goes to a block device that the kernel counts by requests.
+fn lies_on_block_device(dir: &Path) -> bool {
+    let device = std::fs::metadata(dir).unwrap().dev();
+    Path::new(&format!("/sys/dev/block/{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))).exists()
 }
 
 /// The binaries, built once a run; a build that failed fails every test that needs them, and is not tried again.
@@ -391,6 +404,17 @@ impl World {
     pub fn assert_nothing_left(&self) {
         let cluster = self.cluster();
         assert_eq!(down::leftovers_within(&cluster, Duration::from_secs(5)), Vec::<String>::new());
+    }
+
+    /// The same, but for a file system that the test mounted.
+    pub fn assert_nothing_left_but(&self, mounted: &Path) {
+        let (cluster, mut last) = (self.cluster(), Vec::new());
+        process::until(JOB, || {
+            last = down::leftovers(&cluster);
+            last.retain(|left| *left != format!("mount {}", mounted.display()));
+            last.is_empty()
+        });
+        assert_eq!(last, Vec::<String>::new());
     }
 
     /// The ring program of this machine.

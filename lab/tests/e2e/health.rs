@@ -1,6 +1,7 @@
 //! What a node's checks find: the site's own program, on every node.
 
 use crate::harness::{Group, World};
+use lattice_lab::faults;
 use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
 use std::fs;
@@ -33,6 +34,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_none", &[], unwell),
         HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
+        HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
+        HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
         HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], told),
     ]
 }
@@ -82,6 +85,61 @@ fn unwell(w: &World) {
     is_well("n2");
     w.completed(&waits);
     assert_eq!(stands(w, "n2").0, "Ready");
+}
+
+fn drained_unwell(w: &World) {
+    w.ok(&["node", "cordon", "n[1,3]", "--reason", "jobs for n2"]);
+    let go = w.dir.join("go");
+    let job = w.submit(&["--", "/bin/sh", "-c", &format!("echo up; until [ -e {} ]; do sleep 0.05; done", go.display())]);
+    let long = w.submit(&["--", "/bin/sh", "-c", "echo up; sleep 600"]);
+    for job in [&job, &long] {
+        w.wait_log(job, "up");
+    }
+    finds("n2", "echo link 3 is down; exit 2");
+    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
+    // Past its deadline what still runs there is ended, as on a node that is well.
+    w.ok(&["node", "drain", "n2", "--reason", "link 3"]);
+    let listed = w.ok(&["node", "list", "n2"]);
+    assert!(listed.contains("(`lattice node undrain` lifts it)"), "{listed}");
+    w.wait("n2 to be Draining, not well", || stands(w, "n2") == ("Draining".to_owned(), "not well: fabric: link 3 is down".to_owned()));
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+    let drained = w.ok(&["node", "drain", "n2", "--reason", "link 3", "--deadline", "1s", "--wait"]);
+    assert!(drained.contains("Node n2 is Drained"), "{drained}");
+    w.wait("the other one to have ended", || text(&w.status(&long), "reason").contains("drain"));
+    w.wait("n2 to say why", || stands(w, "n2") == ("Drained".to_owned(), "not well: fabric: link 3 is down".to_owned()));
+    w.ok(&["node", "undrain", "n2"]);
+    assert_eq!(
+        stands(w, "n2"),
+        ("Degraded".to_owned(), "not well: fabric: link 3 is down".to_owned()),
+        "at once: nothing was placed on it"
+    );
+    // What is Degraded already and empty is Drained as soon as it is asked for.
+    w.ok(&["node", "drain", "n2", "--reason", "link 3", "--wait"]);
+    is_well("n2");
+    w.wait("n2 to be well", || stands(w, "n2") == ("Drained".to_owned(), String::new()));
+    w.ok(&["node", "undrain", "n2"]);
+    w.ok(&["node", "uncordon", "n[1,3]"]);
+    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
+}
+
+fn silent_unwell(w: &World) {
+    finds("n2", "echo link 3 is down; exit 2");
+    w.wait("n2 to be Degraded", || stands(w, "n2").0 == "Degraded");
+    let vouch = ["node", "confirm-dead", "n2", "--yes", "--reason", "no power"];
+    let refused = w.run(&vouch);
+    assert!(refused.code() == 4 && refused.err().contains("it is heard"), "{}", refused.err());
+    faults::kill_node(&w.dir, "n2").unwrap();
+    w.wait("n2 to be silent", || stands(w, "n2").1.contains("silent"));
+    // Said of one that is heard as well: that one is refused, and the other done.
+    let both = w.run(&["node", "confirm-dead", "n[1-2]", "--yes", "--reason", "no power"]);
+    assert!(both.code() == 4 && both.err().contains("node n1") && both.out().contains("Node n2 is Down"), "{}{}", both.out(), both.err());
+    assert_eq!(stands(w, "n2").0, "Down");
+    let told = w.ok(&["node", "history", "n[1-2]"]);
+    assert!(told.contains("NODE") && told.contains("NodeConfirmedDead"), "{told}");
+    faults::start_node(&w.dir, "n2").unwrap();
+    is_well("n2");
+    w.wait("n2 to be Ready", || stands(w, "n2").0 == "Ready");
 }
 
 fn failed(w: &World) {

@@ -8,12 +8,18 @@ mod backups;
 mod broker;
 mod certificates;
 mod checkpoint;
+mod checkpoint_full;
+mod checkpoint_late;
 mod checkpoint_modes;
 mod checkpoint_mpi;
+mod checkpoint_port;
+mod checkpoint_uploads;
 mod clocks;
 mod conformance;
+mod counting;
 mod crash;
 mod cuts;
+mod daemon_logs;
 mod data;
 mod debugging;
 mod demo;
@@ -25,6 +31,7 @@ mod fencing;
 mod full_disk;
 mod gossip;
 mod gpus;
+mod hangs;
 mod harness;
 mod hatch;
 mod health;
@@ -49,6 +56,7 @@ mod mpi;
 mod mpi4py;
 mod network;
 mod notifications;
+mod opens;
 mod outage;
 mod partitions;
 mod pmix;
@@ -106,8 +114,12 @@ fn main() -> ExitCode {
         survival::trials(),
         outage::trials(),
         checkpoint::trials(),
+        checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
         checkpoint_modes::trials(),
+        checkpoint_port::trials(),
+        checkpoint_full::trials(),
+        checkpoint_late::trials(),
         preemption::trials(),
         broker::trials(),
         fencing::trials(),
@@ -140,9 +152,13 @@ fn main() -> ExitCode {
         topology::trials(),
         gpus::trials(),
         telemetry::trials(),
+        counting::trials(),
         debugging::trials(),
+        opens::trials(),
         monitoring::trials(),
+        hangs::trials(),
         deploy::trials(),
+        daemon_logs::trials(),
         devices::trials(),
         logs::trials(),
         whole::trials(),

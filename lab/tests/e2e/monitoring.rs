@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const TOKEN: &str = "fedcba9876543210fedcba9876543210";
 /// How long a hang may take to be told: 10 s of nothing, rounds of a few seconds, and a busy machine.
-const HANG: Duration = Duration::from_secs(120);
+pub const HANG: Duration = Duration::from_secs(120);
 
 static MONITORING: Group = Group {
     theme: "monitoring",
@@ -44,13 +44,13 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// `lattice watch -o json` in the background.
-struct Watching {
+pub struct Watching {
     child: Child,
     out: PathBuf,
 }
 
 impl Watching {
-    fn begin(w: &World, name: &str, args: &[&str]) -> Self {
+    pub fn begin(w: &World, name: &str, args: &[&str]) -> Self {
         let out = w.dir.join(format!("watch-{name}.jsonl"));
         let all: Vec<&str> = ["watch", "-o", "json"].into_iter().chain(args.iter().copied()).collect();
         let mut command = w.lattice.command(&all);
@@ -59,7 +59,7 @@ impl Watching {
     }
 
     /// All whole lines so far.
-    fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.out).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
@@ -69,7 +69,7 @@ impl Watching {
         self.wait_within(JOB, what, seen);
     }
 
-    fn wait_within(&self, limit: Duration, what: &str, seen: impl Fn(&Value) -> bool) {
+    pub fn wait_within(&self, limit: Duration, what: &str, seen: impl Fn(&Value) -> bool) {
         let came = until(limit, || self.events().iter().any(&seen));
         assert!(came, "{what} was never told: {:#?}", self.events());
     }
@@ -89,7 +89,7 @@ impl Drop for Watching {
     }
 }
 
-fn is_alert(event: &Value, alert: &str, raised: bool) -> bool {
+pub fn is_alert(event: &Value, alert: &str, raised: bool) -> bool {
     event["event"] == "alert" && event["alert"] == alert && event["raised"] == raised
 }
 
@@ -110,7 +110,7 @@ fn alerts(w: &World) {
     let program = format!("while [ ! -e {} ]; do :; done; sleep 600", calm.display());
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "sh", "-c", &program]);
     w.running(&id);
-    let all = Watching::begin(w, "all", &[&id, "--interval=1s", "--metrics=cpu_cores,memory_used"]);
+    let all = Watching::begin(w, "all", &[&id, "--interval=1s", "--metrics=cpu_cores,memory_used,network_tx_bytes"]);
     let only = Watching::begin(w, "only", &[&id, "--alerts-only"]);
     for node in ["n1", "n2"] {
         all.wait("numbers of each node", |event| event["event"] == "numbers" && event["node"] == node);
@@ -141,10 +141,12 @@ fn alerts(w: &World) {
         assert_eq!(!told.is_empty(), numbers);
         for event in told {
             for one in event["measured"].as_array().unwrap() {
-                assert!(
-                    ["cpu_cores", "memory_used"].contains(&text(one, "name").as_str()) && one["source"] == "cgroup2"
-                        || one["source"] == "procfs"
-                );
+                let wanted = match text(one, "name").as_str() {
+                    "cpu_cores" | "memory_used" => ["cgroup2", "procfs"].contains(&text(one, "source").as_str()),
+                    "network_sent_bytes" => one["source"] == "ebpf",
+                    _ => false,
+                };
+                assert!(wanted, "{one}");
             }
             assert!(event["age_ms"].as_u64().unwrap() < 30_000, "{event}");
         }
@@ -297,8 +299,16 @@ fn diagnosed(w: &World) {
     assert!(table.starts_with("NODE") && table.lines().any(|line| line.starts_with("! ")), "{table}");
     let storage = w.ok(&["diag", &id, "--storage"]);
     assert!(storage.contains("statvfs") && !storage.contains("TCP") && !storage.contains("RANK"), "{storage}");
+    assert!(storage.lines().next().is_some_and(|head| head.trim_end().ends_with("AGE")), "{storage}");
     let network = w.ok(&["diag", &id, "--network"]);
     assert!(network.contains("TCP") && !network.contains("statvfs"), "{network}");
+    // What no node can measure is no gap.
+    assert!(network.lines().any(|line| line.contains("CSIG") && line.contains("unsupported: ")), "{network}");
+    let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
+    for about in ["CSIG", "CUPTI"] {
+        assert!(findings().any(|f| f["about"] == about && text(f, "text").starts_with("unsupported: ") && f["wrong"] == false), "{told:#}");
+    }
+    assert!(findings().all(|finding| finding["age_ms"].as_u64().is_some_and(|age| age < 20_000)), "{told:#}");
     // A node that is away is said, and the other one tells.
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["diag", &id, "-o", "json"]);

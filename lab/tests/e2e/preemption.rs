@@ -3,6 +3,7 @@
 
 use crate::checkpoint::{CHAIN, Chain, last, objects};
 use crate::harness::{Group, JOB, NOBODY, World};
+use crate::telemetry::get;
 use lattice_lab::faults;
 use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
@@ -15,6 +16,18 @@ const GRACE: u64 = 5;
 
 static PREEMPTION: Group = Group { theme: "preemption", name: "preemption", nodes: 3, quorum: 1, tweak: |o| o.grace_seconds = GRACE };
 
+/// A site where nobody waits long.
+static HASTY: Group = Group {
+    theme: "preemption",
+    name: "preemption-hasty",
+    nodes: 1,
+    quorum: 1,
+    tweak: |o| o.agent_lines += "checkpoint: {timeout_seconds: 1, max_deferral_seconds: 0}\n",
+};
+
+/// A quorum that outlives its leader.
+static LED: Group = Group { theme: "preemption", name: "preemption-led", nodes: 2, quorum: 3, tweak: |o| o.grace_seconds = GRACE };
+
 pub fn trials() -> Vec<Trial> {
     vec![
         PREEMPTION.test("saves_the_work_holds_it_and_has_it_go_on_elsewhere", &[], held_and_resumed),
@@ -23,12 +36,14 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("is_for_owners_and_operators_and_of_work_that_has_nodes", &[], refused),
         PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
+        LED.test("goes_on_under_the_next_leader_when_one_is_killed_meanwhile", &[], leader_killed),
         PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
         PREEMPTION.test("is_not_needed_at_walltime_before_which_work_is_asked_by_itself", &[], asked_before_walltime),
         PREEMPTION.test("before_walltime_what_failed_to_save_itself_is_asked_again", &[], asked_again),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
         PREEMPTION.test("at_walltime_what_was_saved_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
         PREEMPTION.test("that_failed_is_said_when_its_heads_agent_was_killed", &[], failed_and_killed),
+        HASTY.test("gives_as_long_as_the_site_says_and_grants_as_much_to_put_off", &[], hasty),
         PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_and_waits_for_the_rest", &[], urgent_drain),
     ]
 }
@@ -40,6 +55,14 @@ fn state(w: &World, id: &str) -> String {
 fn wait_for(w: &World, id: &str, wanted: &str) -> Value {
     w.wait(&format!("{id} to be {wanted}"), || state(w, id) == wanted);
     w.status(id)
+}
+
+/// A metric's series of all agents together.
+fn counted(w: &World, metric: &str) -> f64 {
+    let cluster = w.cluster();
+    let pages = cluster.nodes.iter().map(|node| get(&node.metrics, "/metrics", "").1);
+    let of = |line: &str| line.starts_with(metric).then(|| line.rsplit(' ').next()?.parse::<f64>().ok()).flatten();
+    pages.map(|page| page.lines().filter_map(of).sum::<f64>()).sum()
 }
 
 /// No node has anything of it any more.
@@ -70,6 +93,11 @@ fn held_and_resumed(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     let id = &chain.id;
     let before = w.status(id);
+    let metrics = || {
+        ["lattice_preemptions_total{", "lattice_preemption_checkpoint_duration_seconds_count", "lattice_preemption_victim_requeue_total"]
+            .map(|metric| counted(w, metric))
+    };
+    let [ended, saved, requeued] = metrics();
     let node = before["nodes"][0].as_str().unwrap().to_owned();
     let said = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
     assert!(said.contains("Preempting"), "{said}");
@@ -79,6 +107,9 @@ fn held_and_resumed(w: &World) {
     let reason = text(&now, "reason");
     assert!(reason.contains("the nodes are needed") && reason.contains(&last(w, id)[..8]), "{reason}");
     w.wait("the nodes to be free", || nodes_are_free(w));
+    // A page may be a second old.
+    w.wait("it to be counted", || metrics()[..2] == [ended + 1.0, saved + 1.0]);
+    assert_eq!(metrics()[2], requeued, "it waits for no nodes");
     w.ok(&["checkpoint", "verify", id]);
     let explained = w.ok(&["explain", id]);
     assert!(explained.contains("lattice resume"), "{explained}");
@@ -149,16 +180,40 @@ fn two_nodes(w: &World) {
     w.assert_nothing_left();
 }
 
+fn hasty(w: &World) {
+    let chain = Chain::submit(w, &[], &["--requeue=never"]);
+    chain.behaves("defer");
+    let put_off = w.run(&["checkpoint", "create", &chain.id]);
+    assert!(put_off.code() != 0 && put_off.err().contains("timed out"), "{} {}", put_off.code(), put_off.err());
+    chain.behaves("ignore");
+    w.ok(&["preempt", &chain.id, "--reason", "x"]);
+    let over = w.ended(&chain.id);
+    // Said by the checkpoint or by who waits for it: where nothing may be put off both have the same time.
+    let reason = text(&over, "reason");
+    assert!(reason.contains("did not answer within 1 s") || reason.contains("had not saved itself after 1 s"), "{over}");
+    w.assert_nothing_left();
+}
+
 fn ignores(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     chain.create(w);
     chain.behaves("ignore");
     let begun = Instant::now();
+    let unsaved = counted(w, "lattice_preemption_failed_checkpoint_total");
     w.ok(&["preempt", &chain.id, "--deadline", "1s", "--reason", "x"]);
     let over = w.ended(&chain.id);
+    assert_eq!(counted(w, "lattice_preemption_failed_checkpoint_total"), unsaved + 1.0);
     assert!(begun.elapsed() >= Duration::from_millis(1500), "its time is extended by half: {:?}", begun.elapsed());
     let reason = text(&over, "reason");
     assert!(text(&over, "state") == "Failed" && reason.contains("preempted by") && reason.contains("did not answer within 1 s"), "{over}");
+    // Who asks later and gives it less does not wait for who asked first.
+    let hurried = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    hurried.behaves("wait");
+    w.ok(&["preempt", &hurried.id, "--deadline", "10m", "--reason", "x"]);
+    w.wait_log(&hurried.id, "asked ");
+    w.ok(&["preempt", &hurried.id, "--deadline", "1s", "--reason", "fire"]);
+    let over = w.ended(&hurried.id);
+    assert!(text(&over, "reason").contains("had not saved itself after"), "{over}");
     let bare = w.submit(&["--", "/bin/sleep", "600"]);
     w.running(&bare);
     w.ok(&["preempt", &bare]);
@@ -283,6 +338,29 @@ fn quorum_away(w: &World) {
     w.assert_nothing_left();
 }
 
+fn leader_killed(w: &World) {
+    // With three members it rises once the others have said what they can.
+    w.wait("the level", || w.lattice.json(&["quorum", "status"]).is_ok_and(|s| s["level"].as_u64() >= Some(9)));
+    let chain = Chain::submit(w, &["STEPLESS=1"], &["--nodes", "1", "--requeue=never"]);
+    let id = &chain.id;
+    chain.behaves("wait");
+    w.ok(&["preempt", id, "--deadline", "60s"]);
+    w.wait_log(id, "asked ");
+    let leader = w.leader();
+    faults::kill_member(&w.dir, leader).unwrap();
+    chain.release();
+    w.wait("it to run again", || {
+        let now = w.run(&["status", id, "-o", "json"]);
+        let now: Value = serde_json::from_str(&now.out()).unwrap_or_default();
+        now["state"] == "Running" && now["preempted_count"] == 1
+    });
+    w.wait("it to go on", || restored(w, id).len() == 1);
+    assert_ne!(w.leader(), leader);
+    faults::start_member(&w.dir, leader).unwrap();
+    chain.end(w);
+    w.assert_nothing_left();
+}
+
 /// Asks for a checkpoint, which nobody looks at.
 fn asks(lattice: Lattice, id: &str) -> std::thread::JoinHandle<()> {
     let id = id.to_owned();
@@ -299,9 +377,11 @@ fn asked_at_walltime(w: &World, nodes: &str) -> (Chain, std::thread::JoinHandle<
 }
 
 fn walltime_saved(w: &World) {
+    let conflicts = counted(w, "lattice_checkpoint_walltime_conflict_total");
     let (chain, asking) = asked_at_walltime(w, "2");
     let id = &chain.id;
     assert_eq!(state(w, id), "Running", "it has its grace");
+    w.wait("it to be counted", || counted(w, "lattice_checkpoint_walltime_conflict_total") == conflicts + 1.0);
     chain.release();
     let now = wait_for(w, id, "Suspended");
     asking.join().unwrap();
@@ -410,6 +490,8 @@ fn walltime_lost(w: &World) {
     chain.behaves("half");
     let asking = asks(w.lattice.clone(), id);
     w.wait("one node's part to be in the store", || files(&objects(w, id, "")) > 0);
+    let kept = w.dir.join("objects/.kept").join(format!("{id}.json"));
+    assert!(kept.exists(), "what no manifest will ever name is looked after all the same");
     let over = w.ended(id);
     asking.join().unwrap();
     assert_eq!((text(&over, "state"), text(&over, "reason")), ("Failed".to_owned(), "walltime_exceeded".to_owned()), "{over}");
@@ -427,7 +509,7 @@ fn failed_and_killed(w: &World) {
         let node = w.status(&deaf)["nodes"][0].as_str().unwrap().to_owned();
         faults::kill_node(&w.dir, &node).unwrap();
         faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
-        caller.ok(&["node", "drain", &node, "--urgent", "--reason", "fire"]).unwrap();
+        caller.ok(&["node", "drain", &node, "--urgent", "--yes", "--reason", "fire"]).unwrap();
         w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
         faults::start_node(&w.dir, &node).unwrap();
         let now = || caller.json(&["status", &deaf]).unwrap();
@@ -450,7 +532,9 @@ fn urgent_drain(w: &World) {
     let (first, second) = (on(&chain.id), on(&deaf));
     assert_ne!(first, second);
     let both = format!("{first},{second}");
-    w.ok(&["node", "drain", &both, "--urgent", "--reason", "fire"]);
+    let unsure = w.run(&["node", "drain", &both, "--urgent", "--reason", "fire"]);
+    assert!(unsure.code() == 2 && unsure.err().contains("--yes"), "{}", unsure.err());
+    w.ok(&["node", "drain", &both, "--urgent", "--yes", "--reason", "fire"]);
     w.wait("it to run elsewhere", || state(w, &chain.id) == "Running" && ![first.clone(), second.clone()].contains(&on(&chain.id)));
     let step = step_of_last(w, &chain.id);
     goes_on_from(w, &chain.id, step);
@@ -461,7 +545,7 @@ fn urgent_drain(w: &World) {
     let waits = w.ok(&["node", "status", &second]);
     assert!(waits.contains("could not save itself"), "{waits}");
     // With a deadline it is ended then.
-    let done = w.run(&["node", "drain", &both, "--urgent", "--reason", "fire", "--deadline", "2s", "--wait"]);
+    let done = w.run(&["node", "drain", &both, "--urgent", "--yes", "--reason", "fire", "--deadline", "2s", "--wait"]);
     assert!(done.code() == 0 && done.out().contains(&format!("Node {second} is Drained")), "{} {}", done.out(), done.err());
     assert!(text(&w.ended(&deaf), "reason").contains("drain_deadline"));
     chain.end(w);

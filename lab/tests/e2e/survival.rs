@@ -67,7 +67,7 @@ fn head_agent(w: &World) {
 fn scripts_launch(w: &World) {
     let lattice = lab_program().with_file_name("lattice");
     let text_of = format!(
-        "#!/bin/sh\n#LATTICE --nodes=3\n{} launch -n 6 -- /bin/sh -c 'for i in $(seq 80); do echo rank $LATTICE_RANK line $i end; sleep 0.05; done; \
+        "#!/bin/sh\n#LATTICE --nodes=3\n{} launch -n 6 --no-kill-on-bad-exit -- /bin/sh -c 'for i in $(seq 80); do echo rank $LATTICE_RANK line $i end; sleep 0.05; done; \
          test $LATTICE_RANK != 4 || exit 9'\necho launch gave $?\n",
         lattice.display()
     );

@@ -13,19 +13,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Debian's, which has the parser of Prometheus's own client.
-const PYTHON: &str = "/usr/bin/python3";
+pub const PYTHON: &str = "/usr/bin/python3";
 /// How much more than what a program burns its allocation may have used: its start, the shell around it, a tick.
 const BESIDES_SECONDS: f64 = 0.6;
 
-static TELEMETRY: Group = Group {
+pub static TELEMETRY: Group = Group {
     theme: "telemetry",
     name: "telemetry",
     nodes: 2,
@@ -44,17 +44,12 @@ static TELEMETRY: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
+        // First: who was away is tried again a minute later at last.
+        TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
         TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
-        TELEMETRY.test("the_kernel_counts_two_known_loads_apart", &[Need::PrometheusClient, Need::KernelProbes], counted),
-        TELEMETRY.test(
-            "counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9",
-            &[Need::PrometheusClient, Need::KernelProbes],
-            counted_on,
-        ),
         TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
         TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
-        TELEMETRY.test("a_store_that_was_away_has_no_gap", &[Need::VictoriaMetrics], stored),
         TELEMETRY.test(
             "runs_are_compared_from_their_own_starts_and_by_the_agents_where_the_store_is_away",
             &[Need::VictoriaMetrics],
@@ -85,10 +80,10 @@ pub fn get(address: &str, path: &str, more: &str) -> (String, String) {
 }
 
 /// A page as the parser of Prometheus's client for Python reads it: name and labels → value.
-struct Page(BTreeMap<(String, BTreeMap<String, String>), f64>);
+pub struct Page(pub BTreeMap<(String, BTreeMap<String, String>), f64>);
 
 impl Page {
-    fn of(address: &str, token: Option<&str>) -> Self {
+    pub fn of(address: &str, token: Option<&str>) -> Self {
         let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let (head, body) = get(address, "/metrics", &authorization);
         assert!(head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
@@ -104,28 +99,34 @@ impl Page {
         Self(page)
     }
 
-    fn agent(w: &World, node: &str) -> Self {
+    pub fn agent(w: &World, node: &str) -> Self {
         Self::of(&w.cluster().node(node).unwrap().metrics, Some(TOKEN))
     }
 
-    fn member(w: &World) -> Self {
+    pub fn member(w: &World) -> Self {
         Self::of(&w.cluster().members[0].metrics, None)
     }
 
     /// The one series of this name with these labels among its own.
-    fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    pub fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
         let found: Vec<f64> = self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).collect();
         assert!(found.len() < 2, "{name} {labels:?} is {} series", found.len());
         found.first().copied()
     }
 
-    fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    /// Of all series with these labels.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let has = |all: &BTreeMap<String, String>| labels.iter().all(|(key, value)| all.get(*key).is_some_and(|v| v == value));
+        self.0.iter().filter(|((n, all), _)| n == name && has(all)).map(|(_, value)| *value).sum()
+    }
+
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.find(name, labels).unwrap_or_else(|| panic!("{name} {labels:?} is not on the page"))
     }
 
     /// Processor seconds of an allocation.
-    fn cpu_seconds(&self, id: &str) -> f64 {
+    pub fn cpu_seconds(&self, id: &str) -> f64 {
         let mode = |mode| self.find("lattice_allocation_cpu_seconds_total", &[("allocation", id), ("mode", mode)]).unwrap_or(0.0);
         mode("user") + mode("system")
     }
@@ -136,7 +137,7 @@ impl Page {
 }
 
 fn pages(w: &World) {
-    let (agent, member) = (Page::agent(w, "n1"), Page::member(w));
+    let (agent, before, member) = (Page::agent(w, "n1"), Page::agent(w, "n2"), Page::member(w));
     assert_eq!(agent.value("lattice_build_info", &[("process", "agent"), ("node_id", "n1")]), 1.0);
     assert_eq!(agent.value("lattice_gossip_members", &[("state", "alive")]), 2.0, "n1 and n2");
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
@@ -185,6 +186,7 @@ fn pages(w: &World) {
         let after = Page::member(w);
         moving.iter().all(|(name, labels)| after.find(name, labels) > Some(member.find(name, labels).unwrap_or(0.0)))
     });
+    served(w, [&before, &agent]);
     let (n1, cluster) = (w.cluster().node("n1").unwrap().metrics.clone(), w.cluster());
     assert!(get(&n1, "/metrics", "Authorization: Bearer wrong\r\n").0.contains(" 401 "));
     assert!(get(&n1, "/", "").0.contains(" 404 "));
@@ -200,6 +202,44 @@ fn pages(w: &World) {
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
+/// What n1's API has answered and a scheduler has placed since these pages of n2 and n1: a submission, which was placed.
+fn served(w: &World, before: [&Page; 2]) {
+    let submit = [("method", "AllocationService/Submit"), ("status", "ok")];
+    let accepted = [("vcluster", "default"), ("result", "accepted")];
+    let moving = [
+        ("lattice_api_requests_total", &submit[..]),
+        ("lattice_api_request_duration_seconds_count", &submit[..1]),
+        ("lattice_scheduling_proposals_total", &accepted[..]),
+        ("lattice_scheduling_placements_total", &accepted[..1]),
+        ("lattice_scheduling_cycle_duration_seconds_count", &[]),
+        ("lattice_agent_heartbeat_latency_seconds_count", &[]),
+        ("lattice_agent_allocation_startup_seconds_count", &[]),
+    ];
+    w.wait("what was served and scheduled to be told", || {
+        let after = [Page::agent(w, "n2"), Page::agent(w, "n1")];
+        let sum = |pages: [&Page; 2], name, labels| pages.iter().map(|page| page.sum(name, labels)).sum::<f64>();
+        moving.iter().all(|(name, labels)| sum([&after[0], &after[1]], name, labels) > sum(before, name, labels))
+    });
+    // A queue is one agent's, and nothing waits in it any more.
+    w.wait("the queue to be one agent's", || {
+        let depths = ["n1", "n2"].map(|node| Page::agent(w, node).find("lattice_scheduling_queue_depth", &accepted[..1]));
+        depths.iter().flatten().copied().eq([0.0])
+    });
+    // A stream is open as long as somebody reads it.
+    let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
+    w.running(&id);
+    let open = || Page::agent(w, "n1").value("lattice_api_active_streams", &[("stream_type", "logs")]);
+    let at_rest = open();
+    let mut reads = w.lattice.command(&["logs", "--follow", &id]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    w.wait("the stream to be open", || open() > at_rest);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    assert!(until(JOB, || reads.try_wait().unwrap().is_some()), "the log does not end");
+    w.wait("the stream to be closed", || open() <= at_rest);
+    let vnis = ["total", "available"].map(|what| Page::member(w).value(&format!("lattice_network_vni_pool_{what}"), &[]));
+    assert!(vnis[0] > 0.0 && vnis[1] <= vnis[0], "{vnis:?}");
+}
+
 /// A program that burns so many seconds of a processor, touches so many MiB, says so, and stays.
 fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
     let path = w.dir.join(format!("{name}.py"));
@@ -212,7 +252,7 @@ fn burner(w: &World, name: &str, seconds: f64, mebibytes: u32) -> String {
 }
 
 /// The one node of an allocation.
-fn node_of(w: &World, id: &str) -> String {
+pub fn node_of(w: &World, id: &str) -> String {
     let now = w.status(id);
     let nodes = now["nodes"].as_array().unwrap_or_else(|| panic!("{now}"));
     assert_eq!(nodes.len(), 1, "{now}");
@@ -254,185 +294,7 @@ fn loads(w: &World) {
     w.wait("their series to go", || ["n1", "n2"].iter().all(|node| !Page::agent(w, node).has_series_of(id)));
 }
 
-/// What a program says of itself when it has done so many round trips through pipes, sent itself so many datagrams, and written so
-/// many MiB past the page cache; it stays.
-struct Load {
-    id: String,
-    begun: Instant,
-    switches: [f64; 2],
-    datagrams: f64,
-    mebibytes: f64,
-}
-
-/// Bytes of one datagram, and of the headers before it.
-const DATAGRAM: f64 = 1000.0;
-const HEADERS: f64 = 28.0;
-
-impl Load {
-    fn begin(w: &World, name: &str, rounds: u32, datagrams: u32, mebibytes: u32) -> (String, Instant) {
-        let path = w.dir.join(format!("{name}.py"));
-        let file = w.dir.join(format!("{name}.direct"));
-        let program = format!(
-            "import os, socket, mmap, resource, time\n\
-             a, b = os.pipe(), os.pipe()\n\
-             child = os.fork()\n\
-             if child == 0:\n    for _ in range({rounds}):\n        os.read(a[0], 1); os.write(b[1], b'x')\n    os._exit(0)\n\
-             for _ in range({rounds}):\n    os.write(a[1], b'x'); os.read(b[0], 1)\n\
-             os.waitpid(child, 0)\n\
-             s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.connect(s.getsockname())\n\
-             for _ in range({datagrams}):\n    s.send(b'x' * 1000); s.recv(2000)\n\
-             if {mebibytes}:\n    page = mmap.mmap(-1, 1 << 20)\n    fd = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)\n\
-             for _ in range({mebibytes}): os.write(fd, page)\n\
-             own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]\n\
-             print('counted', sum(u.ru_nvcsw for u in own), sum(u.ru_nivcsw for u in own), flush=True)\ntime.sleep(600)\n"
-        );
-        fs::write(&path, program).unwrap();
-        let begun = Instant::now();
-        (w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()]), begun)
-    }
-
-    fn wait(w: &World, (id, begun): (String, Instant), datagrams: u32, mebibytes: u32) -> Self {
-        w.wait_log(&id, "counted ");
-        let log = w.ok(&["logs", &id]);
-        let said = log.lines().find_map(|line| line.split_once("counted ")).unwrap_or_else(|| panic!("{log}")).1;
-        let numbers: Vec<f64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        Self { id, begun, switches: [numbers[0], numbers[1]], datagrams: f64::from(datagrams), mebibytes: f64::from(mebibytes) }
-    }
-}
-
-/// Within a hundredth, and a few things that happen besides.
-fn about(what: &str, told: f64, known: f64, besides: f64) {
-    assert!((told - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {told} is told");
-}
-
-/// Whether what is written there past the page cache goes to a block device that the kernel counts by requests.
-fn lies_on_block_device(dir: &Path) -> bool {
-    let device = fs::metadata(dir).unwrap().dev();
-    Path::new(&format!("/sys/dev/block/{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))).exists()
-}
-
-fn counted(w: &World) {
-    for node in ["n1", "n2"] {
-        w.wait("the programs to be loaded", || {
-            Page::agent(w, node).find("lattice_agent_kernel_probe", &[("probe", "sched_switch")]) == Some(1.0)
-        });
-    }
-    let on_block_device = lies_on_block_device(&w.dir);
-    let loads = [("much", 20_000, 20_000, 32), ("little", 3000, 2000, 4)];
-    let loads = loads.map(|(name, rounds, datagrams, mebibytes)| (name, rounds, datagrams, if on_block_device { mebibytes } else { 0 }));
-    let begun = loads.map(|(name, rounds, datagrams, mebibytes)| Load::begin(w, name, rounds, datagrams, mebibytes));
-    for (id, (_, rounds, datagrams, mebibytes)) in begun.into_iter().zip(loads) {
-        let load = Load::wait(w, id, datagrams, mebibytes);
-        let (id, node) = (load.id.as_str(), node_of(w, &load.id));
-        let at = |page: &Page, name: &str, more: &[(&str, &str)]| page.value(name, &[&[("allocation", id)], more].concat());
-        // Not there until it was looked at.
-        let switches = |page: &Page, kind| {
-            page.find("lattice_allocation_context_switches_total", &[("allocation", id), ("kind", kind)]).unwrap_or(0.0)
-        };
-        // Some of its last switches and what it wrote last come with a later look.
-        let known = load.switches[0] + load.switches[1];
-        let block_bytes = |page: &Page| {
-            page.find("lattice_allocation_block_io_bytes_total", &[("allocation", id), ("direction", "write")]).unwrap_or(0.0)
-        };
-        let mut last = None;
-        w.wait("the switches and what was written to be told", || {
-            let page = last.insert(Page::agent(w, &node));
-            switches(page, "voluntary") + switches(page, "involuntary") >= known * 0.99 && block_bytes(page) >= load.mebibytes * 1_048_576.0
-        });
-        let page = last.unwrap();
-        assert!(load.switches[0] >= f64::from(rounds), "each round trip waits");
-        about("voluntary switches", switches(&page, "voluntary"), load.switches[0], 30.0);
-        about("all switches", switches(&page, "voluntary") + switches(&page, "involuntary"), known, 50.0);
-        let bytes = load.datagrams * (DATAGRAM + HEADERS);
-        about("bytes sent", at(&page, "lattice_allocation_network_sent_bytes_total", &[]), bytes, 0.0);
-        about("bytes received", at(&page, "lattice_allocation_network_received_bytes_total", &[]), bytes, 0.0);
-        for direction in ["sent", "received"] {
-            let packets = at(&page, "lattice_allocation_network_packets_total", &[("direction", direction)]);
-            about("packets", packets, load.datagrams, 0.0);
-        }
-        // Its page cache is not asked, so what it wrote is its own; metadata of the file may come on top.
-        about("bytes written past the page cache", block_bytes(&page), load.mebibytes * 1_048_576.0, 65_536.0);
-        let requests = at(&page, "lattice_allocation_block_io_seconds_count", &[("direction", "write")]);
-        let waited = at(&page, "lattice_allocation_block_io_seconds_sum", &[("direction", "write")]);
-        assert!(!on_block_device || requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
-        // Each stint ends with a switch.
-        let stints = at(&page, "lattice_allocation_on_cpu_seconds_count", &[]);
-        let switched = switches(&page, "voluntary") + switches(&page, "involuntary");
-        about("stints", stints, switched, 5.0);
-        about("waits", at(&page, "lattice_allocation_run_queue_seconds_count", &[]), switched, 5.0);
-        let (on_cpu, cpu) = (at(&page, "lattice_allocation_on_cpu_seconds_sum", &[]), page.cpu_seconds(id));
-        // A stint goes on while a machine above takes the processor away: of the two threads of one core, it has all the time at most.
-        let most = load.begun.elapsed().as_secs_f64() * 2.0;
-        assert!(on_cpu >= cpu * 0.9 - 0.1 && on_cpu <= most, "{cpu} s of a processor, and stints of {on_cpu} s in at most {most} s");
-        assert_eq!(at(&page, "lattice_allocation_processes_started_total", &[]), 2.0);
-        assert_eq!(at(&page, "lattice_allocation_processes_exited_total", &[]), 1.0);
-        for measure in ["switches_voluntary", "network_sent", "block_write", "run_queue"] {
-            assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", measure), ("source", "ebpf")]), 1.0);
-        }
-        assert_eq!(page.value("lattice_agent_kernel_probe", &[("probe", "sched_switch")]), 1.0);
-        let top = w.lattice.json(&["top", id]).unwrap();
-        assert_eq!(measured(&top["nodes"][0], "switches_voluntary")["source"], "ebpf", "{top}");
-        w.ok(&["cancel", id]);
-        w.ended(id);
-    }
-}
-
-/// Programs in the kernel that a process holds.
-fn programs_of(pid: i32) -> Vec<u32> {
-    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
-    let id = |info: String| info.lines().find_map(|line| line.strip_prefix("prog_id:")).and_then(|id| id.trim().parse().ok());
-    infos.filter_map(id).collect()
-}
-
-/// Whether the kernel has a program of this number.
-fn has_program(id: u32) -> bool {
-    const BPF_PROG_GET_FD_BY_ID: i32 = 13;
-    #[repr(C)]
-    struct Attributes {
-        id: u32,
-        next: u32,
-        flags: u32,
-    }
-    let attributes = Attributes { id, next: 0, flags: 0 };
-    // SAFETY: the attributes are of the size that is said and live through the call.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>()) };
-    if fd >= 0 {
-        // SAFETY: it was just opened and is nobody else's.
-        unsafe { libc::close(i32::try_from(fd).unwrap()) };
-    }
-    fd >= 0
-}
-
-fn counted_on(w: &World) {
-    let loop_of_pipes = "import os\na, b = os.pipe(), os.pipe()\nif os.fork() == 0:\n    while True: os.read(a[0], 1); os.write(b[1], b'x')\n\
-                         while True: os.write(a[1], b'x'); os.read(b[0], 1)\n";
-    let path = w.dir.join("pipes.py");
-    fs::write(&path, loop_of_pipes).unwrap();
-    let id = w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy()]);
-    w.running(&id);
-    let node = node_of(w, &id);
-    let switches =
-        |page: &Page| page.find("lattice_allocation_context_switches_total", &[("allocation", &id), ("kind", "voluntary")]).unwrap_or(0.0);
-    w.wait("switches", || switches(&Page::agent(w, &node)) > 1000.0);
-    let pid = w.cluster().node(&node).unwrap().daemon.process.as_ref().unwrap().pid;
-    let held = programs_of(pid);
-    assert!(held.len() >= 8 && held.iter().all(|id| has_program(*id)), "{held:?}");
-    let before = switches(&Page::agent(w, &node));
-    faults::kill_node(&w.dir, &node).unwrap();
-    w.wait("the kernel to let go what the agent had", || !held.iter().any(|id| has_program(*id)));
-    faults::start_node(&w.dir, &node).unwrap();
-    let mut first = 0.0;
-    w.wait("its series to be back", || {
-        first = switches(&Page::agent(w, &node));
-        first > 0.0
-    });
-    assert!(first >= before, "{before} before, and {first} after");
-    w.wait("it to be counted on", || switches(&Page::agent(w, &node)) > first);
-    w.ok(&["cancel", &id]);
-    w.ended(&id);
-}
-
-fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {
+pub fn measured<'a>(node: &'a Value, name: &str) -> &'a Value {
     let all = node["measured"].as_array().unwrap_or_else(|| panic!("{node}"));
     all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {node}"))
 }
@@ -574,6 +436,7 @@ fn stored(w: &World) {
     const UP: &str = r#"lattice_build_info{node_id="n1",job="lattice-agents"}"#;
     let data = file("victoria-metrics");
     let _ = fs::remove_dir_all(&data);
+    w.ok(&["admin", "tenant", "create", "--name=measured", "--max-nodes=5"]);
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
     // Nothing was sent yet: what was made is numbered from the oldest on.
@@ -585,6 +448,29 @@ fn stored(w: &World) {
     w.wait("those of work", || !store.times(&of_work).is_empty());
     let of_member = r#"lattice_raft_term{member_id="1",job="lattice-quorum",instance="member-1"}"#;
     w.wait("those of the member", || !store.times(of_member).is_empty());
+    // By the documents' names.
+    let job = r#"job="lattice-agents""#;
+    for selector in [
+        r#"lattice_api_requests_total{method="AllocationService/Submit",status="ok",node_id="n1""#,
+        r#"lattice_api_request_duration_seconds_count{method="AllocationService/Submit",node_id="n1""#,
+        r#"lattice_api_active_streams{stream_type="logs",node_id="n1""#,
+        r#"lattice_scheduling_queue_depth{vcluster="default""#,
+        r#"lattice_scheduling_proposals_total{vcluster="default",result="accepted""#,
+        r#"lattice_scheduling_placements_total{vcluster="default""#,
+        r#"lattice_scheduling_cycle_duration_seconds_count{node_id="n1""#,
+        r#"lattice_agent_heartbeat_latency_seconds_count{node_id="n1""#,
+        r#"lattice_agent_allocation_startup_seconds_count{node_id="n1""#,
+    ] {
+        w.wait(selector, || !store.times(&format!("{selector},{job}}}")).is_empty());
+    }
+    for selector in [
+        "lattice_network_vni_pool_total{",
+        r#"lattice_quota_max_nodes{tenant="measured","#,
+        r#"lattice_quota_used_nodes{tenant="measured","#,
+    ] {
+        w.wait(selector, || !store.times(&format!(r#"{selector}member_id="1"}}"#)).is_empty());
+    }
+    w.ok(&["admin", "tenant", "delete", "measured"]);
     store.stop();
     // Nobody takes them now; and the agent that keeps them is killed.
     w.wait("batches to wait", || buffered(w).len() >= 5);
@@ -641,6 +527,17 @@ fn compared(w: &World) {
         assert_eq!(point["at_ms"].as_u64().unwrap() % 30_000, 0, "counted from the start: {told:#}");
     }
     assert!(a["age_ms"].as_u64().unwrap() < 60_000, "{told:#}");
+    // By the documents' names, where they have the same units.
+    if counts_in_kernel() {
+        let sent = || w.lattice.json(&["compare", &busy, &idle, "--metric=network_tx_bytes"]).unwrap();
+        let came = until(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
+        let told = sent();
+        assert!(came && told["metric"] == "network_sent_bytes" && told["allocations"][0]["mean"] == 0.0, "{told:#}");
+        let latency = w.run(&["compare", &busy, &idle, "--metric=io_latency_p99", "-o", "json"]);
+        assert!(latency.out().contains("\"unit\": \"seconds\""), "{}{}", latency.out(), latency.err());
+    }
+    let percent = w.run(&["compare", &busy, &idle, "--metric=cpu_utilization"]);
+    assert!(percent.code() == 2 && percent.err().contains("\"cpu_cores\" tells it, in cores"), "{}", percent.err());
     let table = w.ok(&["compare", &busy, &idle]);
     assert!(table.contains("FROM START") && table.contains("store"), "{table}");
     // Both must be one's own.

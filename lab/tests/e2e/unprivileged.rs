@@ -1,6 +1,6 @@
 //! `lattice dev` and `lattice doctor` for somebody who is not root: what can run runs, and what cannot is named.
 
-use crate::harness::{Folder, NOBODY, alone, binaries, close};
+use crate::harness::{Folder, NOBODY, alone, binaries, close, counts_in_kernel};
 use lattice_lab::process;
 use libtest_mimic::Trial;
 use std::fs;
@@ -60,7 +60,7 @@ fn dev() {
             last = socket.exists().then(|| run(&["launch", "--", "/bin/sh", "-c", "id -u; exit 6"]));
             last.as_ref().is_some_and(|l| l.code() == 6)
         });
-        let said = process::tail(&log, 40);
+        let said = process::tail(&log, 400);
         let last = last.unwrap_or_else(|| panic!("no socket: {said}"));
         assert_eq!((last.code(), last.out()), (6, format!("{NOBODY}\n")), "{}{said}", last.err());
         for named in ["privilege", "cgroup scopes", "mount namespaces"] {
@@ -94,15 +94,33 @@ fn dev() {
     assert!(gone, "dev does not end: {}", process::tail(&log, 20));
 }
 
+/// Subject, health and text of each line of a report.
+fn subjects(json: &str) -> Vec<(String, String, String)> {
+    let rows: serde_json::Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {json}"));
+    let field = |row: &serde_json::Value, key: &str| row[key].as_str().unwrap().to_owned();
+    rows.as_array().unwrap().iter().map(|r| (field(r, "subject"), field(r, "health"), field(r, "text"))).collect()
+}
+
+/// Without CAP_NET_ADMIN the kernel refuses the programs that count packets, and no other.
+fn one_refused(lattice: &Path) {
+    let mut limited = Command::new("setpriv");
+    limited.args(["--bounding-set", "-net_admin,-sys_admin", "--inh-caps", "-all"]).arg(lattice).args(["doctor", "-o", "json"]);
+    let told = subjects(&process::run(&mut limited, LIMIT).unwrap().out());
+    let row = |subject: &str| told.iter().find(|(s, ..)| s == subject).unwrap_or_else(|| panic!("no {subject}: {told:?}"));
+    let (counting, refused) = row("kernel probes").2.split_once("; ").unwrap_or_else(|| panic!("{told:?}"));
+    assert!(row("kernel probes").1 == "degraded" && counting.starts_with("counting: sched_switch, "), "{told:?}");
+    for name in ["packets_sent", "packets_received"] {
+        assert!(!counting.contains(name) && refused.contains(&format!("{name} does not count: ")), "{told:?}");
+    }
+    let (by, lacking) = row("measures").2.split_once("not to be had here: ").unwrap_or_else(|| panic!("{told:?}"));
+    let by_ebpf = by.split("by ebpf: ").nth(1).unwrap_or_else(|| panic!("{told:?}"));
+    assert!(by_ebpf.contains("switches_voluntary") && lacking.contains("network_sent"), "{told:?}");
+}
+
 fn doctor() {
     close();
     let folder = for_everybody();
     let (lattice, home) = (folder.0.join("lattice"), folder.0.join("home"));
-    let subjects = |json: &str| -> Vec<(String, String, String)> {
-        let rows: serde_json::Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {json}"));
-        let field = |row: &serde_json::Value, key: &str| row[key].as_str().unwrap().to_owned();
-        rows.as_array().unwrap().iter().map(|r| (field(r, "subject"), field(r, "health"), field(r, "text"))).collect()
-    };
     let done = process::run(Command::new(&lattice).args(["doctor", "-o", "json"]), LIMIT).unwrap();
     let root = subjects(&done.out());
     assert_eq!(done.code() == 1, root.iter().any(|(_, health, _)| health == "missing"), "{root:?}");
@@ -126,10 +144,15 @@ fn doctor() {
         "disk",
         "open files",
         "boot id",
+        "CSIG",
+        "CUPTI",
     ] {
         assert!(root.iter().any(|(s, _, _)| s == subject), "{subject} is missing: {root:?}");
     }
     assert!(root.iter().all(|(_, _, text)| !text.is_empty()));
+    for subject in ["CSIG", "CUPTI"] {
+        assert!(root.iter().any(|(s, health, _)| s == subject && health == "unsupported"), "{root:?}");
+    }
     let table = process::run(Command::new(&lattice).arg("doctor"), LIMIT).unwrap().out();
     assert_eq!(table.lines().count(), root.len(), "{table}");
     // Root without the capability to load programs: each of them is missed, and cgroups say what they can.
@@ -139,6 +162,9 @@ fn doctor() {
     let row = |subject: &str| limited.iter().find(|(s, ..)| s == subject).unwrap_or_else(|| panic!("no {subject}: {limited:?}"));
     assert!(row("kernel probes").1 == "degraded" && row("kernel probes").2.contains("CAP_BPF"), "{limited:?}");
     assert!(row("measures").2.contains("by cgroup2: cpu_user") && row("measures").2.contains("network_sent"), "{limited:?}");
+    if counts_in_kernel() {
+        one_refused(&lattice);
+    }
     let done = process::run(as_nobody(&lattice, &home).args(["doctor", "-o", "json"]), LIMIT).unwrap();
     let nobody = subjects(&done.out());
     assert_eq!(done.code(), 1, "work cannot be started as other users");

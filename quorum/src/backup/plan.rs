@@ -304,6 +304,7 @@ mod tests {
             level,
             awaited: vec![],
             notified: vec![],
+            held_back: 0,
         };
         Heard { answer: vec![1, 3], led: Some(status) }
     }

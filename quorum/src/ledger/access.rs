@@ -37,9 +37,20 @@ pub enum AccessKind {
     LaunchStarted,
     LaunchAborted,
     AuditExported,
+    MeasurementsRead,
 }
 
 impl AccessKind {
+    /// The cluster level at which every member knows it.
+    pub(super) fn level(self) -> u32 {
+        match self {
+            Self::AttachStarted | Self::AttachEnded | Self::LogsRead | Self::LaunchStarted | Self::LaunchAborted | Self::AuditExported => {
+                super::LEVEL_FIRST
+            }
+            Self::MeasurementsRead => super::TELEMETRY_LEVEL,
+        }
+    }
+
     fn action(self) -> AuditAction {
         match self {
             Self::AttachStarted => AuditAction::AttachStarted,
@@ -48,6 +59,7 @@ impl AccessKind {
             Self::LaunchStarted => AuditAction::LaunchStarted,
             Self::LaunchAborted => AuditAction::LaunchAborted,
             Self::AuditExported => AuditAction::AuditExported,
+            Self::MeasurementsRead => AuditAction::MeasurementsRead,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Allocations: their beginning and their end.
 
-use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, Step, Subject};
+use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, RequeuePolicy,
@@ -124,7 +124,13 @@ impl Ledger {
         self.leave_domain(step, id);
         self.close_services(id);
         self.forget_telemetry(id);
+        // Whatever ended the claim: a request that was to give its nodes back is met.
+        let remembers = self.level >= PREEMPTED_BY_LEVEL;
         let Some(allocation) = self.allocation_mut(step, id) else { return };
+        if remembers {
+            allocation.preempted_by =
+                allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id).or(allocation.preempted_by);
+        }
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);

@@ -1,6 +1,6 @@
 //! What can be committed.
 
-use super::access::Access;
+use super::access::{Access, AccessKind};
 use super::keyring::Secret;
 use super::networks::DomainKey;
 use super::signing::SignedHead;
@@ -244,6 +244,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
+            Self::RecordAccess(access) => access.kind.level(),
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)
@@ -254,7 +255,6 @@ impl Action {
             | Self::ReleaseLease { .. }
             | Self::ExpireLease { .. }
             | Self::Members { .. }
-            | Self::RecordAccess(_)
             | Self::SetSigningKey { .. }
             | Self::SignHead(_)
             | Self::RaiseLevel { .. } => super::LEVEL_FIRST,
@@ -287,6 +287,8 @@ impl Action {
     /// What it is for, where the disk has little room.
     pub fn urgency(&self) -> Urgency {
         match self {
+            // Operators look into what fills the disks; once an hour at most for each of them, allocation and command.
+            Self::RecordAccess(Access { kind: AccessKind::MeasurementsRead, .. }) => Urgency::Keeps,
             Self::Submit { .. }
             | Self::Claim(_)
             | Self::AcquireLease { .. }
@@ -306,7 +308,7 @@ impl Action {
             | Self::SetRunLease { .. }
             | Self::Notified { .. }
             | Self::Resume { .. }
-            | Self::SetTelemetry { mode: TelemetryMode::Debug, .. }
+            | Self::SetTelemetry { mode: TelemetryMode::Debug | TelemetryMode::Audit, .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::Cancel { .. }

@@ -127,6 +127,32 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
 }
 
 #[test]
+fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_degraded() {
+    let mut s = Story::new(2);
+    let epoch = s.runs(1, 1, RequeuePolicy::Never);
+    let word = |s: &mut Story, state, reason: &str| {
+        let incarnation = s.node(1).incarnation;
+        s.done(Action::NodeStates(vec![NodeStanding { node: node(1), incarnation, state, reason: reason.into() }]));
+    };
+    word(&mut s, NodeState::Degraded, "not well: XID 79");
+    s.done(set(1, HoldKind::Drain, "XID 79"));
+    assert_eq!(s.stands(1), NodeState::Degraded, "until the clocks look");
+    word(&mut s, NodeState::Ready, "it drains");
+    word(&mut s, NodeState::Draining, "not well: XID 79");
+    assert_eq!((s.stands(1), s.node(1).is_unwell()), (NodeState::Draining, true));
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    s.report(1, released(1, epoch));
+    assert_eq!(s.stands(1), NodeState::Drained);
+    word(&mut s, NodeState::Drained, "not well: XID 79");
+    s.done(lift(1, HoldKind::Drain));
+    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Degraded, "not well: XID 79"), "nothing is placed in between");
+    // Silent from now on, which is another matter: somebody may vouch for it.
+    word(&mut s, NodeState::Degraded, "silent for 31 s");
+    s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
+    assert_eq!(s.stands(1), NodeState::Down);
+}
+
+#[test]
 fn a_disabled_node_is_down_its_work_goes_elsewhere_and_enabling_waits_for_its_agent() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::OnNodeFailure);

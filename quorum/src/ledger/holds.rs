@@ -4,7 +4,7 @@
 //! A hold that is set again keeps its first reason in front. Its end is the later of the two (none: it has no end), since
 //! nobody's hold is shortened by somebody else's; a deadline is the one that was said last.
 
-use super::{Ledger, Outcome, Step, Subject};
+use super::{DRAINS_UNWELL_LEVEL, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
 use lattice_model::{Allocation, AuditAction, EndReason, Hold, HoldKind, Node, NodeId, NodeState, OnIsolation, Timestamp, When};
@@ -131,6 +131,7 @@ impl Ledger {
         if let Some((event, _)) = &event {
             self.may_happen(id, *event)?;
         }
+        let unwell = Some(known.state_reason.clone()).filter(|_| known.is_unwell() && self.level >= DRAINS_UNWELL_LEVEL);
         let revision = step.revision;
         if let Some(node) = self.node_mut(step, id) {
             node.holds.retain(|h| h.kind != kind);
@@ -140,6 +141,10 @@ impl Ledger {
         self.record(step, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
         if let Some((event, reason)) = event {
             self.happens(step, id, event, by, &reason)?;
+        }
+        // In the same command: nothing is placed on it before the clocks look again.
+        if let Some(why) = unwell.filter(|_| kind == HoldKind::Drain) {
+            self.clocked(step, id, Event::Silent, &why);
         }
         Ok(Outcome::Done)
     }

@@ -18,7 +18,7 @@ pub const LEVEL_FIRST: u32 = 1;
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
 /// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
 /// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, or without anybody's request;
-/// work that is measured more closely.
+/// work that is measured more closely, and who looks at what was measured.
 pub const LEVEL_KNOWN: u32 = 9;
 
 /// The level at which every member understands that work is suspended.
@@ -27,8 +27,14 @@ pub const SUSPENDS_LEVEL: u32 = 8;
 /// The level at which every member understands how work asks to be asked for checkpoints.
 pub const CHECKPOINT_MODES_LEVEL: u32 = 9;
 
+/// The level at which every member remembers which request an allocation gave its nodes back for.
+pub const PREEMPTED_BY_LEVEL: u32 = 9;
+
 /// The level at which every member understands that work is measured more closely.
 pub const TELEMETRY_LEVEL: u32 = 9;
+
+/// The level at which every member keeps beside the state of a node under a drain that it is not well.
+pub const DRAINS_UNWELL_LEVEL: u32 = 9;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {

@@ -1,6 +1,6 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
-use super::{Action, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
+use super::{Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
@@ -211,8 +211,13 @@ impl Ledger {
                 self.stands(step, &standing.node, standing.state, "quorum", &standing.reason);
                 continue;
             }
-            if (known.state, standing.state) == (NodeState::Degraded, NodeState::Degraded) {
-                self.still_degraded(step, &standing.node, &standing.reason);
+            let takes_reason = match known.state {
+                NodeState::Degraded => true,
+                NodeState::Draining | NodeState::Drained => self.level >= DRAINS_UNWELL_LEVEL,
+                NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
+            };
+            if takes_reason && known.state == standing.state {
+                self.still(step, &standing.node, &standing.reason);
                 continue;
             }
             let event = match standing.state {
@@ -220,7 +225,7 @@ impl Ledger {
                 NodeState::Degraded => Event::Silent,
                 NodeState::Down => Event::GraceOver,
                 NodeState::Failed => Event::BootOver,
-                // No clock says these.
+                // No clock says these, but of a node that is there.
                 NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
             };
             self.clocked(step, &standing.node, event, &standing.reason);
@@ -229,15 +234,19 @@ impl Ledger {
     }
 
     /// It stays where it is, for another reason than until now.
-    fn still_degraded(&mut self, step: &mut Step, id: &NodeId, reason: &str) {
-        if self.nodes.get(id).is_none_or(|known| known.state_reason == reason) {
-            return;
-        }
+    fn still(&mut self, step: &mut Step, id: &NodeId, reason: &str) {
+        let Some(state) = self.nodes.get(id).filter(|known| known.state_reason != reason).map(|known| known.state) else { return };
         if let Some(node) = self.node_mut(step, id) {
             reason.clone_into(&mut node.state_reason);
         }
         let about = Subject { allocation: None, node: Some(id) };
-        self.record(step, "quorum", AuditAction::NodeStateChanged, about, format!("{} as before: {reason}", NodeState::Degraded));
+        self.record(
+            step,
+            "quorum",
+            AuditAction::NodeStateChanged,
+            about,
+            format!("{state} as before: {}", if reason.is_empty() { "well again" } else { reason }),
+        );
     }
 
     /// A node is being booted: an operator says it, or what provisions nodes.

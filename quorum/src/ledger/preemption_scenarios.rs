@@ -150,6 +150,39 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
 }
 
 #[test]
+fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
+    // It did not save itself, and began again: who did not hear that says it again, and reads the claim that there is now.
+    let mut s = Preempting::new();
+    s.submit(saves(1, RequeuePolicy::Always));
+    let epoch = s.run(&[0]);
+    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.ended(0, epoch, Err("it ignored that".into()));
+    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    let second = s.run(&[1]);
+    assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!((s.now().state, s.told(1)), (AllocationState::Running, None));
+    s.preempt(second, 7, asked(2, false)).unwrap();
+    assert_eq!(s.told(1), Some(asked(2, false).id), "another request is another");
+    // It ended by itself before it had saved itself, and went back to the queue because of that.
+    s.says(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
+    s.says(1, ReportItem::Released { allocation: id(1), epoch: second });
+    let third = s.run(&[2]);
+    assert_eq!(s.preempt(third, 7, asked(2, false)), Ok(Outcome::Done));
+    assert_eq!((s.now().state, s.told(2)), (AllocationState::Running, None), "it has given its nodes back since it was asked");
+    // It had not begun.
+    let mut s = Preempting::new();
+    s.submit(saves(2, RequeuePolicy::Never));
+    let epoch = s.story.claimed(1, &[0, 1]);
+    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    for from in [0, 1] {
+        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+    }
+    let second = s.run(&[0, 1]);
+    assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!((s.now().state, s.told(0), s.now().preempted_count), (AllocationState::Running, None, 1));
+}
+
+#[test]
 fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_older_agent_stays() {
     let mut s = Preempting::new();
     s.submit(saves(2, RequeuePolicy::Never));
@@ -244,7 +277,7 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     assert_ne!(second, first.id);
     // Somebody asks for more while it is tried: what comes to nothing then ends it.
     s.preempt(epoch, 0, asked(9, false)).unwrap();
-    assert_eq!(s.told(0), Some(second));
+    assert_eq!((s.told(0), s.now().preemption.as_ref().unwrap().deadline_ms), (Some(second), 1000), "and sooner");
     s.says(0, not(second, "it is deaf"));
     assert_eq!(s.now().state, AllocationState::Failed);
 }

@@ -10,7 +10,7 @@
 //! The request is committed, and told in the head's list until the claim ends: whoever is killed meanwhile finds it there again.
 
 use super::holds::{Ends, reason_is_well_formed};
-use super::{Ledger, Outcome, Step, Subject};
+use super::{Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::constraint::{PREEMPTS, has};
@@ -46,7 +46,11 @@ impl Ledger {
         {
             return Err(Refusal::NotPreemptible { id, why });
         }
-        // Said again after it saved itself because of this, and went on elsewhere.
+        // Said again after it gave its nodes back because of this, saved or not, and went on elsewhere.
+        if allocation.preempted_by == Some(order.id) {
+            return Ok(Outcome::Done);
+        }
+        // The same of what was preempted below that level, where it saved itself.
         if allocation.checkpoint.as_ref().is_some_and(|made| made.id == order.id && made.epoch < allocation.epoch) {
             return Ok(Outcome::Done);
         }
@@ -85,6 +89,10 @@ impl Ledger {
             Some(known) if known.stands() => {
                 let mut joined = known.clone();
                 joined.join(&order);
+                if self.level < PREEMPTED_BY_LEVEL {
+                    // Members of the level before keep the first one's.
+                    joined.deadline_ms = known.deadline_ms;
+                }
                 Some(joined)
             }
             // It was tried because of this very request.
@@ -115,6 +123,11 @@ impl Ledger {
         } else {
             let saved = Err("it had not begun".to_owned());
             self.suspend(step, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
+            if self.level >= PREEMPTED_BY_LEVEL
+                && let Some(allocation) = self.allocation_mut(step, id)
+            {
+                allocation.preempted_by = Some(order.id);
+            }
         }
         Ok(())
     }

@@ -7,12 +7,12 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
+use super::{Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, EndReason, Epoch, Generation, Incarnation, NodeId,
-    ReportItem, Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
+    Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -260,6 +260,10 @@ impl Ledger {
                 if newer {
                     self.adopt_allocation(step, node, held);
                 }
+                // Whether it is to be held is said there alone. (Members below that level apply this without it.)
+                if self.level >= PREEMPTED_BY_LEVEL {
+                    self.adopt_preemption(step, share);
+                }
             }
             // On its way out because the lost quorum said so: it does not run again.
             None => {
@@ -275,11 +279,8 @@ impl Ledger {
                     self.adopt_vni(step, id, vni);
                 }
                 // Its head alone was told, and is at it. (Members below that level apply this without it.)
-                if let Some(order) = share.preempt.as_ref().filter(|_| self.level >= SUSPENDS_LEVEL)
-                    && self.is_live(id, epoch)
-                    && let Some(allocation) = self.allocation_mut(step, id)
-                {
-                    allocation.preemption.get_or_insert_with(|| order.clone());
+                if self.level >= SUSPENDS_LEVEL {
+                    self.adopt_preemption(step, share);
                 }
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.level >= TELEMETRY_LEVEL && self.is_live(id, epoch)) {
                     self.adopt_telemetry(step, node, id, order);
@@ -287,6 +288,16 @@ impl Ledger {
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
             }
+        }
+    }
+
+    /// Takes what its head was told of giving its nodes back.
+    fn adopt_preemption(&mut self, step: &mut Step, share: &DesiredShare) {
+        if let Some(order) = &share.preempt
+            && self.is_live(share.allocation, share.epoch)
+            && let Some(allocation) = self.allocation_mut(step, share.allocation)
+        {
+            allocation.preemption.get_or_insert_with(|| order.clone());
         }
     }
 

@@ -6,7 +6,7 @@
 use super::views::holds_nodes;
 use super::{Action, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::constraint::{TELEMETRY_DEBUG, has};
+use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG, has};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};
 use uuid::Uuid;
@@ -37,9 +37,11 @@ impl Ledger {
                 let Some(known) = known else { return Ok(Outcome::Done) };
                 (None, format!("{mode}; it was {known}"))
             }
-            TelemetryMode::Debug => {
+            TelemetryMode::Debug | TelemetryMode::Audit => {
                 let (least, most) = CLOSELY_MS;
-                if !(least..=most).contains(&duration_ms) {
+                // An audit may last as long as the claim.
+                let endless = mode == TelemetryMode::Audit && duration_ms == 0;
+                if !endless && !(least..=most).contains(&duration_ms) {
                     return Err(Refusal::Malformed {
                         why: format!("a duration of {duration_ms} ms: {least} ms to {most} ms are possible"),
                     });
@@ -47,17 +49,21 @@ impl Ledger {
                 if !holds_nodes(allocation.state) {
                     return Err(Refusal::NotRunning { id, state: allocation.state });
                 }
-                let keeps = |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| has(&node.features, TELEMETRY_DEBUG));
+                let (feature, what) = match mode {
+                    TelemetryMode::Audit => (TELEMETRY_AUDIT, "cannot tell which files work opens and whom it connects to"),
+                    TelemetryMode::Debug | TelemetryMode::Prod => (TELEMETRY_DEBUG, "cannot keep what is measured"),
+                };
+                let keeps = |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| has(&node.features, feature));
                 let lacking: Vec<&str> = allocation.nodes().filter(|node| !keeps(node)).map(NodeId::as_str).collect();
                 if !lacking.is_empty() {
                     let more = lacking.len().saturating_sub(NAMED_MAX);
                     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-                    let why = format!("{}{more} cannot keep what is measured", lacking[..lacking.len().min(NAMED_MAX)].join(", "));
+                    let why = format!("{}{more} {what}", lacking[..lacking.len().min(NAMED_MAX)].join(", "));
                     return Err(Refusal::TelemetryMode { id, why });
                 }
-                let until = Timestamp(step.at.0.saturating_add(duration_ms));
+                let until = (!endless).then(|| Timestamp(step.at.0.saturating_add(duration_ms)));
                 let order = TelemetryOrder { id: key, mode, by: by.name.clone(), since: step.at, until };
-                let detail = format!("{mode} until {until}");
+                let detail = until.map_or_else(|| format!("{mode} until its work ends"), |until| format!("{mode} until {until}"));
                 (Some(order), detail)
             }
         };
@@ -86,10 +92,13 @@ impl Ledger {
     /// may be asked for.
     pub(super) fn adopt_telemetry(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
         let (least, most) = CLOSELY_MS;
-        let may_be = order.mode == TelemetryMode::Debug
-            && (least..=most).contains(&order.duration_ms())
-            && order.until > step.at
-            && order.until.since_ms(step.at) <= most;
+        let is_timed =
+            |until: Timestamp| (least..=most).contains(&until.since_ms(order.since)) && until > step.at && until.since_ms(step.at) <= most;
+        let may_be = match (order.mode, order.until) {
+            (TelemetryMode::Prod, _) | (TelemetryMode::Debug, None) => false,
+            (TelemetryMode::Audit, None) => true,
+            (TelemetryMode::Debug | TelemetryMode::Audit, Some(until)) => is_timed(until),
+        };
         if may_be && self.allocations.get(&id).is_some_and(|a| a.telemetry.is_none()) {
             let detail = format!("{order}; node {node} had it before the recovery");
             self.record(step, "quorum", AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
@@ -112,7 +121,7 @@ impl Ledger {
     /// What of it is over at `now`, by the clock that stamped it: a jump of it ends one early, and its owner asks again.
     pub fn telemetry_due(&self, now: Timestamp) -> Vec<Action> {
         let orders = self.closely.iter().filter_map(|id| Some((*id, self.allocations.get(id)?.telemetry.as_ref()?)));
-        let over = orders.filter(|(_, order)| order.until <= now);
+        let over = orders.filter(|(_, order)| order.is_over(now));
         over.map(|(allocation, order)| Action::EndTelemetry { allocation, order: order.id }).collect()
     }
 }

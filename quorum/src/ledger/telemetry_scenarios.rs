@@ -1,9 +1,9 @@
 //! Stories of work that is measured more closely: who may ask, which nodes hear of it, and when it is over.
 
 use super::scenarios::{Story, id, node, registration, user};
-use super::{Action, Outcome, Registration, TELEMETRY_LEVEL};
+use super::{Access, AccessKind, Action, LEVEL_FIRST, Outcome, Registration, TELEMETRY_LEVEL};
 use crate::wire::Refusal;
-use lattice_model::constraint::TELEMETRY_DEBUG;
+use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::telemetry::CLOSELY_MS_DEFAULT;
 use lattice_model::{AllocationState, AuditAction, EndReason, Epoch, ReportItem, RequeuePolicy, TelemetryMode, Timestamp};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ fn debug(by: u32, key: u128) -> Action {
 fn running(of: &[u8], requeue: RequeuePolicy) -> (Story, Epoch) {
     let mut story = Story::new(3);
     for number in of {
-        let features = vec![TELEMETRY_DEBUG.to_owned()];
+        let features = vec![TELEMETRY_AUDIT.to_owned(), TELEMETRY_DEBUG.to_owned()];
         story.done(Action::Register(Registration { features, ..registration(*number, 1, 1, false) }));
     }
     story.submit(1, 2, requeue, 3);
@@ -42,13 +42,13 @@ fn each_of_its_nodes_hears_of_it_and_that_it_is_over() {
     assert_eq!((audit[0].action, audit[0].actor.as_str()), (AuditAction::TelemetryModeSet, "u7"));
     assert_eq!(told(&s), [Some(TelemetryMode::Debug), Some(TelemetryMode::Debug), None]);
     let order = s.ledger.allocation(id(1)).unwrap().telemetry.clone().unwrap();
-    assert_eq!(order.until.since_ms(order.since), CLOSELY_MS_DEFAULT);
+    assert_eq!(order.duration_ms(), Some(CLOSELY_MS_DEFAULT));
     assert!(s.acted(debug(7, 1)).is_empty(), "asked twice under one key");
     // Asked anew it lasts longer.
     s.done(debug(7, 2));
     let later = s.ledger.allocation(id(1)).unwrap().telemetry.clone().unwrap();
-    assert!(later.until > order.until && s.ledger.telemetry_due(order.until).is_empty());
-    let due = s.ledger.telemetry_due(later.until);
+    assert!(later.until > order.until && s.ledger.telemetry_due(order.until.unwrap()).is_empty());
+    let due = s.ledger.telemetry_due(later.until.unwrap());
     assert_eq!(due, [Action::EndTelemetry { allocation: id(1), order: later.id }]);
     // What was said of the one before ends nothing.
     s.done(Action::EndTelemetry { allocation: id(1), order: order.id });
@@ -85,6 +85,45 @@ fn what_cannot_be_done_everywhere_is_refused_by_name() {
     assert_eq!(refused, Err(Refusal::NotRunning { id: id(1), state: AllocationState::Completed }));
     assert!(told(&s) == [None; 3] && s.ledger.telemetry_due(Timestamp(u64::MAX)).is_empty());
     assert_eq!(debug(7, 1).level(), TELEMETRY_LEVEL);
+}
+
+#[test]
+fn a_look_at_what_is_measured_is_on_record_once_every_member_knows_such_records() {
+    let (mut s, _) = running(&[0, 1, 2], RequeuePolicy::Never);
+    let access = |kind| {
+        let (id, detail) = (Uuid::from_u128(9), "at n0: top".to_owned());
+        Action::RecordAccess(Access { id, by: user(0), kind, allocation: Some(super::scenarios::id(1)), node: None, detail })
+    };
+    let level = |kind| access(kind).level();
+    assert_eq!((level(AccessKind::MeasurementsRead), level(AccessKind::LogsRead)), (TELEMETRY_LEVEL, LEVEL_FIRST));
+    let audit = s.acted(access(AccessKind::MeasurementsRead));
+    assert_eq!((audit[0].action, audit[0].actor.as_str(), audit.len()), (AuditAction::MeasurementsRead, "u0", 1));
+    assert!(s.acted(access(AccessKind::MeasurementsRead)).is_empty(), "sent again");
+}
+
+#[test]
+fn an_audit_lasts_as_long_as_the_claim_or_as_is_said() {
+    let audit = |key, duration_ms| asks(7, key, TelemetryMode::Audit, duration_ms);
+    let (mut s, epoch) = running(&[0, 1], RequeuePolicy::Never);
+    let recorded = s.acted(audit(1, 0));
+    assert_eq!((recorded[0].action, recorded[0].detail.as_str()), (AuditAction::TelemetryModeSet, "audit until its work ends"));
+    assert_eq!(told(&s), [Some(TelemetryMode::Audit), Some(TelemetryMode::Audit), None]);
+    assert!(s.ledger.telemetry_due(Timestamp(u64::MAX)).is_empty());
+    // One mode at a time.
+    s.done(debug(7, 2));
+    assert_eq!(told(&s)[0], Some(TelemetryMode::Debug));
+    s.done(audit(3, 5000));
+    assert_eq!(s.ledger.telemetry_due(Timestamp(u64::MAX)).len(), 1);
+    assert!(matches!(s.act(audit(4, 999)), Err(Refusal::Malformed { .. })));
+    s.done(audit(5, 0));
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().telemetry, None);
+    // One of its nodes cannot do it.
+    let (mut s, _) = running(&[0], RequeuePolicy::Never);
+    match s.act(audit(1, 0)) {
+        Err(Refusal::TelemetryMode { why, .. }) => assert!(why.starts_with("n1 cannot tell which files"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -6,13 +6,14 @@ use crate::clocks::Clocks;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Urgency};
+use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, Urgency};
 use crate::pack::with_causes;
 use crate::relief;
 use crate::rotation::Rotation;
 use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
 use crate::witnesses::Witnesses;
-use lattice_model::{MemberId, Node};
+use lattice_model::{MemberId, Node, NodeState};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
@@ -65,6 +66,7 @@ pub(super) async fn duties(core: Arc<Core>) {
         if leader != Some(core.config.id) {
             (leading, due) = (None, None);
             core.relief.allow(0);
+            core.held_back.store(0, Ordering::Relaxed);
             core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if let Some(leader) = leader {
@@ -173,14 +175,17 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     for (node, by) in core.witnesses.take() {
         clocks.witnessed(&node, by, now);
     }
-    let mass_silence_before = clocks.mass_silence;
+    let held_back_before = clocks.held_back;
     let mut actions = Vec::new();
     {
         let ledger = core.agreed.ledger();
         if ledger.cluster().is_empty() {
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
-        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        let mut standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        if ledger.admits(DRAINS_UNWELL_LEVEL).is_err() {
+            standings.retain(|standing| !matches!(standing.state, NodeState::Draining | NodeState::Drained));
+        }
         // Members of the level before take no other reason for the same state: nobody is asked there.
         let silent = if ledger.admits(FENCING_LEVEL).is_ok() { Witnesses::choose(clocks.asked().iter()) } else { Vec::new() };
         core.witnesses.ask(&silent);
@@ -212,9 +217,10 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
         actions.extend(core.levels.raise(members, ledger.level()));
     }
-    if clocks.mass_silence && !mass_silence_before {
-        tracing::error!("many nodes fell silent at once: none of them is declared Down, an operator must decide");
+    if clocks.held_back > 0 && held_back_before == 0 {
+        tracing::error!(nodes = clocks.held_back, "many nodes fell silent at once: none of them is declared Down, an operator must decide");
     }
+    core.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
     // What there is no room for is proposed by a later tick.
     actions.retain(|action| core.no_room_for(action.urgency()).is_none());
     if actions.is_empty() {

@@ -26,6 +26,7 @@ use crate::wire::{MemberList, Refusal};
 use crate::witnesses::Witnesses;
 use lattice_model::{MemberId, NodeId, Revision};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     pub witnesses: Arc<Witnesses>,
     /// While this member leads: the nodes that agents are asked about.
     pub silent: watch::Sender<Vec<NodeId>>,
+    /// While this member leads: how many nodes fell silent together, so that none of them is declared Down.
+    pub held_back: AtomicU64,
     pub relief: Relief,
     /// Closed while the leadership is handed over: commands and questions wait.
     pub gate: watch::Sender<bool>,

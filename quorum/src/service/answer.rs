@@ -14,9 +14,10 @@ use crate::proposer::Unserved;
 use crate::roster::Roster;
 use crate::rotation;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
-use lattice_model::{Allocation, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
+use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tonic::metadata::MetadataValue;
 
@@ -189,7 +190,8 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
     if let Some(newcomer) = newcomer {
-        return Ok(Answer::Submitted { revision, desired: newcomer.desired(core) });
+        let claimed = newcomer.claims.map(|id| core.agreed.ledger().allocation(id).is_some_and(|a| !a.waits()));
+        return Ok(Answer::Submitted { revision, desired: newcomer.desired(core), claimed });
     }
     Ok(match outcome {
         Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
@@ -204,12 +206,14 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
 struct Newcomer {
     /// With the life in which it is to begin.
     here: Option<(NodeId, Incarnation)>,
+    /// What it brings a claim for.
+    claims: Option<AllocationId>,
 }
 
 impl Newcomer {
     fn new(caller: &Caller, life: Incarnation, claim: Option<&Claim>) -> Self {
         let claimed = claim.into_iter().flat_map(|claim| &claim.shares).find(|share| share.node.as_str() == caller.name);
-        Self { here: claimed.map(|share| (share.node.clone(), life)) }
+        Self { here: claimed.map(|share| (share.node.clone(), life)), claims: claim.map(|claim| claim.allocation) }
     }
 
     /// What it is to do. The member that has its session tells it the same, one message between members later.
@@ -479,5 +483,6 @@ fn status(core: &Core) -> QuorumStatus {
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),
         notified: core.notify.standing(&ledger),
+        held_back: core.held_back.load(Ordering::Relaxed),
     }
 }

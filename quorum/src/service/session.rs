@@ -145,6 +145,8 @@ struct Session<'a> {
     known: watch::Receiver<Instant>,
     /// The newest heartbeats that the leader does not know yet.
     beats: VecDeque<(u64, Instant)>,
+    /// The number of the last one: older ones are refused.
+    beat: u64,
     /// What was last sent, but for its revision: a claim that came and went between two looks is told by what is leaving alone.
     sent: Option<DesiredList>,
     /// What the node's software and firmware are, as its agent said last in this session.
@@ -232,6 +234,7 @@ impl<'a> Session<'a> {
             rosters,
             known: core.hearts.known(),
             beats: VecDeque::new(),
+            beat: 0,
             sent: None,
             conformance: None,
             wipes: again.map(|again| Registration { incarnation, ..again }),
@@ -321,7 +324,11 @@ impl<'a> Session<'a> {
                 Ok(None)
             }
             Up::Heartbeat { incarnation, seq, keys, health, conformance } => {
-                if incarnation == self.incarnation {
+                if incarnation == self.incarnation && seq <= self.beat {
+                    let why = format!("heartbeat {seq} of {} behind its heartbeat {}", self.node, self.beat);
+                    self.core.credentials.refused().count(Cause::Replayed, &why);
+                } else if incarnation == self.incarnation {
+                    self.beat = seq;
                     let now = Instant::now();
                     let (keys, health) = (keys.map(HeldKeys::bounded), health.map(NodeHealth::bounded));
                     self.core.hearts.heard(self.node.clone(), Heard { incarnation, at: now, keys, health });

@@ -192,8 +192,9 @@ impl Refusal {
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
-                "raw measurements go to the log store: it takes agents of this version with `log_store` in their configuration; `lattice nodes` \
-                 shows those with the feature telemetry_debug"
+                "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \
+                 audits BPF and cgroups of version 2; `lattice nodes` shows those with the features telemetry_debug and telemetry_audit, \
+                 `lattice-agent doctor` on a node what it lacks"
                     .to_owned()
             }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),

@@ -210,3 +210,22 @@ pub(crate) fn cut(mut why: String, most: usize) -> String {
     why.truncate(end.unwrap_or_default());
     why
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::pack;
+
+    /// Ten thousand agents send one every ten seconds.
+    #[test]
+    fn a_heartbeat_takes_about_two_hundred_bytes() {
+        let keys = HeldKeys { opens: (0..HeldKeys::MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };
+        let beat = |health| {
+            let (incarnation, seq, keys) = (Incarnation(u64::MAX), u64::MAX, Some(keys.clone()));
+            pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None }).unwrap().body.len()
+        };
+        assert!(beat(NodeHealth::Well) <= 200, "{} bytes", beat(NodeHealth::Well));
+        let unwell = beat(NodeHealth::Unwell { why: "fabric: link 3 is down since 10:00, 4 errors in its window".into() });
+        assert!(unwell <= 240, "{unwell} bytes");
+    }
+}

@@ -31,6 +31,9 @@ pub struct QuorumStatus {
     /// How far those are who are told what happens to nodes.
     #[serde(default)]
     pub notified: Vec<NotifyStanding>,
+    /// Nodes that fell silent together, so that none of them is declared Down; only the leader knows it.
+    #[serde(default)]
+    pub held_back: u64,
 }
 
 /// One way of notification in a [`QuorumStatus`].

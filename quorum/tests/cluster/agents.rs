@@ -150,7 +150,7 @@ async fn a_submission_that_its_own_node_takes_is_answered_with_what_the_node_is_
         (id, first.call(&request, PATIENCE).await.unwrap())
     };
     let (id, answer) = submitted("n1", Some(agent.incarnation)).await;
-    let Answer::Submitted { revision, desired: Some(list) } = answer else { panic!("{answer:?}") };
+    let Answer::Submitted { revision, desired: Some(list), .. } = answer else { panic!("{answer:?}") };
     assert_eq!(list.shares.iter().map(|s| s.allocation).collect::<Vec<_>>(), [id]);
     assert!(list.revision >= revision);
     let without = |answer: &Answer| matches!(answer, Answer::Submitted { desired: None, .. });
@@ -213,6 +213,17 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None, health: None, conformance: None }).await.unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
     eventually("ready", state, |s| *s == NodeState::Ready).await;
+    // Sent again, and one of before: refused, counted, and no sign of life.
+    eventually("degraded", state, |s| *s == NodeState::Degraded).await;
+    for seq in [7, 6] {
+        agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys: None, health: None, conformance: None }).await.unwrap();
+    }
+    let replayed = async || match client.call(&Request::Status, PATIENCE).await.unwrap() {
+        Answer::Status(status) => status.refused.into_iter().find(|(what, _)| what == "heartbeats that came again"),
+        other => panic!("{other:?}"),
+    };
+    eventually("both to be counted", replayed, |found| found.as_ref().is_some_and(|(_, times)| *times == 2)).await;
+    eventually("down", state, |s| *s == NodeState::Down).await;
     for member in members {
         member.stop().await;
     }

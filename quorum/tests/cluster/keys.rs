@@ -7,6 +7,7 @@ use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::Keyring;
 use lattice_quorum::ledger::keyring::Secret;
 use lattice_quorum::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
+use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
 fn held(opens: &[u32], seals: u32) -> Option<HeldKeys> {
@@ -68,7 +69,10 @@ async fn ring(agent: &mut Agent) -> Keyring {
 }
 
 async fn says(agent: &Agent, keys: Option<HeldKeys>) {
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 1, keys, health: None, conformance: None }).await.unwrap();
+    // Of all agents together: each one's rise.
+    static SAID: AtomicU64 = AtomicU64::new(0);
+    let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
+    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None }).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,7 +107,7 @@ async fn an_agent_of_the_version_before_is_sent_no_keys_and_holds_a_rotation_up_
             other => break other,
         }
     };
-    assert_eq!(answer, Down::HeartbeatAck { seq: 1 }, "it is sent nothing that it does not know");
+    assert!(matches!(answer, Down::HeartbeatAck { .. }), "it is sent nothing that it does not know: {answer:?}");
     let waits = |s: &KeyringStanding| s.awaited == ["n1".parse().unwrap()] && s.keys[1].have == 1;
     eventually("the old agent alone is waited for", async || standing(&any).await, waits).await;
 

@@ -7,7 +7,7 @@ use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -149,5 +149,5 @@ fn readings(device: &Path) -> Result<SimulatedReadings, String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SimulatedReadings::default()),
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
-    serde_json::from_reader(file.take(READINGS_BYTES_MAX)).map_err(|e| format!("{}: {e}", path.display()))
+    serde_json::from_reader(BufReader::new(file.take(READINGS_BYTES_MAX))).map_err(|e| format!("{}: {e}", path.display()))
 }

@@ -1,11 +1,17 @@
 //! The launch's bridge to PMIx: what it says, and what it is told.
 
-use super::{Happening, Launch, RankState};
+use super::{Down, Happening, Launch, RankState};
 use crate::bridge::{Heard, Pmix};
+use lattice_model::RankOutcome;
 use lattice_pmi::bridge::{FromBridge, ToBridge};
 use lattice_pmi::{PmixAction, PmixEvent};
 use lattice_runtime::identity::process_stat;
+use nix::poll::PollTimeout;
 use nix::sys::epoll::Epoll;
+use std::time::{Duration, Instant};
+
+/// How long a launch's bridge may take to say what it heard last of a rank that has ended.
+const WORD_AWAITED: Duration = Duration::from_secs(1);
 
 impl Launch {
     /// No rank needs the bridge any more.
@@ -18,21 +24,40 @@ impl Launch {
     pub(super) fn heard(&mut self, heard: Heard, epoll: &Epoll) -> Vec<Happening> {
         let mut happenings = Vec::new();
         for said in heard.said {
-            // The code tells how it ended, once it is reaped.
-            if matches!(said, FromBridge::Lost { rank } if self.is_ending(rank)) {
-                continue;
-            }
-            let FromBridge::Finalized { rank } = said else {
-                happenings.extend(self.handle_pmix(PmixEvent::Said(said), epoll));
-                continue;
+            let leaves = if let FromBridge::Finalized { rank } = said { Some(rank) } else { None };
+            let event = match said {
+                // The code tells how it ended, once it is reaped.
+                FromBridge::Lost { rank } if self.is_ending(rank) => continue,
+                FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
+                said => PmixEvent::Said(said),
             };
-            let event = if self.is_ending(rank) { PmixEvent::Left { rank } } else { PmixEvent::Said(said) };
             happenings.extend(self.handle_pmix(event, epoll));
-            happenings.extend(self.tell_bridge(&ToBridge::Left { rank }, epoll));
+            if let Some(rank) = leaves {
+                happenings.extend(self.tell_bridge(&ToBridge::Left { rank }, epoll));
+            }
         }
         if let Some(why) = heard.lost {
             self.close_bridge(epoll);
             happenings.extend(self.handle_pmix(PmixEvent::BridgeLost { why: &why }, epoll));
+        }
+        happenings
+    }
+
+    /// What the bridge says of a rank that was reaped. One that ended well within its part in PMIx may have said its finalize and gone on
+    /// without the answer, as it does after two seconds (`PMIx_Finalize` of OpenPMIx): the bridge, which reads that or the end of its
+    /// connection, is waited for. Nothing else is done meanwhile, for [`WORD_AWAITED`] at most.
+    pub(super) fn heard_of_ended(&mut self, local: u32, outcome: RankOutcome, epoll: &Epoll) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        let until = Instant::now() + WORD_AWAITED;
+        while let Some(pmix) = &mut self.pmix
+            && let Some(bridge) = &mut pmix.bridge
+        {
+            let heard = bridge.receive();
+            happenings.extend(self.heard(heard, epoll));
+            let waits = self.pmix.as_ref().filter(|pmix| outcome.code() == 0 && self.down == Down::No && pmix.server.is_unheard(local));
+            let left = PollTimeout::try_from(until.saturating_duration_since(Instant::now())).unwrap_or(PollTimeout::ZERO);
+            let Some(bridge) = waits.and_then(|pmix| pmix.bridge.as_ref()).filter(|_| left != PollTimeout::ZERO) else { break };
+            bridge.wait(left);
         }
         happenings
     }

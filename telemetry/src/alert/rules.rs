@@ -1,5 +1,6 @@
 //! What is an alert: the documents' four, and what the site adds.
 
+use crate::names::meant;
 use lattice_model::config::nearest;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -167,7 +168,7 @@ pub enum AlertSettingsError {
     Name(String),
     #[error("alert {HANG:?}: the agent has one of this name; `hang_seconds` sets it")]
     Hang,
-    #[error("alert {name}: there is no measure {measure:?}{hint}")]
+    #[error("alert {name}: there is no measure {measure:?}; {hint}")]
     Measure { name: String, measure: String, hint: String },
     #[error("alert {0}: one bound is needed: `above` or `below`")]
     Bound(String),
@@ -218,10 +219,10 @@ impl TryFrom<RuleText> for Rule {
         if name == HANG {
             return Err(AlertSettingsError::Hang);
         }
-        if !MEASURES.iter().any(|(known, _)| *known == measure) {
-            let hint = hint(&measure, MEASURES.iter().map(|(known, _)| *known));
-            return Err(AlertSettingsError::Measure { name, measure, hint });
-        }
+        let measure = match meant(&measure, MEASURES.iter().map(|(known, _)| *known)) {
+            Ok(known) => known.to_owned(),
+            Err(hint) => return Err(AlertSettingsError::Measure { name, measure, hint }),
+        };
         let (side, raised_at) = match (above, below) {
             (Some(above), None) => (Side::Above, above),
             (None, Some(below)) => (Side::Below, below),

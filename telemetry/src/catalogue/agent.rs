@@ -8,6 +8,7 @@ const MESH: &str = "the agent's mesh";
 const PREEMPTIONS_OF: &str = "heads of work that is to give its nodes back";
 const CHECKPOINTS_OF: &str = "heads of work that saves itself";
 const DEBUG: &str = "work that is measured in debug mode";
+const AUDITED: &str = "work that is measured in audit mode";
 const BROKER: &str = "the checkpoint broker, where this agent is it";
 const SESSION: &str = "the session with the quorum";
 
@@ -60,6 +61,12 @@ families! {
         "Looks at such work that were written down for the object store, in this life of the agent.";
     DEBUG_POINTS_LOST = Counter "lattice_debug_points_lost_total", Count, [], Agent, DEBUG,
         "Looks that were not, or that went because too many waited for the store.";
+    AUDIT_ALLOCATIONS = Gauge "lattice_audit_allocations", Count, [], Agent, AUDITED,
+        "Allocations of whose work here it is kept which files it opens and whom it connects to.";
+    AUDIT_EVENTS = Counter "lattice_audit_events_total", Count, [], Agent, AUDITED,
+        "Events of such work that were written down for the object store, in this life of the agent.";
+    AUDIT_EVENTS_LOST = Counter "lattice_audit_events_lost_total", Count, [], Agent, AUDITED,
+        "Events that were not: they did not fit into the kernel's buffer, could not be written, or went because too many waited for the store.";
     BROKER_LEADS = Gauge "lattice_checkpoint_broker_leads", Truth, [], Agent, BROKER,
         "Whether this agent is the checkpoint broker.";
     BROKER_STORAGE_AWAY = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,

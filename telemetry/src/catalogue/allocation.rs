@@ -42,6 +42,12 @@ families! {
         "How long requests of the work to block devices took, from who asked to the device's answer: read, write; not what is written back later.";
     BLOCK_BYTES = Counter "lattice_allocation_block_io_bytes_total", Bytes, ["allocation", "direction"], Agent, EBPF,
         "Bytes of the requests that the work itself made to block devices: read, write; not what is written back later.";
+    DEVICE_BYTES = Counter "lattice_allocation_device_io_bytes_total", Bytes, ["allocation", "device", "direction"], Agent, EBPF,
+        "Bytes of the requests that the work itself made to each disk: read, write; of the first 8 disks each, of more together as other. Not what is written back later.";
+    DEVICE_REQUESTS = Counter "lattice_allocation_device_io_requests_total", Count, ["allocation", "device", "direction"], Agent, EBPF,
+        "Requests that the work itself made to each disk: read, write.";
+    DEVICE_SECONDS = Counter "lattice_allocation_device_io_seconds_total", Seconds, ["allocation", "device", "direction"], Agent, EBPF,
+        "How long these requests took together, each from who asked to the device's answer: by the number of requests it is the mean latency of a disk.";
     NETWORK_RECEIVED = Counter "lattice_allocation_network_received_bytes_total", Bytes, ["allocation"], Agent, EBPF,
         "Bytes that sockets of the work received, with the headers of IP; loopback counts.";
     NETWORK_SENT = Counter "lattice_allocation_network_sent_bytes_total", Bytes, ["allocation"], Agent, EBPF,

@@ -39,6 +39,14 @@ families! {
         "Packets of each port of InfiniBand and RoCE adapters: received, sent; at most 32 ports.";
     FABRIC_ERRORS = Counter "lattice_node_infiniband_errors_total", Count, ["device", "port", "kind"], Agent, "/sys/class/infiniband",
         "Errors of each port of InfiniBand and RoCE adapters: received, discarded (not sent), symbol, link_downed; at most 32 ports.";
+    CXI_BYTES = Counter "lattice_node_cxi_bytes_total", Bytes, ["device", "direction"], Agent, "/sys/class/cxi",
+        "Data of each Slingshot adapter (Cassini): received, sent, without what was damaged; at most 32.";
+    CXI_PACKETS = Counter "lattice_node_cxi_packets_total", Count, ["device", "direction"], Agent, "/sys/class/cxi",
+        "Packets of each Slingshot adapter, of Ethernet's form and its own: received, sent; at most 32.";
+    CXI_ERRORS = Counter "lattice_node_cxi_errors_total", Count, ["device", "kind"], Agent, "/sys/class/cxi",
+        "Errors of each Slingshot adapter: received (damaged packets), discarded, replayed (by the link, after an error), uncorrected (code words); at most 32.";
+    CXI_RESTARTED = Gauge "lattice_node_cxi_link_restarted_timestamp_seconds", Timestamp, ["device"], Agent, "/sys/class/cxi",
+        "When the link of each Slingshot adapter last came again by itself; absent where it never did.";
     MOUNT_SIZE = Gauge "lattice_node_mount_size_bytes", Bytes, ["mount", "type"], Agent, "statvfs(3), every 30 s",
         "How large each mounted file system with room of its own is; at most 32, each once.";
     MOUNT_AVAILABLE = Gauge "lattice_node_mount_available_bytes", Bytes, ["mount", "type"], Agent, "statvfs(3), every 30 s",

@@ -43,12 +43,22 @@ families! {
         "The size of that disk.";
     NODES = Gauge "lattice_nodes_total", Count, ["state"], Quorum, LEDGER,
         "Nodes by state.";
+    NODES_HELD_BACK = Gauge "lattice_nodes_silent_together", Count, [], Quorum, "the leader's clocks",
+        "Nodes that fell silent together, more than a fifth of all, so that none of them is declared Down until an operator decides; 0 otherwise, and where this member does not lead.";
     ALLOCATIONS = Gauge "lattice_allocations_total", Count, ["state"], Quorum, LEDGER,
         "Allocations that the ledger has, by state; those that ended go after a time.";
     ACTIVE = Gauge "lattice_allocations_active", Count, [], Quorum, LEDGER,
         "Allocations that run.";
     REVISION = Gauge "lattice_ledger_revision", Count, [], Quorum, LEDGER,
         "The ledger's revision.";
+    VNIS = Gauge "lattice_network_vni_pool_total", Count, [], Quorum, LEDGER,
+        "Numbers that network domains can be given.";
+    VNIS_FREE = Gauge "lattice_network_vni_pool_available", Count, [], Quorum, LEDGER,
+        "Those of them that no domain has.";
+    QUOTA_USED = Gauge "lattice_quota_used_nodes", Count, ["tenant"], Quorum, LEDGER,
+        "Nodes that a tenant's allocations have, of tenants that were made; only for who shows the token.";
+    QUOTA_MAX = Gauge "lattice_quota_max_nodes", Count, ["tenant"], Quorum, LEDGER,
+        "How many it may have, where that is limited; only for who shows the token.";
     AUDIT_RECORDS = Counter "lattice_audit_records_total", Count, [], Quorum, LEDGER,
         "Records of the audit log since the cluster was made.";
 }

@@ -5,6 +5,7 @@
 //! One that a look misses, or that waits to be waited for, lives on: it has ended when `/proc` has it no more.
 //! What ends between two looks and nobody of the work waits for is not seen: these counters say *at least*.
 
+use super::kept::Kept;
 use super::{Group, Reader, Text};
 use crate::procfs::{Stat, TICKS_PER_SECOND, field, page_bytes};
 use crate::usage::{Measure, Source, Usage};
@@ -13,6 +14,9 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::Path;
+
+/// Processes of one allocation whose files are held open, the first ones.
+const HELD_MAX: usize = 64;
 
 /// Counters of processes, with those of the children that they waited for.
 const COUNTERS: [Measure; 6] =
@@ -27,7 +31,15 @@ pub struct Procfs {
     gone: Counted,
     /// What was last told: no counter falls.
     told: Counted,
+    held: HashMap<i32, Files>,
     path: String,
+}
+
+/// A process's files.
+struct Files {
+    stat: Kept,
+    io: Kept,
+    seen: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -54,22 +66,20 @@ impl Reader for Procfs {
         let Some(pids) = group.processes() else { return };
         let (mut resident_pages, mut threads, mut io_readable) = (0, 0, true);
         for pid in pids {
-            let Some(stat) = text.bytes_of(self.path_of(*pid, "stat")).ok().and_then(Stat::parse) else { continue };
+            let Some(stat) = self.stat(*pid, text) else { continue };
             resident_pages += stat.resident_pages;
             threads += stat.threads;
             let mut counted = of_stat_line(&stat);
             if wants_io {
-                match text.of(self.path_of(*pid, "io")) {
-                    Ok(io) => {
-                        counted[4] = field(io, "read_bytes").unwrap_or(0) as f64;
-                        counted[5] = field(io, "write_bytes").unwrap_or(0) as f64;
-                    }
+                match self.io(*pid, text) {
+                    Some([read, written]) => (counted[4], counted[5]) = (read as f64, written as f64),
                     // It has just ended; or it is not ours to look at.
-                    Err(_) => io_readable = false,
+                    None => io_readable = false,
                 }
             }
             self.saw(*pid, Process { started_ticks: stat.started_ticks, parent: stat.parent, counted, seen: true });
         }
+        self.held.retain(|_, files| std::mem::take(&mut files.seen));
         let mut path = std::mem::take(&mut self.path);
         self.settle(|pid, started_ticks| lives(text, &mut path, pid, started_ticks));
         self.path = path;
@@ -85,8 +95,28 @@ impl Reader for Procfs {
 }
 
 impl Procfs {
-    fn path_of(&mut self, pid: i32, file: &str) -> &Path {
-        path_in(&mut self.path, pid, file)
+    /// A file of a process that was there before is of that one alone: it cannot be read any more once its number is another's.
+    fn stat(&mut self, pid: i32, text: &mut Text) -> Option<Stat> {
+        if !self.held.contains_key(&pid) {
+            if self.held.len() >= HELD_MAX {
+                return text.bytes_of(path_in(&mut self.path, pid, "stat")).ok().and_then(Stat::parse);
+            }
+            let mut file = |name: &str| Kept::new(path_in(&mut self.path, pid, name).to_owned());
+            let files = Files { stat: file("stat"), io: file("io"), seen: false };
+            self.held.insert(pid, files);
+        }
+        let files = self.held.get_mut(&pid)?;
+        files.seen = true;
+        files.stat.bytes(text).and_then(Stat::parse)
+    }
+
+    /// Bytes read and written.
+    fn io(&mut self, pid: i32, text: &mut Text) -> Option<[u64; 2]> {
+        let io = match self.held.get_mut(&pid) {
+            Some(files) => files.io.read(text)?,
+            None => text.of(path_in(&mut self.path, pid, "io")).ok()?,
+        };
+        Some(["read_bytes", "write_bytes"].map(|name| field(io, name).unwrap_or(0)))
     }
 
     fn saw(&mut self, pid: i32, now: Process) {

@@ -1,7 +1,8 @@
 //! Cgroup version 1: each hierarchy says what its controllers count.
 
 use super::devices::Devices;
-use super::{Group, Kept, Reader, Text};
+use super::kept::Kept;
+use super::{Group, Reader, Text};
 use crate::procfs::{TICKS_PER_SECOND, field};
 use crate::usage::{Measure, Source, Usage};
 use std::path::PathBuf;

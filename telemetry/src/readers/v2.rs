@@ -1,7 +1,8 @@
 //! Cgroup version 2. Processor time and pressure are there for every group; the rest where the tree has the controller.
 
 use super::devices::Devices;
-use super::{Group, Kept, Reader, Text};
+use super::kept::Kept;
+use super::{Group, Reader, Text};
 use crate::procfs::{field, pressure_totals};
 use crate::usage::{Measure, Source, Usage};
 use std::path::Path;

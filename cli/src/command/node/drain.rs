@@ -1,6 +1,7 @@
 //! `lattice node drain`.
 
-use super::each::each;
+use super::confirm::confirmed;
+use super::each::{each, named};
 use super::waits;
 use crate::args::node::Drain;
 use crate::command::nodes;
@@ -11,7 +12,7 @@ use crate::session::{self, Session, answer};
 use crate::time;
 use lattice_api::client::Client;
 use lattice_api::v1;
-use lattice_model::{HoldKind, NodeId, NodeState};
+use lattice_model::{HoldKind, NodeId, NodeState, hostlist};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
@@ -21,6 +22,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     let deadline = args.deadline.map(|text| time::ahead_or_long("--deadline", &text, session::now())).transpose()?;
+    if args.urgent {
+        let nodes = named(&args.with.on.nodes)?;
+        confirmed(args.yes, &format!("what can save itself on {} does so now and loses its nodes", hostlist::fold(&nodes)))?;
+    }
     let client = session.connect().await?;
     // The same for all nodes: an allocation on several of them is asked once.
     let urgent_id = if args.urgent { Uuid::new_v4().to_string() } else { String::new() };

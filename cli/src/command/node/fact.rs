@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::session::answer;
-use crate::shown::{filled, short};
+use crate::shown::{filled, short, with_exit};
 use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -41,7 +41,7 @@ pub fn text(told: &v1::NodeFactResponse, own: bool) -> String {
         let from = if told.unreached.is_empty() { "it says" } else { "it said last" };
         let reason = if fact.reason.is_empty() { String::new() } else { format!(": {}", fact.reason) };
         line("Itself", format!("{from} {}{reason}", fact.state));
-        fact.holds.iter().for_each(|hold| line("Hold", hold.clone()));
+        fact.holds.iter().for_each(|hold| line("Hold", with_exit(hold)));
         if !own {
             line("Gives", format!("{} cores, {}", fact.cores, bytes_text(fact.memory_bytes)));
         }

@@ -1,6 +1,6 @@
-//! `lattice node history`: what the audit log has of one node itself, the newest last.
+//! `lattice node history`: what the audit log has of nodes themselves, the newest last.
 
-use super::unanswered;
+use super::each::{named, unanswered};
 use crate::args::node::History;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
@@ -8,70 +8,96 @@ use crate::session::{self, Session, answer};
 use crate::table::Table;
 use crate::time::moment;
 use lattice_api::audit::record_to_model;
+use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
 use lattice_model::{AuditAction, AuditRecord, NodeId};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// Records that are shown, the newest.
 const SHOWN_MAX: usize = 1000;
 /// Records of one question.
 const PAGE: u32 = 1000;
 
-pub async fn run(session: &Session, args: History) -> Result<(), Failure> {
-    let node: NodeId = args.node.parse().map_err(|error: lattice_model::ids::IdError| Failure::usage(error.to_string()))?;
+/// All of them in one order. A node that the log has nothing of is named, and the others are told.
+pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
+    let nodes = named(&args.nodes)?;
     let since_ms = args.since.map(|text| moment("--since", &text, session::now())).transpose()?;
-    let filter = v1::AuditFilter {
-        node: node.to_string(),
-        types: AuditAction::OF_NODES.iter().map(ToString::to_string).collect(),
-        since_ms,
-        ..Default::default()
-    };
     let client = session.connect().await?;
-    let mut records: VecDeque<v1::AuditRecord> = VecDeque::new();
-    let (mut after, mut left_out) = (0, 0u64);
-    loop {
-        let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
-        let page = answer(client.admin().query_audit(question)).await.map_err(|failure| unanswered(&args.node, failure))?;
-        if page.upto < after || (page.upto == after && page.upto < page.end) {
-            return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
-        }
-        after = page.upto;
-        for record in page.records {
-            records.push_back(record);
-            if records.len() > SHOWN_MAX {
-                records.pop_front();
-                left_out += 1;
-            }
-        }
-        if after >= page.end {
-            break;
+    let (mut newest, mut exit) = (Newest::default(), 0);
+    for node in &nodes {
+        let any = newest.read(&client, node, since_ms).await.map_err(|failure| unanswered(node.as_str(), failure))?;
+        if !any && since_ms.is_none() {
+            let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing of node {node}"));
+            unknown.hint("`lattice nodes` lists those that there are").tell();
+            exit = Exit::NotFound as u8;
         }
     }
-    if records.is_empty() && since_ms.is_none() {
-        return Err(Failure::new(Exit::NotFound, format!("the audit log has nothing of node {node}"))
-            .hint("`lattice nodes` lists those that there are"));
+    let Newest { records, left_out } = newest;
+    if exit != 0 && records.is_empty() {
+        return Ok(exit);
     }
     if left_out > 0 {
-        session.note(&format!("{left_out} older records are left out: --since, or `lattice audit query --node {node}`"));
+        session.note(&format!("{left_out} older records are left out: --since, or `lattice audit query --node NODE`"));
     }
     match session.format() {
-        Format::Table => print(&table(&records)),
+        Format::Table => print(&table(&records, nodes.len() > 1))?,
         Format::Json => {
-            let whole: Result<Vec<AuditRecord>, _> = records.iter().map(record_to_model).collect();
-            print_json(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)
+            let whole: Result<Vec<AuditRecord>, _> = records.values().map(record_to_model).collect();
+            print_json(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
         }
         Format::Name => {
-            let numbers: Vec<String> = records.iter().map(|r| r.seq.to_string()).collect();
-            print_names(numbers.iter().map(String::as_str))
+            let numbers: Vec<String> = records.keys().map(u64::to_string).collect();
+            print_names(numbers.iter().map(String::as_str))?;
+        }
+    }
+    Ok(exit)
+}
+
+/// The newest records of all nodes asked for, by number, and how many older ones there are.
+#[derive(Default)]
+struct Newest {
+    records: BTreeMap<u64, v1::AuditRecord>,
+    left_out: u64,
+}
+
+impl Newest {
+    /// Adds those of one node; whether there are any.
+    async fn read(&mut self, client: &Client, node: &NodeId, since_ms: Option<u64>) -> Result<bool, Failure> {
+        let filter = v1::AuditFilter {
+            node: node.to_string(),
+            types: AuditAction::OF_NODES.iter().map(ToString::to_string).collect(),
+            since_ms,
+            ..Default::default()
+        };
+        let (mut after, mut any) = (0, false);
+        loop {
+            let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
+            let page = answer(client.admin().query_audit(question)).await?;
+            if page.upto < after || (page.upto == after && page.upto < page.end) {
+                return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
+            }
+            after = page.upto;
+            any |= !page.records.is_empty();
+            for record in page.records {
+                self.records.insert(record.seq, record);
+                if self.records.len() > SHOWN_MAX {
+                    self.records.pop_first();
+                    self.left_out += 1;
+                }
+            }
+            if after >= page.end {
+                return Ok(any);
+            }
         }
     }
 }
 
-fn table(records: &VecDeque<v1::AuditRecord>) -> String {
-    let mut table = Table::new(&["TIME", "BY", "WHAT", "DETAIL"]);
-    for r in records {
-        table.row(vec![Timestamp(r.at_ms).to_string(), r.actor.clone(), r.action.clone(), r.detail.clone()]);
+fn table(records: &BTreeMap<u64, v1::AuditRecord>, several: bool) -> String {
+    let mut table = Table::new(&["TIME", "NODE", "BY", "WHAT", "DETAIL"]);
+    for r in records.values() {
+        let node = if several { r.node.clone() } else { String::new() };
+        table.row(vec![Timestamp(r.at_ms).to_string(), node, r.actor.clone(), r.action.clone(), r.detail.clone()]);
     }
-    table.text(&[])
+    table.text(&["NODE"])
 }

@@ -6,7 +6,7 @@ use crate::command::nodes;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{NodeJson, conformance_json, filled, nodes_table, short, time};
+use crate::shown::{NodeJson, conformance_json, filled, nodes_table, short, time, with_exit};
 use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -110,7 +110,7 @@ fn stands(standing: &v1::NodeWaitsResponse) -> String {
     let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
     let mut text = format!("\nNode {} is {}{reason}, since {}.\n", node.id, node.state, time(node.state_since_ms).unwrap_or_default());
     for hold in &node.holds {
-        text.push_str(&format!("It is under {hold}\n"));
+        text.push_str(&format!("It is under {}\n", with_exit(hold)));
     }
     text.push_str(&fingerprint::standing(node));
     if nodes::is_under(node, HoldKind::Drain) && !standing.waits.is_empty() {

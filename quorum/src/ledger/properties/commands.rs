@@ -12,7 +12,7 @@ use crate::ledger::{
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_DEBUG};
+use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption,
@@ -106,7 +106,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
             // One of them is of an older version.
-            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_DEBUG].map(str::to_owned);
+            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
@@ -277,8 +277,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Telemetry { id: number, how } => {
             let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
             let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
-            let mode = if how == 1 { TelemetryMode::Prod } else { TelemetryMode::Debug };
-            Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms: 5000 }
+            let (mode, duration_ms) = match how {
+                1 => (TelemetryMode::Prod, 0),
+                3 => (TelemetryMode::Audit, 0),
+                _ => (TelemetryMode::Debug, 5000),
+            };
+            Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
         }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
         Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },

@@ -334,22 +334,52 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
 }
 
 #[test]
+fn what_was_to_be_held_is_held_though_the_backup_is_older_than_that() {
+    for hold in [true, false] {
+        let mut quorum = three_nodes();
+        let mut now = quorum.backup().recovered();
+        quorum.submit(1, 1);
+        let epoch = quorum.run(1, &[0]);
+        let asked = CheckpointId(uuid::Uuid::from_u128(1));
+        let made = CheckpointRef { id: asked, epoch, step: None, bytes: 9 };
+        let (by, reason, cause) = ("x".to_owned(), "x".to_owned(), PreemptCause::Request);
+        let mut held = quorum.held(0);
+        held[0].share.spec.checkpoint = Some(lattice_model::CheckpointPolicy::default());
+        held[0].share.preempt = Some(Preemption { id: asked, by, reason, cause, deadline_ms: 1000, hold, failed: None });
+        // It has saved itself, and is on its way out.
+        held[0].phase = None;
+        let ended = EndReason::Preempted { by: "x".into(), why: "x".into(), saved: Ok(asked) };
+        let unreported = vec![
+            ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint: made.clone() },
+            ReportItem::Ended { allocation: id(1), epoch, reason: ended },
+        ];
+        now.comes_back_with(0, 1, held, unreported);
+        let known = now.ledger.allocation(id(1)).unwrap();
+        assert_eq!((known.state, known.held, known.checkpoint.clone()), (AllocationState::Suspended, hold, Some(made)));
+    }
+}
+
+#[test]
 fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_for() {
     let mut quorum = three_nodes();
     let backup = quorum.backup();
     let at = backup.backup().recovered().at;
     quorum.submit(1, 1);
     quorum.run(1, &[0]);
-    let (debug, (_, day)) = (TelemetryMode::Debug, CLOSELY_MS);
+    let (debug, audit, (_, day)) = (TelemetryMode::Debug, TelemetryMode::Audit, CLOSELY_MS);
     for (mode, since, until, is) in [
-        (debug, at - 5000, at + 5000, true),
-        (TelemetryMode::Prod, at - 5000, at + 5000, false),
-        (debug, at - 5000, at, false),
-        (debug, at + day, at + day + 5000, false),
-        (debug, at + 4999, at + 5000, false),
+        (debug, at - 5000, Some(at + 5000), true),
+        (audit, at - 5000, Some(at + 5000), true),
+        (audit, at - 5000, None, true),
+        (debug, at - 5000, None, false),
+        (TelemetryMode::Prod, at - 5000, Some(at + 5000), false),
+        (audit, at - 5000, Some(at), false),
+        (debug, at - 5000, Some(at), false),
+        (debug, at + day, Some(at + day + 5000), false),
+        (debug, at + 4999, Some(at + 5000), false),
     ] {
         let mut now = backup.backup().recovered();
-        let (id_of, since, until) = (uuid::Uuid::from_u128(1), Timestamp(since), Timestamp(until));
+        let (id_of, since, until) = (uuid::Uuid::from_u128(1), Timestamp(since), until.map(Timestamp));
         let order = TelemetryOrder { id: id_of, mode, by: "u7".into(), since, until };
         let mut held = quorum.held(0);
         held[0].share.telemetry = Some(order.clone());
@@ -364,7 +394,8 @@ fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_f
         let known = now.ledger.allocation(id(1)).unwrap().telemetry.clone();
         let recorded = applied.audit.iter().any(|record| record.action == AuditAction::TelemetryModeSet && record.actor == "quorum");
         assert_eq!((known, recorded), (is.then(|| order.clone()), is), "{order}");
-        assert_eq!(now.ledger.telemetry_due(Timestamp(u64::MAX)).len(), usize::from(is));
+        let ends = is && order.until.is_some();
+        assert_eq!(now.ledger.telemetry_due(Timestamp(u64::MAX)).len(), usize::from(ends));
     }
 }
 

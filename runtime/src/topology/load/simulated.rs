@@ -7,7 +7,7 @@ use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, String> {
     }
     let path = load_file(device);
     let load = match File::open(&path) {
-        Ok(file) => serde_json::from_reader(file.take(LOAD_BYTES_MAX)).map_err(|e| format!("{}: {e}", path.display()))?,
+        Ok(file) => serde_json::from_reader(BufReader::new(file.take(LOAD_BYTES_MAX))).map_err(|e| format!("{}: {e}", path.display()))?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             GpuLoad { utilization: Some(0.0), memory_used_bytes: Some(0), ..GpuLoad::default() }
         }

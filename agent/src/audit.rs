@@ -1,0 +1,308 @@
+//! What work in audit mode opens and whom it connects to: from the kernel's buffer into the allocation's place in the object store.
+//!
+//! ```text
+//!   the quorum's list ──▶ Recorder (audit) ──▶ begin, end ──▶ programs in the kernel, attached while somebody is audited
+//!                                                                  │ ring buffer: read some times a second, or when a quarter is full
+//!                                                                  ▼
+//!                                                        lines ──▶ Recorder ──▶ crate::traces
+//! ```
+//!
+//! What was in the buffer when the agent was killed is lost, and what happens until the next one has attached its programs: a line says
+//! from when to when nobody was there. How many events did not fit is counted in the kernel, and said in a line as well.
+
+mod line;
+
+use crate::context::Shared;
+use crate::kernel_counts::{KernelCounts, Key};
+use crate::readiness::readable;
+use crate::traces::Recorder;
+use lattice_ebpf::Events;
+use lattice_model::TelemetryMode;
+use lattice_runtime::shim::boottime_ms;
+use line::{Clocks, Owner};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::io::unix::AsyncFd;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks into the buffer; what fills a quarter of it is looked at at once.
+const EVERY: Duration = Duration::from_millis(100);
+/// How often it is written down that the agent is at it.
+const IS_AT_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of lines that are written at once.
+const BATCH_BYTES: usize = 256 << 10;
+/// Events that one turn reads: who makes them as fast as they are read does not keep the rest waiting.
+const EVENTS_MAX: usize = 16_384;
+/// The subject of what is the matter.
+const SUBJECT: &str = "audits";
+
+/// Audits until `stop`.
+pub async fn run(context: Shared, stop: CancellationToken) {
+    let kernel = context.measuring.kernel().clone();
+    let events = match kernel.audit(|audit| audit.events()) {
+        Ok(Some(events)) => events,
+        Ok(None) => return refuse(&context, "somebody else reads the events", &stop).await,
+        Err(why) => return refuse(&context, &why, &stop).await,
+    };
+    let ready = events.ready().and_then(readable);
+    let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
+    let mut view = context.view.clone();
+    let mut recorder = context.traces.recorder(TelemetryMode::Audit, &context);
+    recorder.lacks(&kernel.audit_lacks());
+    let (told, programs) = (Shared::clone(&context), kernel.clone());
+    let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());
+    let mut auditor = Auditor { context, kernel, events, recorder, audited, is_at, whole, troubled: false };
+    while !stop.is_cancelled() {
+        let turn = tokio::task::spawn_blocking(move || {
+            let begins = Instant::now();
+            auditor.turn();
+            (auditor, begins.elapsed())
+        });
+        let took;
+        (auditor, took) = match turn.await {
+            Ok(done) => done,
+            // It is being stopped: the programs go with the agent.
+            Err(error) if error.is_cancelled() => return,
+            Err(error) => {
+                tracing::error!(%error, "audits are kept no more");
+                let _gone = programs.audit(|audit| audit.end_all());
+                return refuse(&told, "what keeps them broke: start the agent anew", &stop).await;
+            }
+        };
+        let waits = auditor.recorder.wanted().next().is_some();
+        // A quarter of a processor at most: what does not fit meanwhile is counted by the kernel.
+        let _stopped = stop.run_until_cancelled(tokio::time::sleep(took * 3)).await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            changed = view.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(EVERY), if waits => {}
+            () = filled(ready.as_ref()), if waits => {}
+        }
+    }
+    // What waits in the kernel is as much as there will be.
+    let _last = tokio::task::spawn_blocking(move || auditor.take_in(Duration::ZERO)).await;
+}
+
+/// Says that what is asked for is not kept, while it is asked for, until `stop`.
+async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
+    let mut view = context.view.clone();
+    loop {
+        let asked = {
+            let view = view.borrow_and_update();
+            let mut orders = view.locals.iter().filter_map(|local| local.share.telemetry.as_ref());
+            orders.any(|order| order.mode == TelemetryMode::Audit)
+        };
+        match asked {
+            true => context.troubles.say(SUBJECT, format!("asked for, and not kept: {why}")),
+            false => context.troubles.over(SUBJECT),
+        }
+        match stop.run_until_cancelled(view.changed()).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+async fn filled(ready: Option<&AsyncFd<OwnedFd>>) {
+    match ready {
+        Some(ready) => match ready.readable().await {
+            Ok(mut guard) => guard.clear_ready(),
+            Err(_) => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+struct Auditor {
+    context: Shared,
+    kernel: KernelCounts,
+    events: Events,
+    recorder: Recorder,
+    audited: BTreeMap<Key, Audited>,
+    /// When it was last written down until when the agent was at it.
+    is_at: Instant,
+    /// Until when all that the kernel told was read.
+    whole: SystemTime,
+    /// One could not be begun.
+    troubled: bool,
+}
+
+/// One allocation's.
+struct Audited {
+    cgroup: u64,
+    owner: Owner,
+    /// How many events the kernel had lost of it when that was last asked.
+    lost_in_kernel: u64,
+    /// Those that no line has said yet.
+    unsaid: u64,
+}
+
+/// Lines of one allocation that are to be written.
+#[derive(Default)]
+struct Batch {
+    lines: Vec<u8>,
+    events: u64,
+}
+
+impl Auditor {
+    /// Reads what there is, and follows the list.
+    fn turn(&mut self) {
+        self.take_in(IS_AT_EVERY);
+        self.follow();
+        let kernel = &self.kernel;
+        for (_, audited) in self.audited.extract_if(.., |key, _| !self.recorder.wants(*key)) {
+            let _gone = kernel.audit(|audit| audit.end(audited.cgroup));
+        }
+        let begin: Vec<Key> = self.recorder.wanted().filter(|key| !self.audited.contains_key(key)).collect();
+        for key in begin {
+            self.begin(key);
+        }
+        if self.troubled && self.recorder.wanted().all(|key| self.audited.contains_key(&key)) {
+            self.troubled = false;
+            self.context.troubles.over(SUBJECT);
+        }
+    }
+
+    /// Follows the list, and has the record of what ends say so.
+    fn follow(&mut self) {
+        let (view, boottime_ms) = (Arc::clone(&self.context.view.borrow()), boottime_ms());
+        loop {
+            for key in self.recorder.ending(&view, boottime_ms) {
+                self.finish(key);
+            }
+            // What a former life began may be over by now.
+            if self.recorder.follow_at(&view, boottime_ms).is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn finish(&mut self, key: Key) {
+        let now_ms = crate::service::now().0;
+        let before = self.recorder.take_before(key);
+        let lines = match self.audited.get(&key) {
+            Some(audited) => {
+                let lost = if audited.unsaid > 0 { line::lost(now_ms, audited.unsaid) } else { Vec::new() };
+                [lost, line::ended(ms(self.whole))].concat()
+            }
+            // It was over before it was begun again.
+            None => match before {
+                Some(until) => [line::away(ms(until), now_ms), line::ended(now_ms)].concat(),
+                None => return,
+            },
+        };
+        self.recorder.take_lines(key, now_ms, 1, lines);
+    }
+
+    /// Reads what there is, and writes down from time to time until when all was read: an agent that is killed was away from then on.
+    fn take_in(&mut self, every: Duration) {
+        let now = SystemTime::now();
+        if !self.read() {
+            return;
+        }
+        self.whole = now;
+        if self.is_at.elapsed() >= every {
+            self.is_at = Instant::now();
+            // What is lost and not said yet would be forgotten with this life.
+            let told = self.audited.iter().filter(|(_, audited)| audited.unsaid == 0);
+            told.for_each(|(key, _)| self.recorder.is_at(*key, now));
+        }
+    }
+
+    fn begin(&mut self, key: Key) {
+        let slice = self.context.slice.as_ref();
+        // None: its scope is not made yet.
+        let Some(work) = slice.and_then(|slice| slice.scope(key.0).work().path().metadata().ok()) else { return };
+        let owner = {
+            let view = self.context.view.borrow();
+            let of = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == key);
+            let Some(owner) = of.map(|local| &local.share.owner) else { return };
+            Owner { uid: owner.uid, name: owner.name.clone() }
+        };
+        let cgroup = work.ino();
+        if let Err(why) = self.kernel.audit(|audit| audit.begin(cgroup)).and_then(|begun| begun) {
+            let text = format!("what allocation {} opens and whom it connects to is not told: {why}", key.0.short());
+            self.troubled = true;
+            return self.context.troubles.say(SUBJECT, text);
+        }
+        self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
+        let now_ms = crate::service::now().0;
+        let line = match self.recorder.take_before(key) {
+            Some(until) => line::away(ms(until), now_ms),
+            None => line::begun(now_ms),
+        };
+        self.recorder.take_lines(key, now_ms, 1, line);
+        self.recorder.is_at(key, SystemTime::now());
+    }
+
+    /// Reads what is in the buffer and writes it down; whether that was all.
+    fn read(&mut self) -> bool {
+        if self.audited.is_empty() {
+            // Of one that is over.
+            while self.events.next(|_, _| ()).is_some() {}
+            return true;
+        }
+        let clocks = Clocks { now_ms: crate::service::now().0, boottime_ms: boottime_ms() };
+        let by_cgroup: BTreeMap<u64, Key> = self.audited.iter().map(|(key, audited)| (audited.cgroup, *key)).collect();
+        let mut batches: BTreeMap<Key, Batch> = BTreeMap::new();
+        let mut is_all = false;
+        for _ in 0..EVENTS_MAX {
+            let audited = &self.audited;
+            let read = self.events.next(|event, data| {
+                let key = *by_cgroup.get(&event.cgroup)?;
+                Some((key, line::of(event, data, clocks, &audited.get(&key)?.owner)))
+            });
+            let Some(read) = read else {
+                is_all = true;
+                break;
+            };
+            let Some((key, line)) = read.flatten() else { continue };
+            let batch = batches.entry(key).or_default();
+            batch.lines.extend(line);
+            batch.events += 1;
+            if batch.lines.len() >= BATCH_BYTES {
+                let batch = std::mem::take(batch);
+                self.write(key, clocks.now_ms, batch);
+            }
+        }
+        for (key, audited) in &mut self.audited {
+            let lost = self.kernel.audit(|audit| audit.lost(audited.cgroup)).unwrap_or(audited.lost_in_kernel);
+            let more = lost.saturating_sub(audited.lost_in_kernel);
+            if more > 0 {
+                audited.lost_in_kernel = lost;
+                audited.unsaid += more;
+                self.recorder.missed(*key, more);
+            }
+            audited.unsaid += self.recorder.take_dropped(*key);
+            // Also where nothing comes any more.
+            if audited.unsaid > 0 {
+                batches.entry(*key).or_default();
+            }
+        }
+        for (key, batch) in batches {
+            self.write(key, clocks.now_ms, batch);
+        }
+        is_all
+    }
+
+    fn write(&mut self, key: Key, now_ms: u64, batch: Batch) {
+        let Batch { mut lines, events } = batch;
+        let Some(audited) = self.audited.get_mut(&key) else { return };
+        let unsaid = audited.unsaid;
+        if unsaid > 0 {
+            lines.extend(line::lost(now_ms, unsaid));
+        }
+        if lines.is_empty() {
+            return;
+        }
+        let written = self.recorder.take_lines(key, now_ms, events, lines);
+        audited.unsaid = if written { 0 } else { unsaid + events };
+    }
+}
+
+fn ms(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

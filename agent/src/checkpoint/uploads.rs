@@ -1,0 +1,175 @@
+//! What a node has put into the store already, of what it brings there: its agent's next life does not bring it again.
+//!
+//! ```text
+//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is whole in the store
+//! ```
+//!
+//! A file counts as the one that was put there while its inode, size and time of change are the same: nobody but root can set the last one.
+//! Lines are not waited for until they are on the disk: they need not outlive the machine, with which the work ends. Where they cannot be
+//! written all is brought again, as though there were none.
+
+use super::store::FileEntry;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The most that is read of it, in bytes; what is behind that is brought again.
+const BYTES_MAX: u64 = 128 << 20;
+
+/// By which a file is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    inode: u64,
+    bytes: u64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+impl Stamp {
+    /// Of a file as it is.
+    pub fn of(about: &fs::Metadata) -> Self {
+        Self { inode: about.ino(), bytes: about.len(), changed_s: about.ctime(), changed_ns: about.ctime_nsec() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Line {
+    /// Whose all that follows is.
+    Of { token: String, epoch: u64 },
+    /// Its object is whole.
+    Whole { stamp: Stamp, object_bytes: u64, entry: FileEntry },
+}
+
+/// One round's, of one allocation.
+pub struct Uploads(Mutex<Inner>);
+
+struct Inner {
+    /// To which lines are added; `None`: it cannot be written.
+    file: Option<File>,
+    whole: BTreeMap<String, (Stamp, u64, FileEntry)>,
+}
+
+impl Uploads {
+    /// Of this token, under this claim; what is there of another one is forgotten.
+    pub fn open(path: &Path, token: &str, epoch: u64) -> Self {
+        let mut inner = Inner { file: None, whole: BTreeMap::new() };
+        let is_its = inner.read(path, token, epoch);
+        let mut how = OpenOptions::new();
+        let opened = how.create(true).append(true).mode(0o600).open(path).and_then(|mut file| {
+            if !is_its {
+                file.set_len(0)?;
+                write_line(&mut file, &Line::Of { token: token.to_owned(), epoch })?;
+            }
+            // One that was cut off in the middle of a line ends it.
+            file.write_all(b"\n")?;
+            Ok(file)
+        });
+        match opened {
+            Ok(file) => inner.file = Some(file),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "what is put into the store is not written down"),
+        }
+        Self(Mutex::new(inner))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether an earlier life brought anything.
+    pub fn is_empty(&self) -> bool {
+        self.with(|inner| inner.whole.is_empty())
+    }
+
+    /// The entry of a file whose object is whole, and how many bytes that has.
+    pub fn whole(&self, object: &str, path: &str, stamp: &Stamp) -> Option<(u64, FileEntry)> {
+        self.with(|inner| {
+            let found = inner.whole.get(object).filter(|(of, _, entry)| of == stamp && entry.path == path);
+            found.map(|(_, bytes, entry)| (*bytes, entry.clone()))
+        })
+    }
+
+    /// The object of this file is whole.
+    pub fn is_whole(&self, stamp: Stamp, object_bytes: u64, entry: &FileEntry) {
+        self.note(Line::Whole { stamp, object_bytes, entry: entry.clone() });
+    }
+
+    fn note(&self, line: Line) {
+        self.with(|inner| {
+            if let Some(file) = &mut inner.file
+                && let Err(error) = write_line(file, &line)
+            {
+                tracing::debug!(%error, "what is put into the store is not written down");
+                // A line that is there in part would take the next one with it.
+                inner.file = None;
+            }
+            inner.take(line);
+        });
+    }
+}
+
+impl Inner {
+    /// Whether it is this token's.
+    fn read(&mut self, path: &Path, token: &str, epoch: u64) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        let mut lines = BufReader::new(file.take(BYTES_MAX)).lines().map_while(Result::ok).filter(|line| !line.is_empty());
+        let first = lines.next().and_then(|line| serde_json::from_str(&line).ok());
+        let is_its = matches!(first, Some(Line::Of { token: of, epoch: under }) if of == token && under == epoch);
+        if is_its {
+            lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|line| self.take(line));
+        }
+        is_its
+    }
+
+    fn take(&mut self, line: Line) {
+        match line {
+            Line::Of { .. } => {}
+            Line::Whole { stamp, object_bytes, entry } => {
+                if let Some(object) = entry.object.clone() {
+                    self.whole.insert(object, (stamp, object_bytes, entry));
+                }
+            }
+        }
+    }
+}
+
+fn write_line(file: &mut File, line: &Line) -> std::io::Result<()> {
+    let mut json = serde_json::to_vec(line)?;
+    json.push(b'\n');
+    file.write_all(&json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_known_to_the_next_life_of_the_same_round_alone() {
+        let path = std::env::temp_dir().join(format!("lattice-uploads-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let stamp = Stamp { inode: 1, bytes: 2, changed_s: 3, changed_ns: 4 };
+        let object = |name: &str| Some(format!("{name}.zst"));
+        let entry = FileEntry { path: "a".to_owned(), mode: 0o600, size: Some(2), blake3: Some("00".to_owned()), object: object("0") };
+        let first = Uploads::open(&path, "t-1", 3);
+        assert!(first.is_empty());
+        first.is_whole(stamp, 9, &entry);
+        drop(first);
+        // It was killed in the middle of a line.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"Whole\":{\"sta").unwrap();
+        let second = Uploads::open(&path, "t-1", 3);
+        assert_eq!(second.whole("0.zst", "a", &stamp), Some((9, entry.clone())));
+        assert_eq!(second.whole("0.zst", "b", &stamp), None);
+        let changed = Stamp { changed_ns: 5, ..stamp };
+        assert_eq!(second.whole("0.zst", "a", &changed), None);
+        second.is_whole(changed, 9, &entry);
+        drop(second);
+        assert_eq!(Uploads::open(&path, "t-1", 3).whole("0.zst", "a", &changed), Some((9, entry)));
+        for (token, epoch) in [("t-2", 3), ("t-2", 4)] {
+            assert!(Uploads::open(&path, token, epoch).is_empty());
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}

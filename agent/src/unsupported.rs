@@ -1,0 +1,21 @@
+//! What the documents measure and no node here can: asked for, it is answered so, with why.
+
+use lattice_model::topology::{GpuTopology, GpuVendor};
+
+/// Congestion signals in packets (CSIG). `has_cxi`: the machine has a fabric's adapter.
+pub fn csig(has_cxi: bool) -> &'static str {
+    if has_cxi {
+        "the adapters' driver tells no congestion signals of packets; their counters are measured"
+    } else {
+        "signals come with the packets of a fabric that marks them, and no adapter of one is here, in /sys/class/cxi"
+    }
+}
+
+/// Profiles of single kernels on GPUs (CUPTI).
+pub fn cupti(gpus: &GpuTopology) -> &'static str {
+    if gpus.gpus.iter().any(|gpu| gpu.vendor == GpuVendor::Nvidia) {
+        "CUPTI works from within the program that is profiled, where the agent is not: nsys and ncu do it, started with the work"
+    } else {
+        "no NVIDIA GPU is here"
+    }
+}

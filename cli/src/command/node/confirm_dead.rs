@@ -1,0 +1,27 @@
+//! `lattice node confirm-dead`.
+
+use super::each::{each, named};
+use crate::args::node::ConfirmDead;
+use crate::failure::Failure;
+use crate::session::{Session, answer};
+use lattice_api::v1;
+use lattice_model::hostlist;
+
+pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
+    if !args.yes {
+        let told = hostlist::fold(&named(&args.on.nodes)?);
+        return Err(Failure::usage(format!("work that still runs on {told} would run twice: give --yes to vouch that none does"))
+            .hint("`lattice explain ID` says what work on a silent node waits for"));
+    }
+    let client = session.connect().await?;
+    let act = async |node: String| {
+        answer(client.nodes().confirm_dead(v1::ConfirmDeadRequest { node, reason: args.reason.clone() })).await?;
+        Ok(())
+    };
+    let said = |node: &_| {
+        format!(
+            "Node {node} is Down: its work is ended, or waits to begin elsewhere; where the node comes back, it ends what is left first"
+        )
+    };
+    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+}

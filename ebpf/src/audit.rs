@@ -1,0 +1,238 @@
+//! What audited work does, one by one.
+//!
+//! ```text
+//!   begin(cgroup) ──▶ map of audited cgroups ──▶ the programs, attached from the first one to the last ──▶ ring buffer ──▶ Events
+//! ```
+//!
+//! The programs are loaded with the others, so that nothing needs the verifier when somebody asks, and cost nothing while nobody does.
+
+use crate::calls;
+use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};
+use crate::loaded::{LoadError, Probe, is_since, said};
+use crate::offsets::{self, Offset};
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, RingBuf};
+use aya::programs::RawTracePoint;
+use aya::programs::raw_trace_point::RawTracePointLinkId;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A program, its tracepoint's first arguments, and what it reads.
+struct Plan {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    needs: &'static [Offset],
+}
+
+/// The first one is what an audit is; the others add what does not pass there.
+const PLANS: [Plan; 2] = [
+    Plan {
+        name: "sys_exit",
+        arguments: &["pt_regs", ""],
+        needs: &[
+            offsets::REGS_NUMBER,
+            offsets::REGS_FIRST,
+            offsets::REGS_SECOND,
+            offsets::REGS_THIRD,
+            offsets::TASK_COMPAT,
+            offsets::TASK_FILES,
+            offsets::FILES_TABLE,
+            offsets::TABLE_FILES,
+            offsets::FILE_PRIVATE,
+            offsets::SOCKET_FILE,
+            offsets::SOCKET_SOCK,
+            offsets::SOCK_FAMILY,
+            offsets::SOCK_REMOTE4,
+            offsets::SOCK_REMOTE6,
+            offsets::SOCK_PORTS,
+            offsets::SOCK_PROTOCOL,
+            offsets::SOCK_TYPE,
+        ],
+    },
+    Plan {
+        name: "io_uring_submit_req",
+        arguments: &["io_kiocb"],
+        needs: &[offsets::URING_OPERATION, offsets::URING_COMMAND, offsets::OPEN_FILENAME, offsets::FILENAME_NAME],
+    },
+];
+
+/// The programs' maps, and what is attached.
+pub(crate) struct Audit {
+    audited: HashMap<MapData, u64, u64>,
+    /// How many are audited.
+    count: usize,
+    events: Option<RingBuf<MapData>>,
+    parts: Vec<Probe>,
+    links: Vec<(&'static str, RawTracePointLinkId)>,
+}
+
+impl Audit {
+    /// Loads the programs, and attaches none. `unfit`: why one cannot be used with this kernel, by its tracepoint, that one's arguments,
+    /// and what it reads.
+    pub fn load(programs: &mut Ebpf, unfit: impl Fn(&str, &[&str], &[Offset]) -> Option<String>) -> Result<Self, LoadError> {
+        let map = |programs: &mut Ebpf, name: &'static str| programs.take_map(name).ok_or(LoadError::Object("a map of audits lacks"));
+        let of_another_kind = |_| LoadError::Object("a map of audits is of another kind");
+        let audited = map(programs, "AUDITED")?.try_into().map_err(of_another_kind)?;
+        let mut numbers: HashMap<MapData, u32, u32> = map(programs, "CALLS")?.try_into().map_err(of_another_kind)?;
+        let events: RingBuf<MapData> = map(programs, "EVENTS")?.try_into().map_err(of_another_kind)?;
+        for (number, kind) in calls::kinds() {
+            numbers.insert(number, kind, 0).map_err(|_| LoadError::Object("the numbers of calls do not fit"))?;
+        }
+        let parts = PLANS.map(|plan| {
+            // A map whose elements are made as they come may be in any context from then on.
+            let old = (!is_since(6, 1)).then(|| "it needs Linux 6.1 or later".to_owned());
+            let why_not = old.or_else(|| unfit(plan.name, plan.arguments, plan.needs)).or_else(|| {
+                let Some(program) = program(programs, plan.name) else { return Some("it is not in this build".to_owned()) };
+                program.load().err().map(|error| said(&error))
+            });
+            Probe { name: plan.name, why_not }
+        });
+        Ok(Self { audited, count: 0, events: Some(events), parts: parts.into(), links: Vec::new() })
+    }
+
+    /// Each program, and whether it could be attached.
+    pub fn parts(&self) -> &[Probe] {
+        &self.parts
+    }
+}
+
+fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Option<&'a mut RawTracePoint> {
+    programs.program_mut(name).and_then(|program| program.try_into().ok())
+}
+
+/// Begins and ends audits.
+pub struct Auditing<'a> {
+    pub(crate) programs: &'a mut Ebpf,
+    pub(crate) audit: &'a mut Audit,
+}
+
+impl Auditing<'_> {
+    /// Who reads the events: once.
+    pub fn events(&mut self) -> Option<Events> {
+        self.audit.events.take().map(Events)
+    }
+
+    /// Tells what this cgroup's work does, from now on. With the first one the programs are attached.
+    pub fn begin(&mut self, cgroup: u64) -> Result<(), String> {
+        if self.audit.audited.get(&cgroup, 0).is_ok() {
+            return Ok(());
+        }
+        if self.audit.links.is_empty() {
+            self.attach()?;
+        }
+        let put = self.audit.audited.insert(cgroup, 0, 0).map_err(|error| said(&error));
+        match put {
+            Ok(()) => self.audit.count += 1,
+            Err(_) if self.audit.count == 0 => self.detach(),
+            Err(_) => {}
+        }
+        put
+    }
+
+    /// How many of its events did not fit, since it began.
+    pub fn lost(&self, cgroup: u64) -> u64 {
+        self.audit.audited.get(&cgroup, 0).unwrap_or(0)
+    }
+
+    /// Tells nothing more of it. With the last one the programs are detached.
+    pub fn end(&mut self, cgroup: u64) {
+        if self.audit.audited.remove(&cgroup).is_ok() {
+            self.audit.count -= 1;
+        }
+        if self.audit.count == 0 {
+            self.detach();
+        }
+    }
+
+    /// Tells nothing more of any: who knew which they are is gone.
+    pub fn end_all(&mut self) {
+        let all: Vec<u64> = self.audit.audited.keys().flatten().collect();
+        for cgroup in all {
+            // One that stays costs its place.
+            let _ = self.audit.audited.remove(&cgroup);
+        }
+        self.audit.count = 0;
+        self.detach();
+    }
+
+    fn attach(&mut self) -> Result<(), String> {
+        let (first, more) = self.audit.parts.split_first().ok_or("there is no program for it")?;
+        if let Some(why) = &first.why_not {
+            return Err(why.clone());
+        }
+        for part in std::iter::once(first).chain(more.iter().filter(|part| part.why_not.is_none())) {
+            let attached = program(self.programs, part.name).ok_or("it is not in this build".to_owned()).and_then(|program| {
+                let link = program.attach(part.name).map_err(|error| said(&error))?;
+                Ok((part.name, link))
+            });
+            match attached {
+                Ok(link) => self.audit.links.push(link),
+                Err(why) => {
+                    self.detach();
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self) {
+        for (name, link) in self.audit.links.drain(..) {
+            if let Some(program) = program(self.programs, name) {
+                // One that does not go finds nothing that is audited.
+                let _ = program.detach(link);
+            }
+        }
+    }
+}
+
+/// What was told and not yet read.
+pub struct Events(RingBuf<MapData>);
+
+impl Events {
+    /// The next one, and what it was given: a path or an address; `None`: there are no more now. What is not as this build has it is left
+    /// out.
+    pub fn next<T>(&mut self, take: impl FnOnce(&Event, &[u8]) -> T) -> Option<Option<T>> {
+        let item = self.0.next()?;
+        Some(read(&item).map(|(event, data)| take(&event, data)))
+    }
+
+    /// Something of the same that is ready when much waits.
+    pub fn ready(&self) -> io::Result<OwnedFd> {
+        self.0.as_fd().try_clone_to_owned()
+    }
+}
+
+fn read(bytes: &[u8]) -> Option<(Event, &[u8])> {
+    let (head, data) = bytes.split_at_checked(EVENT_BYTES)?;
+    // SAFETY: all of it is numbers, for which every pattern of bits is a value.
+    let mut event: Event = unsafe { std::mem::zeroed() };
+    // SAFETY: the two do not overlap, and the event has more bytes than its head.
+    unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), (&raw mut event).cast(), head.len()) };
+    let length = usize::try_from(event.data_bytes).ok().filter(|length| *length <= EVENT_DATA_BYTES)?;
+    Some((event, data.get(..length)?))
+}
+
+/// What a call is called, by its kind and its number.
+pub fn call_name(kind: u32, number: u32) -> Option<&'static str> {
+    calls::name(kind, number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_short_is_no_event() {
+        let mut bytes = vec![0u8; EVENT_BYTES];
+        assert!(read(&bytes).is_some_and(|(_, data)| data.is_empty()));
+        assert!(read(&bytes[1..]).is_none() && read(b"").is_none());
+        let at = std::mem::offset_of!(Event, data_bytes);
+        bytes[at..at + 4].copy_from_slice(&3u32.to_ne_bytes());
+        assert!(read(&bytes).is_none());
+        bytes.extend(b"a/b and what fills it up");
+        assert_eq!(read(&bytes).unwrap().1, b"a/b");
+        bytes[at..at + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert!(read(&bytes).is_none());
+    }
+}

@@ -1,0 +1,154 @@
+//! `lattice-lab endpoint`: an application that serves a port of its own at which its agent asks it to save itself: an example, and what
+//! tests run. It counts, and goes on from where it was.
+//!
+//! ```text
+//! lattice submit --checkpoint=grpc --checkpoint-port=9999 -- lattice-lab endpoint --steps 1000
+//! ```
+
+use anyhow::{Context, Result, ensure};
+use futures::Stream;
+use lattice_api::v1;
+use lattice_api::v1::checkpoint_endpoint_server::{CheckpointEndpoint, CheckpointEndpointServer};
+use lattice_api::v1::save_word::Word;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+
+/// Between two steps.
+const STEP: Duration = Duration::from_millis(20);
+/// Its state, in what is saved.
+const FILE: &str = "n";
+
+/// What it is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// How far it counts
+    #[arg(long, default_value_t = 1000)]
+    steps: u64,
+    /// Ask to be asked again a second later, the first time
+    #[arg(long)]
+    defer: bool,
+    /// Save itself once this file is there, if it is given
+    #[arg(long)]
+    hold: Option<PathBuf>,
+    /// End once this file is there, however far it is then
+    #[arg(long)]
+    until: Option<PathBuf>,
+}
+
+/// Until it has counted.
+pub fn run(options: &Options) -> Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(count(options))
+}
+
+async fn count(options: &Options) -> Result<()> {
+    let port = std::env::var("LATTICE_CHECKPOINT_PORT").context("$LATTICE_CHECKPOINT_PORT is not set: submit with --checkpoint-port")?;
+    let port: u16 = port.parse().with_context(|| format!("LATTICE_CHECKPOINT_PORT={port}"))?;
+    let program = Arc::new(Program { options: options.clone(), now: Mutex::new(Now { step: restored()?, ..Now::default() }) });
+    let serves = tonic::transport::Server::builder()
+        .add_service(CheckpointEndpointServer::new(Endpoint(Arc::clone(&program))))
+        .serve(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let counts = async {
+        loop {
+            let step = {
+                let mut now = program.now();
+                now.step += 1;
+                now.step
+            };
+            println!("step {step}");
+            if step >= options.steps || options.until.as_ref().is_some_and(|file| file.exists()) {
+                return step;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    };
+    tokio::select! {
+        ended = serves => ended.with_context(|| format!("serving 127.0.0.1:{port}"))?,
+        step = counts => println!("final {step}"),
+    }
+    Ok(())
+}
+
+/// The step from which it goes on.
+fn restored() -> Result<u64> {
+    let Some(from) = std::env::var_os("LATTICE_RESTORE_FROM") else { return Ok(0) };
+    let path = Path::new(&from).join(FILE);
+    let step = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?.trim().parse()?;
+    println!("restored {step}");
+    Ok(step)
+}
+
+struct Program {
+    options: Options,
+    now: Mutex<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    step: u64,
+    deferred: bool,
+    /// The last request that was answered, with its answer: who did not hear it asks for the same again.
+    answered: Option<(String, Word)>,
+}
+
+impl Program {
+    fn now(&self) -> std::sync::MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers one request.
+    async fn answer(&self, request: &v1::SaveRequest, out: &mpsc::Sender<Result<v1::SaveWord, Status>>) -> Result<Word> {
+        let token = request.token.clone();
+        let before = self.now().answered.clone();
+        if let Some((_, answer)) = before.filter(|(of, _)| *of == token) {
+            return Ok(answer);
+        }
+        println!("asked {token}");
+        let word = if self.options.defer && !std::mem::replace(&mut self.now().deferred, true) {
+            println!("deferred {token}");
+            Word::Deferral(v1::SaveDeferral { token: token.clone(), for_ms: 1000 })
+        } else {
+            for percent in [10, 40] {
+                let far = Word::Progress(v1::SaveProgress { token: token.clone(), percent: Some(percent), left_ms: Some(9000) });
+                out.send(Ok(v1::SaveWord { word: Some(far) })).await?;
+            }
+            while self.options.hold.as_ref().is_some_and(|file| !file.exists()) {
+                ensure!(!out.is_closed(), "nobody waits for it any more");
+                tokio::time::sleep(STEP).await;
+            }
+            let step = self.now().step;
+            let text = format!("{step}\n");
+            fs::write(Path::new(&request.directory).join(FILE), &text)?;
+            let file =
+                v1::SavedFile { path: FILE.to_owned(), bytes: Some(text.len() as u64), blake3: blake3::hash(text.as_bytes()).to_string() };
+            Word::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), bytes: None, list: vec![file] })
+        };
+        self.now().answered = Some((token, word.clone()));
+        Ok(word)
+    }
+}
+
+/// What serves the port.
+struct Endpoint(Arc<Program>);
+
+#[tonic::async_trait]
+impl CheckpointEndpoint for Endpoint {
+    type CheckpointStream = Pin<Box<dyn Stream<Item = Result<v1::SaveWord, Status>> + Send>>;
+
+    async fn checkpoint(&self, request: Request<v1::SaveRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
+        let (out, words) = mpsc::channel(1);
+        let (program, request) = (Arc::clone(&self.0), request.into_inner());
+        tokio::spawn(async move {
+            let answer = program.answer(&request, &out).await;
+            let answer = answer.map(|word| v1::SaveWord { word: Some(word) }).map_err(|e| Status::internal(format!("{e:#}")));
+            let _ = out.send(answer).await;
+        });
+        let words = futures::stream::unfold(words, async |mut words| words.recv().await.map(|word| (word, words)));
+        Ok(Response::new(Box::pin(words)))
+    }
+}

@@ -1,0 +1,228 @@
+//! Disks that are full while work saves itself: its own, which it fills or which somebody else did, and the store's. It fails with its
+//! reason, the checkpoint before it stays, and there is room again afterwards.
+
+use crate::checkpoint::{Chain, last};
+use crate::harness::{Group, JOB, World, fresh_dir};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process;
+use libtest_mimic::Trial;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::statvfs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+static FULL: Group = Group { theme: "checkpoint_full", name: "ckptfull", nodes: 2, quorum: 1, tweak: |_| {} };
+/// Its disk, and the store's, are small. Nothing else runs anywhere.
+const NODE: &str = "n2";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        FULL.test("a_program_that_fills_its_disk_makes_none_and_leaves_room", &[], filled),
+        FULL.test("a_request_and_an_answer_that_find_no_room_are_told_of", &[], no_room),
+        FULL.test("a_store_that_is_full_makes_none_and_has_room_again", &[], full_store),
+    ]
+}
+
+/// A small file system, which goes with this.
+struct SmallDisk {
+    at: PathBuf,
+    fill: PathBuf,
+}
+
+impl SmallDisk {
+    fn at(at: PathBuf, mode: u32, megabytes: u64) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        let options = format!("size={megabytes}m,mode={mode:o}");
+        mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        Self { fill: at.join("fill"), at }
+    }
+
+    /// To the last byte.
+    fn fill(&self) {
+        let mut file = File::options().create(true).append(true).open(&self.fill).unwrap();
+        for piece in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        assert_eq!(self.free(), 0);
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(&self.fill).unwrap();
+    }
+
+    fn free(&self) -> u64 {
+        let about = statvfs(&self.at).unwrap();
+        about.blocks_available() * about.fragment_size()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        process::until(JOB, || umount2(&self.at, MntFlags::MNT_DETACH).is_ok());
+    }
+}
+
+/// Under what work of the node saves, from the beginning of its agent on.
+fn under_work(w: &World) -> SmallDisk {
+    faults::kill_node(&w.dir, NODE).unwrap();
+    let disk = SmallDisk::at(w.cluster().run_dir.join(NODE).join("state/checkpoints"), 0o711, 8);
+    faults::start_node(&w.dir, NODE).unwrap();
+    w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
+    disk
+}
+
+/// What runs on the small disk alone.
+fn only_there(w: &World) {
+    w.ok(&["node", "cordon", "n1", "--reason", "the test's"]);
+}
+
+/// The same agent all the time, which has nothing to complain of.
+fn agent(w: &World) -> i32 {
+    let status = w.at(NODE).json(&["node", "status"]).unwrap();
+    assert!(!status["degraded"].to_string().contains("disk: "), "{status}");
+    w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid
+}
+
+/// Counts; saves as much as it is told to.
+const BULKY: &str = r#"#!/bin/sh
+n=0 ask=
+save() {
+  read -r token < "$LATTICE_CHECKPOINT_DIR/request"; at=$LATTICE_CHECKPOINT_DIR/$token
+  read -r behave < "$GO.behave"
+  case $behave in
+    careful) head -c 100000000 /dev/zero > "$at/bulk" || { rm "$at/bulk"; echo "bulk has no room" > "$at.failed"; return; };;
+    careless) head -c 100000000 /dev/zero > "$at/bulk";;
+    small) echo $n > "$at/bulk";;
+  esac
+  echo step=$n > "$at.done"
+}
+trap 'ask=1' USR1
+while [ ! -e "$GO" ]; do
+  n=$(($n + 1))
+  echo "step $n"
+  if [ "$ask" ]; then ask=; save; fi
+  sleep 0.02
+done
+"#;
+
+fn filled(w: &World) {
+    only_there(w);
+    let disk = under_work(w);
+    let (program, go) = (w.script("bulky.sh", BULKY), fresh_dir("full-go"));
+    let behaves = |how: &str| fs::write(go.with_extension("behave"), format!("{how}\n")).unwrap();
+    let id = w.submit(&["--checkpoint=signal", "--env", &format!("GO={}", go.display()), "--", "/bin/sh", &program]);
+    w.wait_log(&id, "step 3\n");
+    let (before, room) = (agent(w), disk.free());
+    behaves("small");
+    w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
+    let first = last(w, &id);
+    for (how, says) in
+        [("careful", "bulk has no room"), ("careless", "its disk is full, and the application does not say how much it saved")]
+    {
+        behaves(how);
+        let done = w.run(&["checkpoint", "create", &id, "--deadline", "20s"]);
+        assert!(done.code() == 1 && done.err().contains(says), "{how}: {}\n{}", done.err(), w.log(&id));
+        assert_eq!(last(w, &id), first);
+        w.ok(&["checkpoint", "verify", &id, &first]);
+        w.wait("there to be room again", || disk.free() + (1 << 20) > room);
+    }
+    assert_eq!(w.lattice.json(&["checkpoint", "list", &id]).unwrap().as_array().unwrap().len(), 1);
+    behaves("small");
+    w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
+    assert_ne!(last(w, &id), first);
+    fs::write(&go, "").unwrap();
+    w.completed(&id);
+    assert_eq!(agent(w), before);
+    let _ = (fs::remove_file(&go), fs::remove_file(go.with_extension("behave")));
+    w.assert_nothing_left_but(&disk.at);
+    drop(disk);
+    w.ok(&["node", "uncordon", "n1"]);
+}
+
+/// Waits in a call, and says that it is done until that is taken.
+const ANSWERS: &str = r#"
+while [ ! -e "$GO" ]; do
+  "$LATTICE" checkpoint await > "$GO.asked" || exit 7
+  read -r token dir < "$GO.asked"
+  echo 1 > "$dir/n" || echo "not saved"
+  echo "saved"
+  while [ -e "$GO.hold" ]; do sleep 0.02; done
+  until "$LATTICE" checkpoint done "$token" --bytes 2; do sleep 0.1; done
+  echo "taken"
+done
+"#;
+
+fn no_room(w: &World) {
+    only_there(w);
+    let disk = under_work(w);
+    let before = agent(w);
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--cores", "1"]);
+    let done = chain.create(w);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let first = last(w, &chain.id);
+    disk.fill();
+    let done = chain.create(w);
+    // What the one before left there is removed first: the request may find a block, and what is saved does not.
+    let says = ["No space left on device", "its disk is full"];
+    assert!(done.code() == 1 && says.iter().any(|why| done.err().contains(why)), "{}", done.err());
+    assert_eq!(last(w, &chain.id), first);
+    disk.make_room();
+    let done = chain.create(w);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    chain.end(w);
+    // An answer in a call is not taken while it cannot be written down; it is once there is room.
+    let (lattice, go) = (format!("LATTICE={}", w.dir.join("bin/lattice").display()), fresh_dir("full-go"));
+    let hold = go.with_extension("hold");
+    fs::write(&hold, "").unwrap();
+    let go_variable = format!("GO={}", go.display());
+    let id = w.submit(&["--checkpoint=grpc", "--env", &lattice, "--env", &go_variable, "--", "/bin/sh", "-c", ANSWERS]);
+    w.running(&id);
+    let asked = {
+        let (lattice, id) = (w.lattice.clone(), id.clone());
+        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "30s"], JOB).unwrap())
+    };
+    w.wait_log(&id, "saved");
+    disk.fill();
+    fs::remove_file(&hold).unwrap();
+    w.wait_log(&id, "the answer is not taken");
+    let log = w.log(&id);
+    assert!(log.contains("No space left on device") && !log.contains("\ntaken"), "{log}");
+    disk.make_room();
+    w.wait_log(&id, "taken");
+    let done = asked.join().unwrap();
+    assert_eq!(done.code(), 0, "{}", done.err());
+    w.ok(&["checkpoint", "verify", &id]);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    let _ = fs::remove_file(go.with_extension("asked"));
+    assert_eq!(agent(w), before);
+    w.assert_nothing_left_but(&disk.at);
+    drop(disk);
+    w.ok(&["node", "uncordon", "n1"]);
+}
+
+fn full_store(w: &World) {
+    let disk = SmallDisk::at(w.dir.join("objects"), 0o700, 16);
+    let before = agent(w);
+    let chain = Chain::submit(w, &["BULK=5000000"], &["--nodes", "1"]);
+    let done = chain.create(w);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let (first, room) = (last(w, &chain.id), disk.free());
+    fs::write(&disk.fill, vec![1; usize::try_from(room - (3 << 20)).unwrap()]).unwrap();
+    let done = chain.create(w);
+    assert!(done.code() == 1 && done.err().contains("No space left on device"), "{}", done.err());
+    assert_eq!(last(w, &chain.id), first);
+    w.ok(&["checkpoint", "verify", &chain.id, &first]);
+    w.wait("what was brought there to be gone", || disk.free() > 2 << 20);
+    disk.make_room();
+    let done = chain.create(w);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let told: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+    assert_eq!(text(&told, "id"), last(w, &chain.id));
+    w.ok(&["checkpoint", "verify", &chain.id]);
+    chain.end(w);
+    assert_eq!(agent(w), before);
+    w.assert_nothing_left_but(&disk.at);
+}

@@ -1,0 +1,213 @@
+//! Whose a TCP socket on the loopback is: asked of the kernel (`sock_diag`, linux/inet_diag.h), for one socket, by its addresses.
+//!
+//! A socket has the cgroup of the process that made it, from then on and whatever becomes of that process; what a listening socket
+//! accepts has that one's. So the cgroup of a connection's other end tells who was allowed to make it, before a byte is sent and without
+//! a look at the descriptors of all processes, which change while they are looked at.
+
+use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `SOCK_DIAG_BY_FAMILY`.
+const BY_FAMILY: u16 = 20;
+/// `NLMSG_ERROR`.
+const ERROR: u16 = 2;
+/// `INET_DIAG_CGROUP_ID`.
+const CGROUP_ID: u16 = 21;
+/// `TCP_LISTEN`.
+const LISTEN: u8 = 10;
+/// `TCP_ESTABLISHED`, and `TCP_CLOSE_WAIT`: the other end has said its last.
+const CONNECTED: [u8; 2] = [1, 8];
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// `struct inet_diag_msg`.
+const MESSAGE: usize = 72;
+/// Room for one answer.
+const ANSWER_BYTES_MAX: usize = 8192;
+
+/// A socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// The user that made it.
+    pub uid: u32,
+    /// The cgroup of the v2 tree in which it was made: its directory's inode. `None`: this kernel keeps none.
+    pub cgroup: Option<u64>,
+}
+
+/// The one that a connection to this port of 127.0.0.1 would come to now; `None`: nobody listens there.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn listener(port: u16) -> io::Result<Option<Whose>> {
+    let found = listening(port)?;
+    if found.is_none() && !tells()? {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "sock_diag is not available (modprobe tcp_diag)"));
+    }
+    Ok(found)
+}
+
+fn listening(port: u16) -> io::Result<Option<Whose>> {
+    let found = look(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))?;
+    Ok(found.filter(|(state, _)| *state == LISTEN).map(|(_, whose)| whose))
+}
+
+/// Whether the kernel tells of a socket that is there: where it cannot load `tcp_diag` it says of each one that there is none.
+fn tells() -> io::Result<bool> {
+    static TELLS: AtomicBool = AtomicBool::new(false);
+    if TELLS.load(Ordering::Relaxed) {
+        return Ok(true);
+    }
+    let own = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let found = listening(own.local_addr()?.port())?.is_some();
+    // What does not tell may be loaded later.
+    TELLS.store(found, Ordering::Relaxed);
+    Ok(found)
+}
+
+/// The other end of a connection on this machine; `None`: there is none yet (it is made with the last step of the handshake, or with
+/// the first byte where its owner wants it so), or no more. `local`, `peer`: the addresses of this end.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn other_end(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<Whose>> {
+    Ok(look(peer, local)?.filter(|(state, _)| CONNECTED.contains(state)).map(|(_, whose)| whose))
+}
+
+fn look(its: SocketAddrV4, others: SocketAddrV4) -> io::Result<Option<(u8, Whose)>> {
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
+    send(netlink.as_raw_fd(), &question(its, others), MsgFlags::empty())?;
+    let mut answer = [0u8; ANSWER_BYTES_MAX];
+    // It is there when the question was taken.
+    let (length, from) = recvfrom::<NetlinkAddr>(netlink.as_raw_fd(), &mut answer)?;
+    if from.is_none_or(|from| from.pid() != 0) {
+        return Err(io::Error::other("an answer that is not the kernel's"));
+    }
+    read(answer.get(..length).unwrap_or_default())
+}
+
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`.
+fn question(its: SocketAddrV4, others: SocketAddrV4) -> Vec<u8> {
+    const REQUEST: u16 = 1;
+    // `AF_INET`, `IPPROTO_TCP`.
+    const INET: u8 = 2;
+    const TCP: u8 = 6;
+    const ANY_STATE: u32 = u32::MAX;
+    const NO_COOKIE: u32 = u32::MAX;
+    let mut body = Vec::with_capacity(HEADER + 56);
+    let length = u32::try_from(HEADER + 56).unwrap_or(u32::MAX);
+    body.extend(length.to_ne_bytes());
+    body.extend(BY_FAMILY.to_ne_bytes());
+    body.extend(REQUEST.to_ne_bytes());
+    body.extend([0; 8]);
+    // An address of IPv4 finds a socket of IPv6 that serves it as well.
+    body.extend([INET, TCP, 0, 0]);
+    body.extend(ANY_STATE.to_ne_bytes());
+    body.extend(its.port().to_be_bytes());
+    body.extend(others.port().to_be_bytes());
+    for address in [its, others] {
+        body.extend(address.ip().octets());
+        body.extend([0; 12]);
+    }
+    body.extend(0u32.to_ne_bytes());
+    body.extend(NO_COOKIE.to_ne_bytes());
+    body.extend(NO_COOKIE.to_ne_bytes());
+    body
+}
+
+/// Its state, and whose it is.
+fn read(answer: &[u8]) -> io::Result<Option<(u8, Whose)>> {
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "an answer that cannot be read");
+    let length = usize::try_from(number(answer, 0).ok_or_else(odd)?).map_err(|_| odd())?;
+    let kind = short(answer, 4).ok_or_else(odd)?;
+    let answer = answer.get(..length).ok_or_else(odd)?;
+    if kind == ERROR {
+        let errno = number(answer, HEADER).ok_or_else(odd)?.cast_signed();
+        return match -errno {
+            libc::ENOENT => Ok(None),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        };
+    }
+    if kind != BY_FAMILY {
+        return Err(odd());
+    }
+    let state = *answer.get(HEADER + 1).ok_or_else(odd)?;
+    let uid = number(answer, HEADER + 64).ok_or_else(odd)?;
+    let mut attributes = answer.get(HEADER + MESSAGE..).ok_or_else(odd)?;
+    let mut cgroup = None;
+    while let (Some(length), Some(kind)) = (short(attributes, 0), short(attributes, 2)) {
+        let length = usize::from(length);
+        let value = attributes.get(4..length).ok_or_else(odd)?;
+        if kind == CGROUP_ID {
+            cgroup = Some(u64::from_ne_bytes(value.try_into().map_err(|_| odd())?));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(Some((state, Whose { uid, cgroup })))
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    fn v4(address: SocketAddr) -> SocketAddrV4 {
+        match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(address) => panic!("{address}"),
+        }
+    }
+
+    #[test]
+    fn who_listens_and_who_accepts_are_told() {
+        let own = Some(nix::unistd::geteuid().as_raw());
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+            let listens = TcpListener::bind(address).unwrap();
+            let port = listens.local_addr().unwrap().port();
+            let there = listener(port).unwrap();
+            assert_eq!(there.map(|whose| whose.uid), own, "{address}");
+            let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (local, peer) = (v4(stream.local_addr().unwrap()), v4(stream.peer_addr().unwrap()));
+            // Nobody has accepted it yet: whose it will be is known all the same.
+            let end = other_end(local, peer).unwrap().unwrap();
+            assert_eq!(end.cgroup, there.unwrap().cgroup, "{address}");
+            assert!(end.cgroup.is_some(), "{address}");
+            let accepted = listens.accept().unwrap();
+            assert_eq!(other_end(local, peer).unwrap().map(|whose| whose.uid), own, "{address}");
+            drop((accepted, listens));
+            assert_eq!((listener(port).unwrap(), other_end(local, peer).unwrap()), (None, None), "{address}");
+        }
+        let alone = TcpListener::bind("[::1]:0").unwrap();
+        assert_eq!(listener(alone.local_addr().unwrap().port()).unwrap(), None, "it is not reached at 127.0.0.1");
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error_and_no_panic() {
+        let mut answer = vec![0u8; HEADER + MESSAGE];
+        assert!(read(&answer).is_err());
+        answer[..4].copy_from_slice(&88u32.to_ne_bytes());
+        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        assert_eq!(read(&answer).unwrap(), Some((0, Whose { uid: 0, cgroup: None })));
+        // An attribute that says that it is longer than all of it, and one of no length.
+        for length in [200u16, 0, 3] {
+            let mut odd = answer.clone();
+            odd.extend(length.to_ne_bytes());
+            odd.extend(CGROUP_ID.to_ne_bytes());
+            let all = u32::try_from(odd.len()).unwrap();
+            odd[..4].copy_from_slice(&all.to_ne_bytes());
+            assert!(read(&odd).is_err(), "{length}");
+        }
+        for length in 0..answer.len() {
+            assert!(read(&answer[..length]).is_err(), "{length}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! An answer's body that holds something until it is over, or nobody wants it any more.
+
+use hyper::body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// `body`, and what is let go of with it.
+#[derive(Debug)]
+pub struct Holding<B, T> {
+    body: B,
+    _held: T,
+}
+
+impl<B, T> Holding<B, T> {
+    /// Holds `held` as long as there is the body.
+    pub fn new(body: B, held: T) -> Self {
+        Self { body, _held: held }
+    }
+}
+
+impl<B: Body + Unpin, T: Unpin> Body for Holding<B, T> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

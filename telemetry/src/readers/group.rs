@@ -1,0 +1,264 @@
+//! An allocation's work at one moment: where it is, and which processes it has.
+
+use super::kept::{FILE_BYTES_MAX, Kept, Text, is_passing};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Processes of one allocation that are listed; what has more is not read one by one.
+pub const PROCESSES_MAX: usize = 4096;
+/// Cgroups below that of the work.
+const BELOW_MAX: usize = 1024;
+/// How deep they are looked for: launches lie one below, and what the work makes itself below those.
+const DEPTH_MAX: usize = 4;
+/// A directory's own links; each directory in it is one more. With fewer its file system does not count them.
+const OWN_LINKS: u64 = 2;
+
+/// Where an allocation's work is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The directory of all its work in the v2 tree.
+    pub v2: Option<PathBuf>,
+    /// Its directories in hierarchies of version 1.
+    pub v1: Vec<PathBuf>,
+}
+
+/// One allocation's work at one moment.
+#[derive(Debug)]
+pub struct Group {
+    places: Places,
+    top: Option<Directory>,
+    processes: Vec<i32>,
+    /// Whether all of them are listed.
+    whole: bool,
+}
+
+impl Group {
+    pub(super) fn new(places: Places) -> Self {
+        let is_v1 = places.v2.is_none();
+        let top = places.v2.clone().or_else(|| places.v1.first().cloned()).map(|path| Directory::new(path, is_v1));
+        Self { places, top, processes: Vec::new(), whole: false }
+    }
+
+    /// Where it is.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// The inode of the directory of all its work in the v2 tree; `None`: there is none.
+    pub fn inode(&self) -> Option<u64> {
+        self.places.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
+    }
+
+    /// Its processes; `None` where they cannot be listed, or are too many.
+    pub fn processes(&self) -> Option<&[i32]> {
+        self.whole.then_some(self.processes.as_slice())
+    }
+
+    /// How many of its processes were listed.
+    pub(super) fn listed(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Lists its processes anew, at most so many. `false`: its directory is gone.
+    pub(super) fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
+        self.processes.clear();
+        self.whole = false;
+        let Some(top) = &mut self.top else { return true };
+        let mut listing = Listing { processes: &mut self.processes, whole: true, below: 0, most: processes_max.min(PROCESSES_MAX) };
+        let is_there = top.list(DEPTH_MAX, &mut listing, text);
+        self.whole = listing.whole && is_there;
+        is_there
+    }
+}
+
+/// What is listed in one go.
+struct Listing<'a> {
+    processes: &'a mut Vec<i32>,
+    whole: bool,
+    below: usize,
+    most: usize,
+}
+
+/// What is there could not be read for now.
+struct Unlisted;
+
+/// A directory, and those in it. Which there are is listed when its links are not those of the known ones, or one that was in it is gone: one
+/// that came for one that went leaves the count as it was.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    is_v1: bool,
+    inode: u64,
+    processes: Kept,
+    within: Vec<Directory>,
+}
+
+impl Directory {
+    fn new(path: PathBuf, is_v1: bool) -> Self {
+        let processes = Kept::new(path.join("cgroup.procs"));
+        Self { path, is_v1, inode: 0, processes, within: Vec::new() }
+    }
+
+    /// `false`: it is gone.
+    fn list(&mut self, depth: usize, listing: &mut Listing<'_>, text: &mut Text) -> bool {
+        let Some(about) = fs::metadata(&self.path).ok().filter(fs::Metadata::is_dir) else { return false };
+        let (inode, links) = (about.ino(), about.nlink());
+        if self.inode != inode {
+            *self = Self { inode, ..Self::new(std::mem::take(&mut self.path), self.is_v1) };
+        }
+        // With what is known, not with the count before: what was overlooked once, because it came while others were listed, is found.
+        if links < OWN_LINKS || links != OWN_LINKS + self.within.len() as u64 {
+            listing.whole &= self.look_within().is_ok();
+        }
+        match self.own(text) {
+            Ok(listed) => {
+                listing.processes.extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+                listing.whole &= listed.len() < FILE_BYTES_MAX && listing.processes.len() <= listing.most;
+            }
+            Err(Unlisted) => listing.whole = false,
+        }
+        let (mut at, mut looked_again) = (0, false);
+        loop {
+            let mut lost = false;
+            while at < self.within.len() {
+                listing.below += 1;
+                if depth == 0 || listing.below > BELOW_MAX || !listing.whole {
+                    listing.whole = false;
+                    return true;
+                }
+                if self.within[at].list(depth - 1, listing, text) {
+                    at += 1;
+                } else {
+                    self.within.remove(at);
+                    lost = true;
+                }
+            }
+            if !lost {
+                return true;
+            }
+            // What came in the place of one that went, once: what comes and goes all the time is seen with the next look.
+            if looked_again {
+                return true;
+            }
+            looked_again = true;
+            let Ok(stay) = self.look_within() else {
+                listing.whole = false;
+                return true;
+            };
+            at = stay;
+        }
+    }
+
+    /// The list of those that are in it and not below. One that just went has none, nor has one whose threads alone are in it: the kernel
+    /// lists their processes above it.
+    fn own<'a>(&mut self, text: &'a mut Text) -> Result<&'a str, Unlisted> {
+        if self.is_v1 {
+            // Version 1 makes the list of an open file once, and again when nobody has read it for a second: one that is held open and read
+            // once a second stays as it was.
+            return match text.of(&self.path.join("cgroup.procs")) {
+                Ok(listed) => Ok(listed),
+                Err(error) if is_passing(&error) => Err(Unlisted),
+                Err(_gone) => Ok(""),
+            };
+        }
+        match self.processes.read(text) {
+            Some(listed) => Ok(listed),
+            None if self.processes.is_missed() => Err(Unlisted),
+            None => Ok(""),
+        }
+    }
+
+    /// Lets go those that are not in it any more, and puts others behind those that stay; gives how many do.
+    fn look_within(&mut self) -> Result<usize, Unlisted> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if is_passing(&error) => return Err(Unlisted),
+            entries => entries,
+        };
+        let directories = entries.into_iter().flatten().flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        // One more than are looked at, so that too many are seen to be too many.
+        let mut names: BTreeSet<OsString> = directories.take(BELOW_MAX + 1).map(|entry| entry.file_name()).collect();
+        self.within.retain(|known| known.path.file_name().is_some_and(|name| names.remove(name)));
+        let stay = self.within.len();
+        self.within.extend(names.into_iter().map(|name| Self::new(self.path.join(name), self.is_v1)));
+        Ok(stay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn processes_are_listed_wherever_below_they_are_also_in_what_came_for_what_went() {
+        let top = std::env::temp_dir().join(format!("lattice-group-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        let put = |below: &str, pid: i32| {
+            fs::create_dir_all(top.join(below)).unwrap();
+            fs::write(top.join(below).join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        };
+        let mut group = Group::new(Places { v2: Some(top.clone()), v1: Vec::new() });
+        let mut text = Text::default();
+        assert!(!group.refresh(&mut text, 100), "it is not there yet");
+        put("", 1);
+        let mut listed = |group: &mut Group| {
+            assert!(group.refresh(&mut text, 100));
+            let mut pids = group.processes().unwrap().to_vec();
+            pids.sort_unstable();
+            pids
+        };
+        assert_eq!((listed(&mut group), listed(&mut group)), (vec![1], vec![1]));
+        put("launch-1", 2);
+        put("launch-1/own", 3);
+        assert_eq!((listed(&mut group), listed(&mut group)), (vec![1, 2, 3], vec![1, 2, 3]));
+        fs::remove_dir_all(top.join("launch-1")).unwrap();
+        put("launch-2", 4);
+        assert_eq!(listed(&mut group), [1, 4], "as many as before, and another one");
+        fs::remove_dir_all(top.join("launch-2")).unwrap();
+        assert_eq!(listed(&mut group), [1]);
+        // Made anew under the same name.
+        let inode = group.inode();
+        fs::rename(&top, top.with_extension("old")).unwrap();
+        put("", 5);
+        put("launch-1", 6);
+        assert_eq!(listed(&mut group), [5, 6]);
+        assert_ne!(group.inode(), inode);
+        fs::remove_dir_all(&top).unwrap();
+        fs::remove_dir_all(top.with_extension("old")).unwrap();
+        assert!(!group.refresh(&mut text, 100));
+    }
+
+    /// Of the kernel's own, below the hierarchy that counts processes; skipped where there is none, or none may be made.
+    #[test]
+    fn in_version_1_who_comes_is_listed_with_the_next_look() {
+        let top = PathBuf::from(format!("/sys/fs/cgroup/pids/lattice-group-{}", std::process::id()));
+        if fs::create_dir(&top).is_err() || !top.join("cgroup.procs").exists() {
+            eprintln!("skipped: no group can be made in a hierarchy of version 1");
+            let _none = fs::remove_dir(&top);
+            return;
+        }
+        let (mut group, mut text) = (Group::new(Places { v2: None, v1: vec![top.clone()] }), Text::default());
+        let mut born = Vec::new();
+        // Faster than the kernel forgets a list that it made for an open file.
+        for _ in 0..3 {
+            let sleeps = Command::new("sleep").arg("60").spawn().unwrap();
+            fs::write(top.join("cgroup.procs"), sleeps.id().to_string()).unwrap();
+            born.push(sleeps);
+            assert!(group.refresh(&mut text, 100));
+            let mut listed = group.processes().unwrap().to_vec();
+            listed.sort_unstable();
+            let mut want: Vec<i32> = born.iter().map(|one| i32::try_from(one.id()).unwrap()).collect();
+            want.sort_unstable();
+            assert_eq!(listed, want);
+        }
+        for mut sleeps in born {
+            sleeps.kill().unwrap();
+            sleeps.wait().unwrap();
+        }
+        fs::remove_dir(&top).unwrap();
+        assert!(!group.refresh(&mut text, 100));
+    }
+}

@@ -1,0 +1,219 @@
+//! Files of the kernel's that are read again and again: how, and for how long they are held open.
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of a file of the kernel that are read; of a longer one the beginning.
+pub(super) const FILE_BYTES_MAX: usize = 64 << 10;
+/// The kernel makes its files of records, as many as go into a page, and no record here is as long as this: what leaves so much of a page
+/// empty is the end.
+const LAST_BYTES: usize = 2048;
+/// A file that is not there is looked for again after one look, two, four … and at last this many.
+const ABSENT_LOOKS_MAX: u32 = 64;
+/// Of the descriptors that the process may have, those that are held here: one in so many.
+const HELD_ONE_IN: usize = 4;
+/// And so many at most, however many it may have: each costs a page of the kernel's for what was read.
+const HELD_MAX: usize = 8192;
+
+/// Those that are.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// A buffer for small files, used again for each.
+#[derive(Debug, Default)]
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Reads a file; what is no UTF-8 is empty.
+    pub fn of(&mut self, path: &Path) -> io::Result<&str> {
+        self.up_to(path, FILE_BYTES_MAX)
+    }
+
+    /// Reads a file of which that much is wanted.
+    pub fn up_to(&mut self, path: &Path, bytes_max: usize) -> io::Result<&str> {
+        Ok(std::str::from_utf8(self.bytes(&File::open(path)?, bytes_max)?).unwrap_or_default())
+    }
+
+    /// Reads a file that need be no text.
+    pub fn bytes_of(&mut self, path: &Path) -> io::Result<&[u8]> {
+        self.bytes(&File::open(path)?, FILE_BYTES_MAX)
+    }
+
+    /// Reads an open file from its beginning.
+    fn bytes(&mut self, file: &File, bytes_max: usize) -> io::Result<&[u8]> {
+        if self.0.len() < bytes_max {
+            self.0.resize(bytes_max, 0);
+        }
+        let mut length = 0;
+        while length < bytes_max {
+            let more = file.read_at(&mut self.0[length..bytes_max], length as u64)?;
+            length += more;
+            if more < LAST_BYTES {
+                break;
+            }
+        }
+        Ok(&self.0[..length])
+    }
+}
+
+/// A file that is read with each look. It is opened when it is there, held open where there is room for that, and let go with what it
+/// tells of. One that is not there is looked for less and less often.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Held),
+    /// There was no descriptor or no memory for the last look, which says nothing of the file.
+    Missed,
+    /// So many looks in a row found none; so many more do not look.
+    Absent {
+        found_none: u32,
+        rests: u32,
+    },
+}
+
+/// An open file that counts.
+#[derive(Debug)]
+struct Held(File);
+
+impl Held {
+    /// `None`: there are enough, and it is closed.
+    fn new(file: File) -> Option<Self> {
+        let held = Self(file);
+        (HELD.fetch_add(1, Ordering::Relaxed) < most()).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn most() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let open_max = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        (usize::try_from(open_max).unwrap_or(usize::MAX) / HELD_ONE_IN).min(HELD_MAX)
+    })
+}
+
+/// Whether there is only no descriptor or no memory for it now.
+pub(super) fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM))
+}
+
+impl Kept {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, state: State::Absent { found_none: 0, rests: 0 } }
+    }
+
+    /// What it says now; what is no UTF-8 is empty. `None`: it is not there.
+    pub(crate) fn read<'a>(&mut self, text: &'a mut Text) -> Option<&'a str> {
+        self.bytes(text).map(|bytes| std::str::from_utf8(bytes).unwrap_or_default())
+    }
+
+    /// The same of one that need be no text.
+    pub(crate) fn bytes<'a>(&mut self, text: &'a mut Text) -> Option<&'a [u8]> {
+        let length = self.length(text)?;
+        Some(&text.0[..length])
+    }
+
+    /// Whether it could not be read the last time although it may be there.
+    pub(super) fn is_missed(&self) -> bool {
+        matches!(self.state, State::Missed)
+    }
+
+    fn length(&mut self, text: &mut Text) -> Option<usize> {
+        let found_none = match &mut self.state {
+            State::Open(Held(file)) => match text.bytes(file, FILE_BYTES_MAX) {
+                Ok(bytes) => return Some(bytes.len()),
+                // What it told of is gone. There may be another of its name.
+                Err(_gone) => 0,
+            },
+            State::Missed => 0,
+            State::Absent { found_none, rests: 0 } => *found_none,
+            State::Absent { rests, .. } => {
+                *rests -= 1;
+                return None;
+            }
+        };
+        let read = File::open(&self.path).and_then(|file| Ok((text.bytes(&file, FILE_BYTES_MAX)?.len(), file)));
+        let (length, state) = match read {
+            Ok((length, file)) => match Held::new(file) {
+                Some(held) => (Some(length), State::Open(held)),
+                // It is opened with each look.
+                None => (Some(length), State::Absent { found_none: 0, rests: 0 }),
+            },
+            // That it is not there is not known: it is looked for with the next look.
+            Err(error) if is_passing(&error) => (None, State::Missed),
+            Err(_) => {
+                let rests = (1u32 << found_none.min(16)).min(ABSENT_LOOKS_MAX) - 1;
+                (None, State::Absent { found_none: found_none.saturating_add(1), rests })
+            }
+        };
+        self.state = state;
+        length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_is_not_there_is_looked_for_less_and_less_and_found() {
+        let path = std::env::temp_dir().join(format!("lattice-kept-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let (mut kept, mut text) = (Kept::new(path.clone()), Text::default());
+        let looks_until_found = |kept: &mut Kept, text: &mut Text| (1..).find(|_| kept.read(text).is_some()).unwrap();
+        for _ in 0..1000 {
+            assert_eq!(kept.read(&mut text), None);
+        }
+        fs::write(&path, "7\n").unwrap();
+        let looks = looks_until_found(&mut kept, &mut text);
+        assert!((2..=ABSENT_LOOKS_MAX).contains(&looks), "{looks}");
+        assert_eq!(kept.read(&mut text), Some("7\n"));
+        let mut young = Kept::new(path.with_extension("young"));
+        assert_eq!(young.read(&mut text), None);
+        fs::write(path.with_extension("young"), [b"8\xff".as_slice()].concat()).unwrap();
+        assert_eq!(young.bytes(&mut text), Some(b"8\xff".as_slice()), "at once, while it is young");
+        assert_eq!(young.read(&mut text), Some(""), "no text");
+        for file in [&path, &path.with_extension("young")] {
+            fs::remove_file(file).unwrap();
+        }
+    }
+
+    #[test]
+    fn all_of_a_long_file_is_read_and_its_new_text_with_the_next_look() {
+        let path = std::env::temp_dir().join(format!("lattice-kept-long-{}", std::process::id()));
+        let long = "word ".repeat(4000);
+        fs::write(&path, &long).unwrap();
+        let (mut kept, mut text) = (Kept::new(path.clone()), Text::default());
+        assert_eq!(kept.read(&mut text), Some(long.as_str()));
+        fs::write(&path, "short").unwrap();
+        assert_eq!(kept.read(&mut text), Some("short"));
+        assert_eq!(text.up_to(&path, 2).unwrap(), "sh");
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// The kernel's own files, whose records do not fill a page exactly.
+    #[test]
+    fn a_file_of_many_records_is_read_to_its_end() {
+        let last = |maps: &str| maps.lines().last().map(str::to_owned);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let (mut kept, mut text) = (Kept::new("/proc/self/maps".into()), Text::default());
+        let read = kept.read(&mut text).unwrap();
+        assert!(maps.len() > 4096 && last(read) == last(&maps), "{} of {} bytes", read.len(), maps.len());
+    }
+}
