@@ -128,7 +128,7 @@ pub enum Pushed {
     New,
     /// It was there already.
     Known,
-    /// It does not follow what is there, or there is no room for it.
+    /// It does not follow what is there, or is from before all that ever was, or there is no room for it.
     Astray,
 }
 
@@ -137,15 +137,15 @@ pub enum Pushed {
 pub struct Window<P> {
     pieces: VecDeque<(Place, P)>,
     bytes: usize,
-    /// Where the next piece begins; `None`: anywhere.
-    end: Option<u64>,
+    /// Where the first piece of all began, and where the next one begins; `None`: anywhere.
+    span: Option<(u64, u64)>,
     /// The last one came.
     over: bool,
 }
 
 impl<P> Default for Window<P> {
     fn default() -> Self {
-        Self { pieces: VecDeque::new(), bytes: 0, end: None, over: false }
+        Self { pieces: VecDeque::new(), bytes: 0, span: None, over: false }
     }
 }
 
@@ -157,15 +157,15 @@ impl<P> Window<P> {
 
     /// Takes the next piece.
     pub fn push(&mut self, place: Place, piece: P) -> Pushed {
-        let end = self.end.unwrap_or(place.offset);
-        if place.end() <= end && (self.over || !place.last) && self.end.is_some() {
+        let (begin, end) = self.span.unwrap_or((place.offset, place.offset));
+        if self.span.is_some() && begin <= place.offset && place.end() <= end && (self.over || !place.last) {
             return Pushed::Known;
         }
         if self.over || place.offset != end || place.bytes > PIECE_BYTES_MAX || !self.has_room() {
             return Pushed::Astray;
         }
         self.bytes += place.bytes;
-        (self.end, self.over) = (Some(place.end()), place.last);
+        (self.span, self.over) = (Some((begin, place.end())), place.last);
         self.pieces.push_back((place, piece));
         Pushed::New
     }
@@ -224,6 +224,9 @@ mod tests {
         assert_eq!(kept(&window, Taken::UpTo(30)), "e");
         window.let_go(Taken::Over);
         assert_eq!(kept(&window, Taken::UpTo(0)), "");
+        let mut late = Window::default();
+        assert_eq!((late.push(place(10, 10, false), 'b'), late.push(place(10, 10, false), 'b')), (Pushed::New, Pushed::Known));
+        assert_eq!(late.push(place(0, 10, false), 'a'), Pushed::Astray, "it was never here");
         assert!(Taken::UpTo(5).min(Taken::Over) == Taken::UpTo(5) && Taken::UpTo(u64::MAX) < Taken::Over);
     }
 

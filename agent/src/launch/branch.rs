@@ -14,7 +14,7 @@
 //! from here until this branch ends, and it alone when it is back. Of one that is not reached for long the head is told: where
 //! it reaches it itself, it takes it from whoever is above it.
 
-use super::line::{Around, Broken, Kind, LineTask, News};
+use super::line::{Around, Broken, Kind, LineTask, News, Waiting};
 use super::told::Told;
 use crate::mesh::branch::Up;
 use crate::mesh::frame::{FrameError, ToHead, ToPart};
@@ -78,9 +78,11 @@ pub(super) struct Branch {
 
 struct Line {
     subtree: Subtree,
-    queue: mpsc::Sender<Arc<Told>>,
+    queue: mpsc::Sender<Waiting>,
     stop: CancellationToken,
     link: Link,
+    /// How often it was connected.
+    connections: u64,
     /// Of a fence that the subtree's agent waits for itself: who did not come.
     absent: Option<(u32, Vec<u32>)>,
     /// When it was told last that it is not reached.
@@ -171,7 +173,8 @@ impl Branch {
         let task = LineTask { number, around: self.around.clone(), subtree, kind, news: self.sender.clone() };
         let queue = task.begin(stop.clone());
         let link = Link::Broken { since: Instant::now() };
-        self.lines.insert(number, Line { subtree, queue, stop, link, absent: None, unreached: None, taken: None });
+        let line = Line { subtree, queue, stop, link, connections: 0, absent: None, unreached: None, taken: None };
+        self.lines.insert(number, line);
     }
 
     /// The next that a line tells.
@@ -185,6 +188,7 @@ impl Branch {
         match news {
             News::Connected => {
                 line.link = Link::Connected { away: line.subtree.parts().collect() };
+                line.connections += 1;
                 (line.absent, line.unreached, line.taken) = (None, None, line.over());
                 if let Some(abort) = self.abort.clone() {
                     self.tell_line(number, abort);
@@ -311,6 +315,7 @@ impl Branch {
         for number in reading.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.tell_line(number, Arc::clone(told));
         }
+        self.let_go();
         Ok(())
     }
 
@@ -323,6 +328,11 @@ impl Branch {
                 self.tell_line(number, piece);
             }
         }
+        self.let_go();
+    }
+
+    /// What came may be sent for the sake of others, and be taken here long since.
+    fn let_go(&mut self) {
         if let Some(all) = self.taken() {
             self.input.let_go(all);
         }
@@ -340,7 +350,7 @@ impl Branch {
     /// A line that takes no more is begun anew: whoever comes back hears everything.
     fn tell_line(&mut self, number: u64, told: Arc<Told>) {
         let Some(line) = self.lines.get(&number) else { return };
-        if line.queue.try_send(told).is_err() {
+        if line.queue.try_send(Waiting { told, connection: line.connections }).is_err() {
             let subtree = line.subtree;
             self.drop_line(number);
             self.begin_line(subtree);

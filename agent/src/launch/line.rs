@@ -75,6 +75,22 @@ pub(super) enum Kind {
     Parts,
 }
 
+/// A message that waits for a line.
+pub(super) struct Waiting {
+    pub(super) told: Arc<Told>,
+    /// Of how many that there were it was meant for. One that comes has told nobody yet what of standard input it has, so a piece that was
+    /// meant for another would leave a gap before it.
+    pub(super) connection: u64,
+}
+
+impl Waiting {
+    /// What a connection is to carry.
+    fn of(self, connection: u64) -> Option<Arc<Told>> {
+        let is_late = matches!(self.told.message, ToPart::Input(_)) && self.connection != connection;
+        (!is_late).then_some(self.told)
+    }
+}
+
 /// Keeps the line to one subtree. It ends when its queue is closed and empty, or when it is stopped.
 pub(super) struct LineTask {
     /// By which its branch knows it.
@@ -86,21 +102,23 @@ pub(super) struct LineTask {
 }
 
 impl LineTask {
-    pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Arc<Told>> {
+    pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
         let (told, queue) = mpsc::channel(QUEUE);
         tokio::spawn(async move { stop.run_until_cancelled(self.run(queue)).await });
         told
     }
 
-    async fn run(self, mut queue: mpsc::Receiver<Arc<Told>>) {
+    async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
         let mut pause = *PAUSE.start();
+        let mut connection = 0;
         loop {
             if let Some(way) = self.connect().await {
                 pause = *PAUSE.start();
+                connection += 1;
                 if !self.say(News::Connected).await {
                     return;
                 }
-                let Some(broken) = self.carry(way, &mut queue).await else { return };
+                let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
                 if !self.say(News::Broken(broken)).await {
                     return;
                 }
@@ -146,11 +164,12 @@ impl LineTask {
     }
 
     /// Both ways, neither waiting for the other, until the line breaks. `None`: nobody wants it any more.
-    async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Arc<Told>>) -> Option<Broken> {
+    async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
         match way {
             Way::Here { handle, mut heard } => {
                 let down = async {
-                    while let Some(told) = queue.recv().await {
+                    while let Some(waiting) = queue.recv().await {
+                        let Some(told) = waiting.of(connection) else { continue };
                         handle.pass_on(self.around.spec.id, told.message.clone()).await;
                     }
                     None
@@ -167,7 +186,8 @@ impl LineTask {
             }
             Way::There { mut send, recv } => {
                 let down = async {
-                    while let Some(told) = queue.recv().await {
+                    while let Some(waiting) = queue.recv().await {
+                        let Some(told) = waiting.of(connection) else { continue };
                         let sent = match self.kind {
                             Kind::Subtrees => told.frame.send(&mut send).await,
                             // It is of the version before, which knows no such questions.

@@ -147,7 +147,8 @@ impl Served {
                     let Some(told) = told else { return Ended::Broken };
                     if let ToPart::Input(piece) = &told.message {
                         if let Err(error) = self.branch.feed(piece, &told) {
-                            tracing::warn!(%error, "a parent sends standard input that does not follow what came: it is to begin anew");
+                            let launch = self.branch.around.spec.id;
+                            tracing::warn!(%launch, %error, "a parent sends standard input that does not follow what came: it is to begin anew");
                             return Ended::Broken;
                         }
                         continue;

@@ -27,6 +27,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         INPUT.test("it_goes_to_the_first_rank_to_another_to_all_or_to_none", &[], readers),
         INPUT.test("megabytes_come_whole_to_every_rank_while_agents_are_killed", &[], killed),
+        INPUT.test("ranks_that_took_a_whole_window_more_than_others_go_on_after_their_head_is_killed", &[], ahead),
         INPUT.test("a_rank_that_does_not_read_holds_up_the_input_and_nothing_else", &[], silent),
         INPUT.test("ranks_that_end_or_close_it_are_not_waited_for", &[], closed),
     ]
@@ -199,6 +200,38 @@ fn killed(w: &World) {
     let said = job.ended();
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert_eq!(said.out, hash.repeat(14), "{}", said.err);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
+}
+
+fn ahead(w: &World) {
+    let input = bytes(MUCH);
+    let hash = fed(Command::new("sha256sum"), &input).out;
+    let (id, nodes) = held(w);
+    let (go, copy) = (w.dir.join("input-ahead"), w.dir.join("input-copy"));
+    // Two leaves below one node: one has all that may be under way, the other nothing, when all of it is sent anew.
+    let script = format!(
+        "case $LATTICE_NODE in {}) tee {copy} | sha256sum;; {}) until [ -e {go} ]; do sleep 0.05; done; exec sha256sum;; *) exec sha256sum;; esac",
+        nodes[5],
+        nodes[6],
+        copy = copy.display(),
+        go = go.display(),
+    );
+    let command = w.at(&nodes[3]).command(&["launch", "--alloc", &id, "-n", "7", "--stdin=all", "sh", "-c", &script]);
+    let (job, mut stdin) = Fed::begin(command);
+    let writer = std::thread::spawn(move || stdin.write_all(&input).unwrap());
+    let copied = || std::fs::metadata(&copy).map_or(0, |about| about.len());
+    // The last of the window's pieces leaves less room than another one could need.
+    w.wait("a window to be taken", || copied() + 2 * PIPE_BYTES as u64 > lattice_model::input::WINDOW_BYTES as u64);
+    faults::kill_node(&w.dir, &nodes[0]).unwrap();
+    faults::start_node(&w.dir, &nodes[0]).unwrap();
+    std::fs::write(&go, "").unwrap();
+    writer.join().unwrap();
+    let said = job.ended();
+    assert_eq!((said.code, said.out.as_str()), (Some(0), hash.repeat(7).as_str()), "{}", said.err);
+    std::fs::remove_file(&go).unwrap();
+    std::fs::remove_file(&copy).unwrap();
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.assert_nothing_left();

@@ -14,6 +14,9 @@ use thiserror::Error;
 /// Comparisons are made one after the other at each opening of a device.
 const DENIED_MAX: usize = 4096;
 
+/// How often a program is given to the kernel, which looks at it no further once a signal waits for the thread that gave it.
+const LOADS_MAX: usize = 16;
+
 // linux/bpf.h
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_ATTACH: libc::c_int = 8;
@@ -172,7 +175,15 @@ fn load(program: &[Instruction]) -> Result<OwnedFd, FilterError> {
         flags: 0,
         name: *b"lattice_devices\0",
     };
-    let fd = bpf(BPF_PROG_LOAD, &load, "loading a device filter (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed)")?;
+    let doing = "loading a device filter (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed)";
+    let mut left = LOADS_MAX;
+    let fd = loop {
+        left -= 1;
+        match bpf(BPF_PROG_LOAD, &load, doing) {
+            Err(FilterError::Refused { errno: Errno::EAGAIN, .. }) if left > 0 => {}
+            loaded => break loaded?,
+        }
+    };
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
