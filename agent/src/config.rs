@@ -327,6 +327,8 @@ pub enum AgentConfigError {
     QueryUrl(#[from] QueryAddressError),
     #[error("gossip: {0}")]
     Gossip(#[from] lattice_gossip::ConfigError),
+    #[error("simulated_gpus: they are for labs, and need allow_root; a node shows no GPU that is not there")]
+    SimulatedGpus,
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
     SchedulerWithoutApi,
 }
@@ -379,6 +381,9 @@ impl AgentConfig {
         }
         if self.roles.contains(&Role::Scheduler) && !self.roles.contains(&Role::Api) {
             return Err(AgentConfigError::SchedulerWithoutApi);
+        }
+        if !self.simulated_gpus.is_empty() && !self.allow_root {
+            return Err(AgentConfigError::SimulatedGpus);
         }
         self.gossip.validate()?;
         self.health.validate()?;

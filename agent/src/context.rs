@@ -22,6 +22,7 @@ use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
 use crate::mesh::Mesh;
+use crate::peers::Peers;
 use crate::places::Places;
 use crate::relay::Carried;
 use crate::spool::Spools;
@@ -95,6 +96,8 @@ pub struct Context {
     pub diagnosing: Diagnosing,
     /// The way to other agents.
     pub mesh: Mesh,
+    /// Where other nodes were, for a start without the quorum.
+    pub peers: Peers,
     /// Peers whose sessions this agent carries.
     pub carried: Carried,
     /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.

@@ -69,6 +69,7 @@ mod meshd;
 mod metrics;
 mod monitoring;
 mod mounts;
+mod peers;
 mod places;
 mod placing;
 mod pmix;
@@ -115,6 +116,7 @@ use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
+use crate::peers::Peers;
 use crate::places::Places;
 use crate::placing::{Placing, Rounds};
 use crate::recovery::Unusable;
@@ -227,7 +229,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let troubles = Troubles::default();
     let fabric = Fabric::open(&config, troubles.clone())?;
     let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
-    let membership = gossip(&config, keys.keyring(), journal.life(), stop.child_token()).await?;
+    let peers = Peers::open(&config.state_dir);
+    let membership = gossip(&config, &peers, keys.keyring(), journal.life(), stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
     let tasks = TaskTracker::new();
@@ -298,6 +301,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         measuring: Measuring::new(config.alerts.clone()),
         traces: traces.clone(),
         mesh: mesh.clone(),
+        peers: peers.clone(),
         carried: Carried::new(config.relay_max, session_view.clone()),
         acknowledged,
         workers: Workers::default(),
@@ -384,6 +388,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
     tasks.spawn(checkpoint::sightings::run(Arc::clone(&context), stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
+    tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster_view.clone(), stop.child_token()));
     tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));
     let (held, leases) = watch::channel(placing::Leases::new());
     let (rounds, requests) = (Rounds::default(), service::Requests::default());
@@ -499,7 +504,7 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
     }
 }
 
-async fn gossip(config: &AgentConfig, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
+async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
     let socket = UdpSocket::bind(&config.gossip_listen).await.with_context(|| format!("gossip_listen {}", config.gossip_listen))?;
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
@@ -510,6 +515,9 @@ async fn gossip(config: &AgentConfig, keys: &Keyring, life: u64, stop: Cancellat
             Some(address) => membership.ask(Ask::Join(address)).await,
             None => tracing::warn!(%seed, "a gossip seed's address cannot be resolved"),
         }
+    }
+    for address in peers.gossip().iter().filter_map(|address| address.parse().ok()) {
+        membership.ask(Ask::Join(address)).await;
     }
     Ok(membership)
 }

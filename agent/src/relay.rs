@@ -175,7 +175,8 @@ impl Relay {
         let cluster = Arc::clone(&context.cluster.borrow());
         let members = self.membership.members();
         let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != context.me);
-        let reached = alive.filter_map(|m| Some((m.node.clone(), cluster.nodes.get(&m.node)?.addresses.mesh.clone())));
+        let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| context.peers.mesh(node));
+        let reached = alive.filter_map(|m| Some((m.node.clone(), mesh(&m.node)?)));
         reached.choose_multiple(&mut rand::rng(), PEERS)
     }
 }

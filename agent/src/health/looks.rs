@@ -61,6 +61,11 @@ impl Looks {
             let finding = nic(&self.sys.join("class/net").join(name), window, now, self.nic_errors_max);
             all.push((format!("nic {name}"), Box::new(move || finding)));
         }
+        for (name, is_unnamed) in [("mounts", self.mounts.is_empty()), ("nics", self.nics.is_empty())] {
+            if is_unnamed {
+                all.push((name.to_owned(), Box::new(move || Finding::Unsupported(format!("health.{name} names none")))));
+            }
+        }
         all
     }
 }
@@ -160,6 +165,20 @@ mod tests {
         assert!(matches!(look(2010, "down", 5011), Finding::Critical(why) if why == "it is down"));
         fs::remove_dir_all(&dir).unwrap();
         assert!(matches!(nic(&dir, &mut window, Timestamp(0), 10), Finding::Critical(why) if why == "there is no such device"));
+    }
+
+    #[test]
+    fn what_is_not_named_is_told_as_not_looked_at() {
+        let found = |settings: &HealthSettings| -> BTreeMap<String, Finding> {
+            let mut looks = Looks::of(settings, Path::new("/"));
+            looks.all(Timestamp(0)).into_iter().map(|(name, look)| (name, look())).collect()
+        };
+        let none = found(&HealthSettings::default());
+        assert_eq!(none["nics"], Finding::Unsupported("health.nics names none".to_owned()));
+        assert_eq!(none["mounts"], Finding::Unsupported("health.mounts names none".to_owned()));
+        let named = found(&HealthSettings { nics: vec!["lo".to_owned()], mounts: vec!["/proc".into()], ..HealthSettings::default() });
+        assert_eq!((&named["nic lo"], &named["mount /proc"]), (&Finding::Well, &Finding::Well));
+        assert!(!named.contains_key("nics") && !named.contains_key("mounts"));
     }
 
     #[test]

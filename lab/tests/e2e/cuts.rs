@@ -52,6 +52,7 @@ const LEASE: Duration = Duration::from_secs(15);
 pub fn trials() -> Vec<Trial> {
     vec![
         CARRIED.test("a_peer_carries_the_session_of_a_node_that_is_cut_from_the_quorum", &[Need::Hosts], carried),
+        CARRIED.test("one_that_starts_while_it_is_cut_from_the_quorum_finds_the_peers_that_it_knew", &[Need::Hosts], found_again),
         ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
         MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[], crashes),
@@ -110,6 +111,32 @@ fn carried(w: &World) {
     fs::write(&go, "").unwrap();
     w.completed(&job);
     assert_eq!(faults::heal_node(&w.dir, "n3").unwrap().len(), 4);
+    w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+}
+
+fn found_again(w: &World) {
+    // Nobody is named to it: what it knows it has from before.
+    let config = w.dir.join("n3/agent.yaml");
+    let with_seeds = fs::read_to_string(&config).unwrap();
+    let without: String = with_seeds.lines().filter(|line| !line.starts_with("gossip_seeds:")).map(|line| format!("{line}\n")).collect();
+    assert_ne!(without, with_seeds);
+    let known = w.cluster().run_dir.join("n3/state/peers.json");
+    w.wait("n3 to keep where the others are", || {
+        let known = fs::read_to_string(&known).unwrap_or_default();
+        known.contains("\"n1\"") && known.contains("\"n2\"")
+    });
+    faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::Both).unwrap();
+    faults::kill_node(&w.dir, "n3").unwrap();
+    fs::write(&config, without).unwrap();
+    faults::start_node(&w.dir, "n3").unwrap();
+    w.wait("a peer to carry it", || {
+        let n3 = shown(w, "n3");
+        ["n1", "n2"].contains(&text(&n3, "heard_through").as_str()) && text(&n3, "state") == "Ready"
+    });
+    fs::write(&config, with_seeds).unwrap();
+    faults::heal_node(&w.dir, "n3").unwrap();
+    faults::kill_node(&w.dir, "n3").unwrap();
+    faults::start_node(&w.dir, "n3").unwrap();
     w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
 }
 

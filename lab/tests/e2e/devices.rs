@@ -169,12 +169,17 @@ fn apart(w: &World) {
     let cluster = w.cluster();
     let config = cluster.dir.join("n1/agent.yaml");
     let agent = cluster.binaries.join("lattice-agent");
-    let doctor = process::run(Command::new(agent).arg("doctor").arg("--config").arg(config), JOB).unwrap().out();
+    let doctor = process::run(Command::new(&agent).arg("doctor").arg("--config").arg(&config), JOB).unwrap().out();
     let line = |subject: &str| {
         doctor.lines().find(|line| line.contains(&format!("  {subject}  "))).unwrap_or_else(|| panic!("{doctor}")).to_owned()
     };
     assert!(line("GPU measures").contains("by simulated: ") && line("GPU measures").contains("utilization"), "{doctor}");
     assert!(line("energy").contains("RAPL") || line("energy").contains("unsupported"), "{doctor}");
+    // Nowhere but in a lab.
+    let as_elsewhere = w.dir.join("as-elsewhere.yaml");
+    fs::write(&as_elsewhere, fs::read_to_string(&config).unwrap().replace("allow_root: true", "allow_root: false")).unwrap();
+    let refused = process::run(Command::new(&agent).arg("--config").arg(&as_elsewhere), JOB).unwrap();
+    assert!(refused.code() != 0 && refused.err().contains("simulated_gpus: they are for labs"), "{}", refused.err());
     end(w, &[&one, &other]);
     w.wait("the files to go", || !file(&its).exists() && !file(&others).exists());
 }

@@ -72,7 +72,7 @@ fn facts(w: &World) {
         assert!(runs.contains(&job), "asked at {at}: {told}");
     }
     // What would change something is refused, whatever it is, and says of which node.
-    let verbs: [&[&str]; 13] = [
+    let verbs: [&[&str]; 16] = [
         &["cordon", "n2", "--reason", "x"],
         &["uncordon", "n2"],
         &["drain", "n2", "--reason", "x"],
@@ -86,6 +86,9 @@ fn facts(w: &World) {
         &["boot", "n2"],
         &["confirm-dead", "n2", "--reason", "x", "--yes"],
         &["history", "n2"],
+        &["wipe", "n2", "--reason", "x", "--yes"],
+        &["unwipe", "n2"],
+        &["accept-drift", "n2", "--reason", "x"],
     ];
     let begun = verbs.map(|verb| {
         let mut command = w.lattice.command(&[&["node"], verb].concat());

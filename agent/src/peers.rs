@@ -1,0 +1,165 @@
+//! Where other nodes were, kept on disk: an agent that starts while it is cut off from the quorum finds some of them without one, and through
+//! them the quorum.
+
+use crate::cluster::Cluster;
+use crate::journal;
+use crate::membership::Membership;
+use lattice_gossip::Liveness;
+use lattice_model::{Node, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// So many are kept, of however many there are.
+const KEPT_MAX: usize = 32;
+/// More than as many as are kept need.
+const BYTES_MAX: u64 = 64 * 1024;
+/// Between two looks at who is there.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Where a node is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    gossip: String,
+    mesh: String,
+}
+
+impl Place {
+    fn of(node: &Node) -> Self {
+        Self { gossip: node.addresses.gossip.clone(), mesh: node.addresses.mesh.clone() }
+    }
+}
+
+type Places = BTreeMap<NodeId, Place>;
+
+/// Those that are kept. Cloneable; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    path: Arc<PathBuf>,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Peers {
+    /// Those of the last time. A file that cannot be read counts for nothing: there are gossip's seeds, and the quorum.
+    pub fn open(state_dir: &Path) -> Self {
+        let path = state_dir.join("peers.json");
+        let places = match read(&path) {
+            Ok(places) => places,
+            Err(why) => {
+                tracing::warn!(file = %path.display(), why, "where other nodes were is not known any more");
+                Places::new()
+            }
+        };
+        Self { path: Arc::new(path), places: Arc::new(Mutex::new(places)) }
+    }
+
+    /// Where gossip is received by them.
+    pub fn gossip(&self) -> Vec<String> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).values().map(|place| place.gossip.clone()).collect()
+    }
+
+    /// Where the mesh of one of them is.
+    pub fn mesh(&self, node: &NodeId) -> Option<String> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(node).map(|place| place.mesh.clone())
+    }
+
+    /// Keeps the list until `stop`: who is there stays on it, and others come for who is not.
+    pub async fn keep(self, me: NodeId, membership: Membership, cluster: watch::Receiver<Arc<Cluster>>, stop: CancellationToken) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = look.tick() => {}
+            }
+            let known = Arc::clone(&cluster.borrow());
+            let members = membership.members();
+            let alive = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me);
+            let there = alive.filter_map(|member| known.nodes.get(&member.node)).map(|node| (&node.id, Place::of(node)));
+            let before = self.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(next) = followed(&before, there) else { continue };
+            let path = Arc::clone(&self.path);
+            let bytes = serde_json::to_vec(&next).unwrap_or_default();
+            // Without room on the disk it is tried again with the next look.
+            match tokio::task::spawn_blocking(move || journal::replace(&path, &bytes)).await {
+                Ok(Ok(())) => *self.places.lock().unwrap_or_else(PoisonError::into_inner) = next,
+                Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Places, String> {
+    match std::fs::metadata(path) {
+        Ok(about) if about.len() > BYTES_MAX => return Err(format!("{} bytes", about.len())),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Places::new()),
+        Err(error) => return Err(error.to_string()),
+    }
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+}
+
+/// The next list; `None`: it stays as it is. Nobody is struck off while nobody is there to follow: then it is this node that is cut off.
+fn followed<'a>(before: &Places, there: impl Iterator<Item = (&'a NodeId, Place)>) -> Option<Places> {
+    let (mut kept, mut others) = (Places::new(), Vec::new());
+    for (node, place) in there {
+        if before.contains_key(node) {
+            kept.insert(node.clone(), place);
+        } else if others.len() < KEPT_MAX {
+            others.push((node.clone(), place));
+        }
+    }
+    let room = KEPT_MAX.saturating_sub(kept.len());
+    kept.extend(others.into_iter().take(room));
+    (!kept.is_empty() && kept != *before).then_some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(i: usize) -> (NodeId, Place) {
+        (format!("n{i:03}").parse().unwrap(), Place { gossip: format!("10.0.0.{i}:1"), mesh: format!("10.0.0.{i}:2") })
+    }
+
+    fn next(before: &Places, there: &[(NodeId, Place)]) -> Option<Places> {
+        followed(before, there.iter().map(|(node, place)| (node, place.clone())))
+    }
+
+    #[test]
+    fn who_is_there_stays_and_others_come_for_who_is_not() {
+        let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
+        let first = next(&Places::new(), &all).unwrap();
+        assert_eq!(first.len(), KEPT_MAX);
+        assert_eq!(next(&first, &all), None, "nothing is written where nothing has changed");
+        assert_eq!(next(&first, &[]), None, "alone");
+        let second = next(&first, &all[1..]).unwrap();
+        assert!(second.len() == KEPT_MAX && !second.contains_key(&all[0].0));
+        assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), KEPT_MAX - 1);
+        let moved = (all[3].0.clone(), place(99).1);
+        assert_eq!(next(&first, &[moved.clone()]).unwrap(), Places::from([moved]));
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_counts_for_nothing() {
+        let dir = std::env::temp_dir().join(format!("lattice-peers-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert!(Peers::open(&dir).gossip().is_empty());
+        for bytes in [&b"{"[..], b"[1]", &[b' '; BYTES_MAX as usize + 1]] {
+            std::fs::write(dir.join("peers.json"), bytes).unwrap();
+            assert!(Peers::open(&dir).gossip().is_empty());
+        }
+        let list = Places::from([place(1), place(2)]);
+        std::fs::write(dir.join("peers.json"), serde_json::to_vec(&list).unwrap()).unwrap();
+        assert_eq!(Peers::open(&dir).gossip(), ["10.0.0.1:1", "10.0.0.2:1"]);
+        assert_eq!(Peers::open(&dir).mesh(&place(2).0).as_deref(), Some("10.0.0.2:2"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
