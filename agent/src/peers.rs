@@ -6,6 +6,7 @@ use crate::journal;
 use crate::membership::Membership;
 use lattice_gossip::Liveness;
 use lattice_model::{Node, NodeId};
+use rand::seq::IteratorRandom;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -79,10 +80,9 @@ impl Peers {
             }
             let known = Arc::clone(&cluster.borrow());
             let members = membership.members();
-            let alive = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me);
-            let there = alive.filter_map(|member| known.nodes.get(&member.node)).map(|node| (&node.id, Place::of(node)));
+            let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me).map(|member| &member.node);
             let before = self.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let Some(next) = followed(&before, there) else { continue };
+            let Some(next) = followed(&before, there, |node| known.nodes.get(node).map(Place::of)) else { continue };
             let path = Arc::clone(&self.path);
             let bytes = serde_json::to_vec(&next).unwrap_or_default();
             // Without room on the disk it is tried again with the next look.
@@ -106,19 +106,26 @@ fn read(path: &Path) -> Result<Places, String> {
     serde_json::from_slice(&bytes).map_err(|e| e.to_string())
 }
 
-/// The next list; `None`: it stays as it is. Nobody is struck off while nobody is there to follow: then it is this node that is cut off.
-fn followed<'a>(before: &Places, there: impl Iterator<Item = (&'a NodeId, Place)>) -> Option<Places> {
-    let (mut kept, mut others) = (Places::new(), Vec::new());
-    for (node, place) in there {
-        if before.contains_key(node) {
-            kept.insert(node.clone(), place);
-        } else if others.len() < KEPT_MAX {
-            others.push((node.clone(), place));
-        }
+/// The next list; `None`: it stays as it is. Who is there comes first, and of them who is on it; then who was on it and is a node yet. Nobody
+/// is struck off while nobody is there to follow: then it is this node that is cut off.
+fn followed<'a>(
+    before: &Places,
+    there: impl Iterator<Item = &'a NodeId> + Clone,
+    registered: impl Fn(&NodeId) -> Option<Place>,
+) -> Option<Places> {
+    let found = |node: &NodeId| Some((node.clone(), registered(node)?));
+    let room = |kept: &Places| KEPT_MAX.saturating_sub(kept.len());
+    let mut kept: Places = there.clone().filter(|node| before.contains_key(*node)).filter_map(found).collect();
+    if room(&kept) > 0 {
+        let others = there.filter(|node| !before.contains_key(*node)).choose_multiple(&mut rand::rng(), room(&kept));
+        kept.extend(others.into_iter().filter_map(found));
     }
-    let room = KEPT_MAX.saturating_sub(kept.len());
-    kept.extend(others.into_iter().take(room));
-    (!kept.is_empty() && kept != *before).then_some(kept)
+    if kept.is_empty() {
+        return None;
+    }
+    let away: Vec<_> = before.keys().filter(|node| !kept.contains_key(*node)).filter_map(found).take(room(&kept)).collect();
+    kept.extend(away);
+    (kept != *before).then_some(kept)
 }
 
 #[cfg(test)]
@@ -129,22 +136,28 @@ mod tests {
         (format!("n{i:03}").parse().unwrap(), Place { gossip: format!("10.0.0.{i}:1"), mesh: format!("10.0.0.{i}:2") })
     }
 
-    fn next(before: &Places, there: &[(NodeId, Place)]) -> Option<Places> {
-        followed(before, there.iter().map(|(node, place)| (node, place.clone())))
+    fn next(before: &Places, there: &[(NodeId, Place)], registered: &[(NodeId, Place)]) -> Option<Places> {
+        let registered = |node: &NodeId| registered.iter().find(|(one, _)| one == node).map(|(_, place)| place.clone());
+        followed(before, there.iter().map(|(node, _)| node), registered)
     }
 
     #[test]
     fn who_is_there_stays_and_others_come_for_who_is_not() {
         let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
-        let first = next(&Places::new(), &all).unwrap();
+        let first = next(&Places::new(), &all, &all).unwrap();
         assert_eq!(first.len(), KEPT_MAX);
-        assert_eq!(next(&first, &all), None, "nothing is written where nothing has changed");
-        assert_eq!(next(&first, &[]), None, "alone");
-        let second = next(&first, &all[1..]).unwrap();
-        assert!(second.len() == KEPT_MAX && !second.contains_key(&all[0].0));
+        assert_eq!(next(&first, &all, &all), None, "nothing is written where nothing has changed");
+        assert_eq!(next(&first, &[], &all), None, "alone");
+        let (gone, _) = first.first_key_value().unwrap();
+        let rest: Vec<_> = all.iter().filter(|(node, _)| node != gone).cloned().collect();
+        let second = next(&first, &rest, &all).unwrap();
+        assert!(second.len() == KEPT_MAX && !second.contains_key(gone));
         assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), KEPT_MAX - 1);
-        let moved = (all[3].0.clone(), place(99).1);
-        assert_eq!(next(&first, &[moved.clone()]).unwrap(), Places::from([moved]));
+        // Those that are away stay for as long as there is room and they are nodes; where they have moved to is what counts.
+        let few = Places::from([place(3), place(4)]);
+        assert_eq!(next(&few, &all[5..6], &all).unwrap(), Places::from([place(3), place(4), place(5)]));
+        let moved = (place(3).0, place(99).1);
+        assert_eq!(next(&few, &all[3..4], std::slice::from_ref(&moved)).unwrap(), Places::from([moved]));
     }
 
     #[test]
