@@ -450,9 +450,11 @@ fn asked_before_walltime(w: &World) {
             w.wait("the agent to come to it", || !w.cluster().node(&node).unwrap().daemon.alive());
             faults::start_node(&w.dir, &node).unwrap();
         }
-        let now = || caller.json(&["status", id]).unwrap();
-        w.wait("it to be asked and suspended", || text(&now(), "state") == "Suspended");
-        let over = now();
+        let mut over = serde_json::Value::Null;
+        w.wait("it to be asked and suspended", || {
+            over = caller.json(&["status", id]).unwrap_or_default();
+            text(&over, "state") == "Suspended"
+        });
         assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
         assert_eq!((over["held"].as_bool(), over["preempted_count"].as_u64()), (Some(true), Some(0)), "{over}");
         assert_eq!(w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().len(), 1, "it is asked once");
