@@ -9,6 +9,7 @@
 //!
 //! A submission that can be placed at once so costs one commit, wherever it is made (decision 0021). Order is the lease's
 //! holder's alone: who finds anybody waiting leaves it to him. What one queue is refused ends its own round, no other's.
+//! Whose gossip does not show most nodes alive that are Ready holds no lease.
 
 mod counts;
 
@@ -17,7 +18,7 @@ pub use counts::{Proposed, Rounds};
 use crate::cluster::Cluster;
 use crate::membership::Membership;
 use futures::StreamExt;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::ledger::scheduler_lease;
 use lattice_quorum::wire::{Answer, Refusal, Request};
@@ -97,6 +98,13 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if changed.is_err() {
             break;
         }
+        if is_apart(&cluster.borrow(), &membership.alive()) {
+            asked.clear();
+            held.send_replace(Leases::new());
+            rounds.wait(&BTreeMap::new());
+            give_back(&quorum, std::mem::take(&mut leases)).await;
+            continue;
+        }
         let queues = cluster.borrow().queues();
         if !queues.is_subset(&asked) {
             let wanted = queues.difference(&asked).cloned().collect();
@@ -127,9 +135,21 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         }
     }
     held.send_replace(Leases::new());
+    give_back(&quorum, leases).await;
+}
+
+/// Whether most nodes that are Ready are not seen alive by this agent's gossip. It would place nothing on them: the leases are
+/// for those who see more.
+fn is_apart(cluster: &Cluster, alive: &BTreeSet<NodeId>) -> bool {
+    let ready = || cluster.nodes.values().filter(|node| node.state == NodeState::Ready);
+    ready().filter(|node| alive.contains(&node.id)).count() * 2 < ready().count()
+}
+
+/// Those of them that are ours.
+async fn give_back(quorum: &QuorumClient, leases: Leases) {
     let mut releases = Vec::new();
     for (name, lease) in leases.into_iter().filter(|(_, lease)| lease.ours) {
-        releases.push(release(&quorum, name, lease.token));
+        releases.push(release(quorum, name, lease.token));
     }
     futures::stream::iter(releases).buffer_unordered(ASKED_AT_ONCE).collect::<()>().await;
 }
@@ -264,4 +284,48 @@ async fn propose(
         let _ = tokio::time::timeout(pause, cluster.changed()).await;
     }
     lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{Boot, Incarnation, Node, NodeAddresses, Resources, Revision, Timestamp};
+
+    fn node(id: &str, state: NodeState) -> Node {
+        Node {
+            id: id.parse().unwrap(),
+            size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
+            addresses: NodeAddresses::default(),
+            schedulable: true,
+            boot: Boot(uuid::Uuid::nil()),
+            incarnation: Incarnation(1),
+            state,
+            state_reason: String::new(),
+            state_since: Timestamp(0),
+            unlimited: vec![],
+            features: vec![],
+            holds: vec![],
+            leaving: vec![],
+            through: None,
+            home: String::new(),
+            conformance: None,
+            wipes: false,
+            wipe: None,
+            hold_revision: Revision(1),
+            report_seq: 0,
+            revision: Revision(1),
+        }
+    }
+
+    #[test]
+    fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {
+        let states = [("n1", NodeState::Ready), ("n2", NodeState::Ready), ("n3", NodeState::Ready), ("n4", NodeState::Down)];
+        let nodes = |n: usize| states[..n].iter().map(|(id, state)| (id.parse().unwrap(), node(id, *state))).collect();
+        let apart = |n, alive: &[&str]| {
+            let cluster = Cluster { nodes: nodes(n), ..Cluster::default() };
+            is_apart(&cluster, &alive.iter().map(|id| id.parse().unwrap()).collect())
+        };
+        assert!(apart(3, &["n1"]) && apart(4, &["n1", "n4"]));
+        assert!(!apart(3, &["n1", "n3"]) && !apart(2, &["n1"]) && !apart(1, &["n1"]) && !apart(0, &[]));
+    }
 }

@@ -55,6 +55,7 @@ pub(super) fn begin(
         probing: None,
         warning: None,
         phase: Phase::Idle,
+        left_looked_at: None,
         fresh: false,
         synced: false,
         shapes: false,
@@ -101,6 +102,8 @@ struct AllocationTask {
     /// Asks it to save itself before its walltime ends, on the head.
     warning: Option<AbortOnDropHandle<()>>,
     phase: Phase,
+    /// When it is looked at what keeps its work from ending, while that is awaited.
+    left_looked_at: Option<tokio::time::Instant>,
     /// Whether the shim was just started when the present line came.
     fresh: bool,
     /// Whether the shim has told all that it has, on the present line.
@@ -154,6 +157,10 @@ impl AllocationTask {
                 }
                 () = run_lease::renewed(&mut self.acknowledged) => {
                     self.renew().await;
+                    continue;
+                }
+                () = ending::due(self.left_looked_at), if self.phase == Phase::AwaitingStopped => {
+                    self.say_what_is_left().await;
                     continue;
                 }
                 heard = hear(&mut self.link) => heard,

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long killed processes may take to be gone before it is said that they are not.
-const KILL_WAIT: Duration = Duration::from_secs(3);
+pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
 /// Processes that are named.
 const TOLD_MAX: usize = 4;
@@ -28,10 +28,21 @@ pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<
     if scope.whole().wait_empty(KILL_WAIT).map_err(|e| with_causes(&e))? {
         return Ok(());
     }
-    let left = scope.whole().processes();
+    Err(still_there(&scope.whole().processes()))
+}
+
+/// What keeps its work from ending, which was killed; `None`: nothing is left in its scope, or that cannot be known.
+pub(super) fn what_is_left(context: &Context, allocation: AllocationId) -> Option<String> {
+    let scopes = context.slice.as_ref()?.scopes().ok()?;
+    let (_, scope) = scopes.into_iter().find(|(id, _)| *id == allocation)?;
+    let left = scope.work().processes();
+    (!left.is_empty()).then(|| still_there(&left))
+}
+
+fn still_there(left: &[i32]) -> String {
     let told: Vec<String> = left.iter().take(TOLD_MAX).map(|pid| stuck::told(*pid)).collect();
     let more = if left.len() > TOLD_MAX { format!("; and {} more", left.len() - TOLD_MAX) } else { String::new() };
-    Err(format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", told.join("; ")))
+    format!("killed processes are still there (in a call that cannot be interrupted?): {}{more}", told.join("; "))
 }
 
 /// Takes away scratch, scope and files. Fails while processes are left.

@@ -1,12 +1,12 @@
 //! What nodes are made of: drift, what it does and who ends it; and nodes that are wiped.
 
-use crate::harness::{Group, World};
+use crate::harness::{Group, Need, World};
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 static CONFORMANCE: Group = Group {
     theme: "conformance",
@@ -21,9 +21,10 @@ static CONFORMANCE: Group = Group {
         fs::write(&hook, HOOK).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         o.agent_lines = format!(
-            "conformance:\n  period_seconds: 1\n  components: [{{name: bmc firmware, file: \"{{run}}/bmc\"}}]\nwipe_hook: {:?}\n",
+            "topology_group: row-7\nconformance:\n  period_seconds: 1\n  components: [{{name: bmc firmware, file: \"{{run}}/bmc\"}}]\nwipe_hook: {:?}\n",
             hook.to_string_lossy()
         );
+        o.simulated_gpus = 1;
         "drift_remediation_seconds: 5\n".clone_into(&mut o.member_lines);
     },
 };
@@ -44,6 +45,8 @@ fn beside(name: &str) -> PathBuf {
 
 pub fn trials() -> Vec<Trial> {
     vec![
+        CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], told),
+        CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
         CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
         CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
     ]
@@ -70,6 +73,60 @@ fn drifted(w: &World, name: &str) -> bool {
 
 fn nodes_of(job: &Value) -> Vec<&str> {
     job["nodes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
+}
+
+/// What the documents list, of a node that the agent asked is not.
+fn told(w: &World) {
+    let (image, go) = (w.image().to_string_lossy().into_owned(), w.dir.join("told.end"));
+    let script = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let job = w.submit(&["--nodes", "3", "--uenv", &image, "--", "/bin/sh", "-c", &script]);
+    w.running(&job);
+    let mut n3 = Value::Null;
+    w.wait("n1 to be told all of it", || {
+        n3 = w.lattice.json(&["node", "status", "n3"]).unwrap();
+        let (said, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
+        said["images_all"] == 1 && said["fingerprint"].is_string() && now["running"].to_string().contains(&job)
+    });
+    let (said, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
+    assert_eq!((&said["state"], &said["cores"], &said["memory_bytes"]), (&"Ready".into(), &n3["cores"], &n3["memory_bytes"]), "{n3}");
+    assert_eq!((&said["gpus"][0]["healthy"], &said["gpus"][0]["allocatable"]), (&1.into(), &1.into()), "{n3}");
+    assert!(said["holds"] == serde_json::json!([]) && said["features"].is_array() && said["schedulable"] == true, "{n3}");
+    assert_eq!(text(said, "topology_group"), "row-7");
+    assert_eq!(
+        (text(said, "fingerprint"), said["images"].as_array().map(Vec::len)),
+        (text(&n3["conformance"], "fingerprint"), Some(1)),
+        "{n3}"
+    );
+    // What this machine has no counters of is not made up.
+    assert_eq!(now["pressure"]["cpu"].is_number(), fs::read("/proc/pressure/cpu").is_ok(), "{n3}");
+    if !Path::new("/sys/class/powercap").exists() && !Path::new("/sys/class/hwmon").exists() {
+        assert!(now["power_watts"].is_null(), "{n3}");
+    }
+    let shown = w.ok(&["node", "status", "n3"]);
+    for line in ["Itself: ", "Gives: ", "GPUs: ", "Group: ", "Fingerprint: ", "Images: ", "Runs: "] {
+        assert!(shown.lines().any(|l| l.starts_with(line)), "{line}: {shown}");
+    }
+    assert!(shown.contains("1 healthy, 1 for work") && shown.contains("1 cached") && shown.contains(&job[..8]), "{shown}");
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+}
+
+fn unwipe(w: &World) {
+    let end = w.dir.join("unwipe.end");
+    let job = w.submit(&["--", "/bin/sh", "-c", &format!("until [ -e {} ]; do sleep 0.05; done", end.display())]);
+    w.running(&job);
+    let name = nodes_of(&w.status(&job))[0].to_owned();
+    w.wait("the wipe to be taken", || w.run(&["node", "wipe", &name, "--reason", "patient data", "--yes"]).code() == 0);
+    assert!(holds(w, &name).contains("wipe by root") && !node(w, &name)["wipe"].is_null(), "{}", node(w, &name));
+    w.ok(&["node", "unwipe", &name]);
+    assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));
+    assert_eq!(text(&w.status(&job), "state"), "Running");
+    fs::write(&end, "").unwrap();
+    w.completed(&job);
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    assert!(!beside("orders").exists(), "it was wiped all the same");
+    let history = w.ok(&["node", "history", &name]);
+    assert!(history.contains("wipe: patient data") && !history.contains("NodeWiped"), "{history}");
 }
 
 fn drift(w: &World) {

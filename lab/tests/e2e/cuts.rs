@@ -1,9 +1,10 @@
 //! Agents whose network is cut: from the quorum alone, from everybody, in one direction. Each has a network of its own.
 
-use crate::harness::{Group, Need, World};
+use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::networks::{Direction, From};
+use lattice_lab::process::until;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
@@ -53,9 +54,11 @@ pub fn trials() -> Vec<Trial> {
     vec![
         CARRIED.test("a_peer_carries_the_session_of_a_node_that_is_cut_from_the_quorum", &[Need::Hosts], carried),
         CARRIED.test("one_that_starts_while_it_is_cut_from_the_quorum_finds_the_peers_that_it_knew", &[Need::Hosts], found_again),
+        CARRIED.test("gossip_alone_keeps_new_work_off_a_node_and_ends_none", &[Need::Hosts], gossip_alone),
         ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
         MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[], crashes),
+        MANY.test("an_agent_that_dies_at_each_start_is_not_heard_and_its_work_goes_on", &[], loops),
         MANY.test("where_three_of_ten_fall_silent_at_once_none_is_down", &[], three_of_ten),
     ]
 }
@@ -140,6 +143,50 @@ fn found_again(w: &World) {
     w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
 }
 
+fn gossip_alone(w: &World) {
+    let (job, go) = begin(w, "n3", &["--cores", "1", "--requeue=never"]);
+    let placer = || {
+        let leases = w.lattice.json(&["lease", "list"]).unwrap();
+        leases.as_array().unwrap().iter().find(|l| text(l, "name") == "scheduler/default").map(|l| text(l, "holder")).unwrap_or_default()
+    };
+    // Who is cut off places, as long as it may.
+    w.ok(&["node", "cordon", "n[1-2]", "--reason", "n3 is to place"]);
+    w.wait("n3 to place", || placer() == "n3");
+    w.ok(&["node", "uncordon", "n[1-2]"]);
+    for other in ["n1", "n2"] {
+        faults::cut_node(&w.dir, "n3", &From::Peer(other.to_owned()), Direction::Both).unwrap();
+    }
+    let stands = || {
+        let n3 = shown(w, "n3");
+        assert!(text(&n3, "state") == "Ready" && n3["heard_through"].is_null(), "{n3}");
+        assert_eq!(text(&w.status(&job), "state"), "Running");
+    };
+    w.wait("gossip to have n3 for dead", || {
+        stands();
+        gossiped(w, "n3") == "down"
+    });
+    w.wait("somebody to place who sees the others", || ["n1", "n2"].contains(&placer().as_str()));
+    // There is room on it.
+    let waits = w.submit(&["--nodes", "3", "--cores", "1", "--", "/bin/true"]);
+    let mut why = String::new();
+    let is_why = until(JOB, || {
+        why = w.ok(&["explain", &waits]);
+        why.contains("is not seen alive by gossip")
+    });
+    assert!(is_why, "{why}");
+    w.ok(&["cancel", &waits]);
+    let elsewhere = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    assert_eq!(elsewhere["nodes"], serde_json::json!(["n1", "n2"]));
+    stands();
+    faults::heal_node(&w.dir, "n3").unwrap();
+    w.wait("gossip to have n3 back", || gossiped(w, "n3") == "alive");
+    stands();
+    fs::write(&go, "").unwrap();
+    w.completed(&job);
+    assert!(w.log(&job).ends_with("over\n") && text(&w.status(&job), "requeue_count") == "0");
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
 fn heard_by_others(w: &World) {
     let (job, go) = begin(w, "n3", &["--on-isolation", "stop", "--requeue"]);
     faults::cut_node(&w.dir, "n3", &From::Quorum, Direction::In).unwrap();
@@ -206,10 +253,49 @@ fn crashes(w: &World) {
     w.completed(&job);
 }
 
+/// It dies with each start before it has registered, as a supervisor would start it again.
+fn loops(w: &World) {
+    let (go, beats) = (w.dir.join("go-loop"), w.dir.join("beats-loop"));
+    let script = format!("echo up; until [ -e {} ]; do echo . >> {}; sleep 0.05; done; echo over", go.display(), beats.display());
+    w.ok(&["node", "cordon", "n1", "--reason", "not for this one"]);
+    let job = w.submit(&["--", "/bin/sh", "-c", &script]);
+    w.wait_log(&job, "up");
+    w.ok(&["node", "uncordon", "n1"]);
+    let node = w.status(&job)["nodes"][0].as_str().unwrap().to_owned();
+    let beats = || fs::metadata(&beats).unwrap().len();
+    faults::kill_node(&w.dir, &node).unwrap();
+    let (since, mut seen) = (Instant::now(), Vec::new());
+    w.wait("the time to Down to be over", || {
+        let before = beats();
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", "strays-swept")]).unwrap();
+        assert!(until(Duration::from_secs(20), || !w.cluster().node(&node).unwrap().daemon.alive()), "it lives");
+        assert!(until(Duration::from_secs(20), || beats() > before), "its work stands still");
+        seen.push(state(w, &node));
+        let now = w.status(&job);
+        assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count").as_str()), ("Running", "0"), "{now}");
+        since.elapsed() > Duration::from_secs(14)
+    });
+    // Down, or Degraded for longer where others hear its gossip now and then.
+    seen.dedup();
+    assert!(seen.len() <= 3 && ["Degraded", "Down"].contains(&seen.last().unwrap().as_str()), "{seen:?}");
+    assert!(!seen[1..].contains(&"Ready".to_owned()), "{seen:?}");
+    faults::start_node(&w.dir, &node).unwrap();
+    w.wait("it to be Ready", || state(w, &node) == "Ready");
+    let before = beats();
+    w.wait("its work to go on", || beats() > before);
+    fs::write(&go, "").unwrap();
+    assert_eq!(text(&w.completed(&job), "requeue_count"), "0");
+    assert_eq!(w.log(&job), "up\nover\n");
+}
+
 fn three_of_ten(w: &World) {
     let silent = ["n8", "n9", "n10"];
     silent.iter().for_each(|node| assert!(faults::stop_node(&w.dir, node).unwrap() > 0));
     w.wait("them to be Degraded", || silent.iter().all(|node| state(w, node) == "Degraded"));
+    let held_back = || w.lattice.json(&["quorum", "status"]).unwrap()["held_back"].clone();
+    w.wait("them to be held back", || held_back() == 3);
+    let told = w.ok(&["quorum", "status"]);
+    assert!(told.contains("3 nodes fell silent at once") && told.contains("confirm-dead"), "{told}");
     // Well beyond the time at which one alone would be Down.
     let since = Instant::now();
     w.wait("that time to be over", || {
@@ -218,4 +304,5 @@ fn three_of_ten(w: &World) {
     });
     silent.iter().for_each(|node| assert!(faults::cont_node(&w.dir, node).unwrap() > 0));
     w.wait("them to be Ready", || silent.iter().all(|node| state(w, node) == "Ready"));
+    w.wait("none to be held back", || held_back() == 0);
 }

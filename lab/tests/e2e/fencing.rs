@@ -55,8 +55,25 @@ fn hook() -> PathBuf {
 /// Enough nodes for many of them to be silent.
 static CROWD: Group = Group { theme: "fencing", name: "fencing-crowd", nodes: 4, quorum: 1, tweak: |o| o.down_after_ms = 3_000 };
 
+/// How long a node is silent until it is Down where leaders change, and when the leader goes.
+const TO_DOWN: Duration = Duration::from_secs(12);
+const LEADER_GOES: Duration = Duration::from_secs(7);
+
+/// Nobody is asked whether they hear a silent node.
+static LEADERS: Group = Group {
+    theme: "fencing",
+    name: "fencing-leaders",
+    nodes: 2,
+    quorum: 3,
+    tweak: |o| {
+        (o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (200, 1_000, 11_000);
+        "node_cut_off_ms: 0\n".clone_into(&mut o.member_lines);
+    },
+};
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        LEADERS.test("a_silent_node_has_the_whole_time_again_under_a_new_leader", &[], fresh_clocks),
         CROWD.test("many_nodes_silent_at_once_are_an_operators_to_decide", &[], crowd),
         FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
         FENCING.test("what_continues_goes_on_until_an_operator_confirms_the_death", &[], continues),
@@ -244,6 +261,25 @@ fn crowd(w: &World) {
     stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
     w.wait("all to be back", || silent.iter().all(|node| state(w, node) == "Ready"));
     w.wait("nobody to be held back", || held_back() == 0);
+}
+
+fn fresh_clocks(w: &World) {
+    let (leader, stopped) = (w.leader(), agent(w, "n2"));
+    kill(stopped, Signal::SIGSTOP).unwrap();
+    let silent = Instant::now();
+    w.wait("n2 to be Degraded", || state(w, "n2") == "Degraded");
+    w.wait("most of its time to be over", || silent.elapsed() > LEADER_GOES);
+    let killed = Instant::now();
+    faults::kill_member(&w.dir, leader).unwrap();
+    // While nobody leads, the list is gossip's.
+    let down = || w.lattice.nodes().is_ok_and(|nodes| nodes.contains(&("n2".to_owned(), "Down".to_owned())));
+    w.wait("n2 to be Down", down);
+    let took = killed.elapsed();
+    assert!(took >= TO_DOWN, "it was Down {took:?} after the leader before was killed");
+    assert_ne!(w.leader(), leader);
+    kill(stopped, Signal::SIGCONT).unwrap();
+    w.wait("n2 to be Ready", || state(w, "n2") == "Ready");
+    faults::start_member(&w.dir, leader).unwrap();
 }
 
 fn by_hook(w: &World) {

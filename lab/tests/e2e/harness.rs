@@ -58,6 +58,8 @@ pub enum Need {
     KernelProbes,
     /// Temporary folders on a file system whose requests to a block device the kernel counts.
     BlockDevice,
+    /// FUSE, for a file system that does not answer.
+    Fuse,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -175,7 +177,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
+        Need::Fuse if !Path::new("/dev/fuse").exists() => Some("there is no FUSE here (/dev/fuse)".to_owned()),
         Need::Mounts
+        | Need::Fuse
         | Need::Mpich
         | Need::OpenMpi
         | Need::Mpi4py

@@ -33,6 +33,7 @@ static HEALTH: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_none", &[], unwell),
+        HEALTH.test("what_is_configured_and_not_there_is_named_until_it_is_mended", &[], absent),
         HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
         HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
@@ -85,6 +86,51 @@ fn unwell(w: &World) {
     is_well("n2");
     w.completed(&waits);
     assert_eq!(stands(w, "n2").0, "Ready");
+}
+
+/// A network device, a mount and GPUs that the configuration names.
+fn absent(w: &World) {
+    let (config, mount) = (w.dir.join("n3/agent.yaml"), w.dir.join("site-fs"));
+    fs::create_dir(&mount).unwrap();
+    let before = fs::read_to_string(&config).unwrap();
+    let named = before
+        .replace("nics: [lo]", "nics: [lo, hsn9]")
+        .replace("mounts: [/proc]", &format!("mounts: [/proc, {mount:?}]"))
+        .replace("health:\n", "health:\n  expect: {gpus: 4}\n");
+    fs::write(&config, &named).unwrap();
+    faults::restart_node(&w.dir, "n3").unwrap();
+    let [nic, mounted, gpus] = [
+        ("nic hsn9".to_owned(), "there is no such device"),
+        (format!("mount {}", mount.display()), "nothing is mounted there"),
+        ("gpus".to_owned(), "0 of 4 GPUs"),
+    ];
+    let told = |(name, why): &(String, &str)| {
+        let is_it =
+            |line: &str| line.starts_with(&format!("  {name}: critical")) && line.contains(why) && line.contains("no new work here");
+        status(w, "n3").lines().any(is_it)
+    };
+    w.wait("all three to be told", || [&nic, &mounted, &gpus].iter().all(|check| told(check)));
+    w.wait("n3 to be Degraded for all three", || {
+        let (state, why) = stands(w, "n3");
+        state == "Degraded"
+            && why.starts_with("not well: ")
+            && [&nic, &mounted, &gpus].iter().all(|(name, of)| why.contains(&format!("{name}: {of}")))
+    });
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &waits]);
+    assert!(why.contains("nic hsn9: there is no such device"), "{why}");
+    // Others see it as well.
+    let seen = w.ok(&["node", "status", "n3"]);
+    assert!(seen.contains("0 of 4 GPUs"), "{seen}");
+    nix::mount::mount(None::<&str>, &mount, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k")).unwrap();
+    w.wait("the mount to be well", || !told(&mounted));
+    assert!(told(&nic) && told(&gpus) && stands(w, "n3").0 == "Degraded");
+    nix::mount::umount(&mount).unwrap();
+    w.wait("it to be missed again", || told(&mounted));
+    fs::write(&config, &before).unwrap();
+    faults::restart_node(&w.dir, "n3").unwrap();
+    w.completed(&waits);
+    assert_eq!(stands(w, "n3"), ("Ready".to_owned(), String::new()));
 }
 
 fn drained_unwell(w: &World) {

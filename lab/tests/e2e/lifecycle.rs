@@ -1,14 +1,17 @@
 //! What operators do with nodes: drains, holds that end, nodes that are disabled and booted.
 
-use crate::harness::{Group, JOB, NOBODY, World};
+use crate::harness::{Group, JOB, NOBODY, Need, World};
+use crate::hung::HungMount;
 use crate::recovery::rebooted_agent;
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, process};
+use lattice_model::Timestamp;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
 
 static LIFECYCLE: Group =
     Group { theme: "lifecycle", name: "lifecycle", nodes: 3, quorum: 1, tweak: |o| "node_boot_ms: 3000\n".clone_into(&mut o.member_lines) };
@@ -16,6 +19,8 @@ static LIFECYCLE: Group =
 pub fn trials() -> Vec<Trial> {
     vec![
         LIFECYCLE.test("a_drain_waits_for_the_job_and_outlives_its_agent_until_it_is_lifted", &[], drain),
+        LIFECYCLE.test("a_drain_that_cannot_end_names_process_state_and_mount", &[Need::Fuse], stuck),
+        LIFECYCLE.test("what_fails_is_begun_again_as_often_as_was_asked_for_and_at_most_a_hundred_times", &[], requeues),
         LIFECYCLE.test("a_cordon_ends_by_itself_and_what_was_refused_is_named", &[], cordon),
         LIFECYCLE.test("a_disabled_nodes_job_goes_elsewhere_and_past_a_deadline_it_does_again", &[], disable),
         LIFECYCLE.test("a_booted_node_is_back_under_another_boot_id_or_failed", &[], boot),
@@ -152,6 +157,46 @@ fn drain(w: &World) {
     refused(w, &["node", "history", "n9"], 3, &["n9"]);
 }
 
+fn stuck(w: &World) {
+    let hung = HungMount::new(&w.dir.join("hung"));
+    w.ok(&["node", "cordon", "n[1-2]", "--reason", "a job for n3"]);
+    let script = format!("cd {} && exec cat data", hung.dir.display());
+    let job = w.submit(&["--requeue=never", "--", "/bin/sh", "-c", &script]);
+    w.wait("it to read", || hung.is_read());
+    w.ok(&["node", "uncordon", "n[1-2]"]);
+    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "disk", "--deadline", "1s", "--wait"]);
+    let mount = format!("with files on {} (fuse)", hung.dir.display());
+    let names = |told: &str| ["pid ", ", state D", &mount, &job[..8]].iter().all(|piece| told.contains(piece));
+    w.wait("it to say what it waits for", || names(&fs::read_to_string(&said).unwrap()));
+    for place in ["n1", "n3"] {
+        let told = w.at(place).ok(&["node", "status", "n3"]).unwrap();
+        assert!(names(&told) && told.contains("ended, not released"), "{place}: {told}");
+    }
+    assert!(text(&node(w, "n3"), "state") == "Draining" && waiting.try_wait().unwrap().is_none(), "it waits");
+    assert_eq!(text(&w.status(&job), "state"), "Failed", "whoever waits for the job does not wait for its process");
+    drop(hung);
+    w.wait("the drain to be over", || waiting.try_wait().unwrap().is_some());
+    assert_eq!(listed(w, &["--state", "drained"]), ["n3"]);
+    w.ok(&["node", "undrain", "n3"]);
+    w.assert_nothing_left();
+}
+
+fn requeues(w: &World) {
+    refused(w, &["submit", "--max-requeues", "101", "--", "/bin/true"], 2, &["101", "1..=100"]);
+    let script = w.script("requeues.sh", "#!/bin/sh\n#LATTICE max_requeues=101\ntrue\n");
+    refused(w, &["submit", &script], 2, &["line 2", "101"]);
+    let fails = |more: &[&str]| {
+        let id = w.submit(&[&["--cores", "1"], more, &["--", "/bin/sh", "-c", "echo attempt $LATTICE_REQUEUE_COUNT; exit 3"]].concat());
+        let ended = w.ended(&id);
+        assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "3"), "{ended}");
+        let count = text(&ended, "requeue_count");
+        assert!(w.log(&id).contains(&format!("attempt {count}\n")), "{}", w.log(&id));
+        count
+    };
+    assert_eq!([fails(&["--requeue=always", "--max-requeues", "1"]), fails(&["--max-requeues", "1"])], ["1", "0"]);
+    w.completed(&w.submit(&["--cores", "1", "--max-requeues", "100", "--", "/bin/true"]));
+}
+
 fn cordon(w: &World) {
     let set = w.ok(&["node", "cordon", "n[2-3]", "--reason", "fan", "--for", "3s"]);
     assert_eq!(set.lines().count(), 2, "a line for each: {set}");
@@ -161,10 +206,22 @@ fn cordon(w: &World) {
     w.completed(&waits);
     assert_eq!(listed(w, &["--hold", "cordon"]), Vec::<String>::new());
     in_order(w, "n2", &[("HoldSet", "cordon: fan, until "), ("HoldLifted", "cordon: it was until ")]);
+    // The same by the time at which it ends.
+    let end = Timestamp(now_ms() + 6_000).to_string();
+    w.ok(&["node", "cordon", "n2", "--reason", "fan", "--until", &end]);
+    let holds = node(w, "n2")["holds"].to_string();
+    assert!(holds.contains("cordon by root") && holds.contains(&end), "{end}: {holds}");
+    w.wait("it to be over", || listed(w, &["--hold", "cordon"]).is_empty());
+    assert!(Timestamp(now_ms()).to_string() >= end, "it ended early");
     refused(w, &["node", "cordon", "n[3-5]", "--reason", "x", "--maintenance"], 3, &["node n4", "node n5", "not done for 2 of 3: n[4-5]"]);
     assert_eq!(listed(w, &["--hold", "maintenance"]), ["n3"]);
     w.ok(&["node", "uncordon", "n3", "--maintenance"]);
     refused(w, &["node", "cordon", "n3", "--reason", "x", "--until", "2020-01-01"], 2, &["is past"]);
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(now.as_millis()).unwrap()
 }
 
 fn disable(w: &World) {

@@ -15,6 +15,7 @@ mod checkpoint_mpi;
 mod checkpoint_port;
 mod checkpoint_uploads;
 mod clocks;
+mod commands;
 mod conformance;
 mod counting;
 mod crash;
@@ -38,6 +39,7 @@ mod health;
 mod histories;
 mod hooks;
 mod hosts;
+mod hung;
 mod identity;
 mod input;
 mod isolation;
@@ -162,6 +164,7 @@ fn main() -> ExitCode {
         devices::trials(),
         logs::trials(),
         whole::trials(),
+        commands::trials(),
         demo::trials(),
     ];
     let conclusion = libtest_mimic::run(&args, trials.into_iter().flatten().collect());

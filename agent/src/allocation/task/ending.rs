@@ -11,6 +11,7 @@ use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What background processes get between SIGTERM and SIGKILL once the entry point is over.
@@ -19,6 +20,14 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries to take away what cannot be taken away yet.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits until then; for ever where it is never.
+pub(super) async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
 
 impl AllocationTask {
     pub(super) async fn walltime_is_over(&mut self) {
@@ -77,6 +86,7 @@ impl AllocationTask {
             let _ = self.find_shim().await;
         }
         self.phase = Phase::AwaitingStopped;
+        self.left_looked_at = Some(Instant::now() + grace + undo::KILL_WAIT);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         if self.link.is_some() {
             self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
@@ -84,6 +94,18 @@ impl AllocationTask {
         } else {
             self.kill_scope().await;
         }
+    }
+
+    /// Its shim kills it again and again by now, and waits for as long as it takes: whoever waits for the node is told what for.
+    pub(super) async fn say_what_is_left(&mut self) {
+        let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
+        if let Ok(Some(what)) = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await {
+            if self.says.detail.borrow().text != what {
+                tracing::warn!(%allocation, %what, "work that was killed does not end");
+            }
+            self.say(&what);
+        }
+        self.left_looked_at = Some(Instant::now() + UNDO_AGAIN);
     }
 
     /// Without a shim only the scope is left: whatever is in it goes at once.
