@@ -4,13 +4,14 @@
 //! ```text
 //!   sysfs, procfs ─────────┐
 //!   the site's files ──────┼──▶ components ──▶ with a heartbeat, where they are others ──▶ quorum
-//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`
+//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`: also of another agent (`over_mesh`)
 //! ```
 //!
 //! What cannot be read is not the same as what is not there: where a part of it fails, nothing new is told, so that a BMC which does
 //! not answer for once is no drift.
 
 mod looks;
+pub mod over_mesh;
 pub mod settings;
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
@@ -100,7 +101,13 @@ impl Conforming {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(period) => {}
-                Some(asked) = self.asked.recv() => waiting.push(asked),
+                Some(asked) = self.asked.recv() => {
+                    waiting.push(asked);
+                    // One look answers all that waited for the one before.
+                    while let Ok(asked) = self.asked.try_recv() {
+                        waiting.push(asked);
+                    }
+                }
             }
         }
     }
