@@ -193,6 +193,7 @@ impl Session {
             hears: true,
             through: None,
             wipes: self.registration.wipes,
+            health: Some(self.context.checks.word()),
         };
         let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,

@@ -111,6 +111,7 @@ impl Session {
             hears: false,
             through: None,
             wipes: false,
+            health: None,
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {

@@ -438,6 +438,9 @@ pub struct Registration {
     /// Whether it has the site's hook that wipes the node.
     #[serde(default)]
     pub wipes: bool,
+    /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well, or its agent does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwell: Option<String>,
 }
 
 /// Where the leader's clocks see a node.

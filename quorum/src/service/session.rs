@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
             hears,
             through,
             wipes,
+            health,
         } = up
         else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
@@ -191,6 +192,7 @@ impl<'a> Session<'a> {
             core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
+        let health = health.map(NodeHealth::bounded);
         let registration = Registration {
             node: node.clone(),
             boot,
@@ -204,8 +206,9 @@ impl<'a> Session<'a> {
             found,
             through,
             wipes,
+            unwell: health.as_ref().and_then(NodeHealth::unwell).map(str::to_owned),
         };
-        let again = registration.wipes.then(|| Registration { new_life: false, found: None, ..registration.clone() });
+        let again = registration.wipes.then(|| Registration { new_life: false, found: None, unwell: None, ..registration.clone() });
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
@@ -224,7 +227,7 @@ impl<'a> Session<'a> {
         let rosters = core.agreed.rosters();
         let takes_keys = keys.is_some();
         let witness = hears.then(|| core.witnesses.attend(node.clone()));
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health: None });
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health });
         let mut session = Self {
             core,
             down,

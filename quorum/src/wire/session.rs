@@ -44,6 +44,9 @@ pub enum Up {
         /// Whether it has the site's hook that wipes the node.
         #[serde(default)]
         wipes: bool,
+        /// How it finds its node: one that is not well is never Ready.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        health: Option<NodeHealth>,
     },
     /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
     /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
@@ -199,6 +202,14 @@ impl NodeHealth {
             Self::Well => Self::Well,
             Self::Unwell { why } => Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX) },
             Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },
+        }
+    }
+
+    /// Why it gets no work; `None`: it may.
+    pub fn unwell(&self) -> Option<&str> {
+        match self {
+            Self::Well => None,
+            Self::Unwell { why } | Self::Failed { why } => Some(why),
         }
     }
 }

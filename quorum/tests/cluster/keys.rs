@@ -44,6 +44,7 @@ async fn register(client: &QuorumClient, name: &str, keys: Option<HeldKeys>) -> 
         hears,
         through,
         wipes: false,
+        health: None,
     };
     let (up, mut down) = client.session(register).await.unwrap();
     let Ok(Down::Registered { incarnation, .. }) = down.next().await else { panic!("it is registered") };
