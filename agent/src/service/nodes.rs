@@ -304,10 +304,10 @@ impl Api {
         }
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());
         let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
-        for told in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()) {
-            *groups.entry(&told.fingerprint).or_default() += 1;
+        for group in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()?.group()) {
+            *groups.entry(group).or_default() += 1;
         }
-        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.fingerprint.as_str())).copied().unwrap_or(1);
+        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.group()?)).copied().unwrap_or(1);
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
             lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n))

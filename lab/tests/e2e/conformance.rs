@@ -40,6 +40,18 @@ static LOOKS: Group = Group {
     },
 };
 
+/// A component that cannot be told where the file is no file.
+static STALE: Group = Group {
+    theme: "conformance",
+    name: "stale",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        "conformance:\n  period_seconds: 1\n  stale_seconds: 3\n  components: [{name: bmc firmware, file: \"{run}/bmc\"}]\n"
+            .clone_into(&mut o.agent_lines);
+    },
+};
+
 /// Fails while a file lies beside it; writes down what it was asked to do.
 const HOOK: &str = "#!/bin/sh
 if [ -e \"$0.fails\" ]; then echo looking; echo secure erase timed out; exit 5; fi
@@ -58,6 +70,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
         LOOKS.test("any_node_looks_at_itself_anew_when_any_agent_is_asked", &[], looks),
+        STALE.test("a_node_that_cannot_look_at_itself_is_a_group_of_its_own_until_it_can", &[], stale),
         CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
     ]
 }
@@ -143,9 +156,29 @@ fn looks(w: &World) {
     becomes(w, "n3", "5");
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
     assert!(some.code() == 5 && some.err().contains("node n2: it did not look"), "{} {}", some.code(), some.err());
-    assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("n2"), "{}", some.out());
+    assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
     let unknown = w.run(&["node", "fingerprint", "n9"]);
     assert!(unknown.code() == 5 && unknown.err().contains("node n9: ") && unknown.err().contains("never heard"), "{}", unknown.err());
+}
+
+fn stale(w: &World) {
+    let told = || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3);
+    w.wait("all to have told what they are", told);
+    let bmc = w.cluster().run_dir.join("n3").join("bmc");
+    fs::create_dir(&bmc).unwrap();
+    w.wait("what n3 told to be too old", || node(w, "n3")["conformance"]["stale"] == true);
+    assert_eq!(node(w, "n1")["conformance"]["group_nodes"], 2);
+    assert!(w.ok(&["node", "status", "n3"]).contains("it is a conformance group of its own"), "{}", w.ok(&["node", "status", "n3"]));
+    let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &three]);
+    assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
+    // Other work may have it all the same.
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    fs::remove_dir(&bmc).unwrap();
+    w.completed(&three);
+    w.wait("it to be of their group again", told);
+    let history = w.ok(&["node", "history", "n3"]);
+    assert!(history.contains("told too long ago") && history.contains("told anew"), "{history}");
 }
 
 fn wipe(w: &World) {

@@ -73,7 +73,11 @@ async fn says(agent: &Agent, keys: Option<HeldKeys>) {
     // Of all agents together: each one's rise.
     static SAID: AtomicU64 = AtomicU64::new(0);
     let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None }).await.unwrap();
+    agent
+        .up
+        .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None, stale: false })
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -110,6 +110,9 @@ pub fn standing(node: &v1::Node) -> String {
             2 => "with 1 other".to_owned(),
             nodes => format!("with {} others", nodes - 1),
         };
+        if told.stale {
+            text.push_str("What it is made of it told too long ago: it is a conformance group of its own until its agent can look. What it told last:\n");
+        }
         text.push_str(&format!("It is of conformance group {}, {nodes}", short(&told.fingerprint)));
         match time(told.drifted_since_ms) {
             None => text.push_str(", as expected.\n"),
@@ -151,6 +154,7 @@ mod tests {
             drifted_since_ms: 1_772_704_800_000,
             drift: "kernel: 6.1 -> 6.6".into(),
             expected: "ffff456789abcdef".into(),
+            stale: false,
         };
         let node = v1::Node { id: "n1".into(), conformance: Some(told.clone()), ..Default::default() };
         let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` says that it is meant so.\n";
@@ -158,6 +162,9 @@ mod tests {
         let told = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..told };
         let node = v1::Node { conformance: Some(told), ..node };
         assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
+        let told = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
+        let stale = standing(&v1::Node { conformance: Some(told), ..Default::default() });
+        assert!(stale.starts_with("What it is made of it told too long ago: it is a conformance group of its own"), "{stale}");
         assert_eq!(standing(&v1::Node::default()), "");
     }
 }
