@@ -27,8 +27,9 @@ pub use terminals::{News, OpenTerminal};
 use crate::context::Shared;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
+use crate::service::now;
 use crate::spool::launches;
-use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId};
+use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, ShimDir};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,6 +116,8 @@ pub struct AllocationHandle {
     pub standing: watch::Receiver<Standing>,
     /// For `node status`: what it does now.
     pub detail: watch::Receiver<Detail>,
+    /// Since when this agent looks after it.
+    pub since: Timestamp,
 }
 
 /// What an allocation's task says about itself.
@@ -214,7 +217,7 @@ impl Workers {
         let says = task::Says { activity, standing, detail };
         task::begin(context, &share, dir.clone(), commands.downgrade(), queue, says);
         let (activity, standing, detail) = (activity_view, standing_view, detail_view);
-        let handle = AllocationHandle { share, commands, dir, activity, standing, detail };
+        let handle = AllocationHandle { share, commands, dir, activity, standing, detail, since: now() };
         map.insert(handle.share.allocation, handle.clone());
         handle
     }

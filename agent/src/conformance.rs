@@ -4,13 +4,14 @@
 //! ```text
 //!   sysfs, procfs ─────────┐
 //!   the site's files ──────┼──▶ components ──▶ with a heartbeat, where they are others ──▶ quorum
-//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`
+//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`: also of another agent (`over_mesh`)
 //! ```
 //!
 //! What cannot be read is not the same as what is not there: where a part of it fails, nothing new is told, so that a BMC which does
 //! not answer for once is no drift.
 
 mod looks;
+pub mod over_mesh;
 pub mod settings;
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
@@ -22,7 +23,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -44,10 +45,22 @@ pub struct Found {
     pub trouble: Option<String>,
 }
 
+/// What the quorum is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MadeOf {
+    /// What was found last; `None`: no look has succeeded yet.
+    pub components: Option<Components>,
+    /// Whether none has for too long.
+    pub stale: bool,
+}
+
 /// What others may know. Cloneable; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Conformity {
     found: watch::Receiver<Arc<Found>>,
+    /// When a look last succeeded, or the agent began.
+    looked: watch::Receiver<Instant>,
+    stale_after: Duration,
     ask: mpsc::Sender<oneshot::Sender<()>>,
 }
 
@@ -55,6 +68,11 @@ impl Conformity {
     /// As last found.
     pub fn now(&self) -> Arc<Found> {
         Arc::clone(&self.found.borrow())
+    }
+
+    /// As the quorum is told.
+    pub fn word(&self) -> MadeOf {
+        MadeOf { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
     }
 
     /// Changes of it.
@@ -78,6 +96,7 @@ pub struct Conforming {
     settings: ConformanceSettings,
     node: String,
     found: watch::Sender<Arc<Found>>,
+    looked: watch::Sender<Instant>,
     asked: mpsc::Receiver<oneshot::Sender<()>>,
 }
 
@@ -85,7 +104,9 @@ impl Conforming {
     /// Nothing was looked at yet.
     pub fn new(settings: ConformanceSettings, node: &NodeId) -> (Self, Conformity) {
         let ((found, seen), (ask, asked)) = (watch::channel(Arc::default()), mpsc::channel(ASKING_MAX));
-        (Self { settings, node: node.to_string(), found, asked }, Conformity { found: seen, ask })
+        let (looked, last) = watch::channel(Instant::now());
+        let conformity = Conformity { found: seen, looked: last, stale_after: settings.stale_after(), ask };
+        (Self { settings, node: node.to_string(), found, looked, asked }, conformity)
     }
 
     /// Looks until `stop`.
@@ -100,7 +121,13 @@ impl Conforming {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(period) => {}
-                Some(asked) = self.asked.recv() => waiting.push(asked),
+                Some(asked) = self.asked.recv() => {
+                    waiting.push(asked);
+                    // One look answers all that waited for the one before.
+                    while let Ok(asked) = self.asked.try_recv() {
+                        waiting.push(asked);
+                    }
+                }
             }
         }
     }
@@ -109,6 +136,9 @@ impl Conforming {
         let looked = self.components(stop).await;
         if stop.is_cancelled() {
             return;
+        }
+        if looked.is_ok() {
+            self.looked.send_replace(Instant::now());
         }
         self.found.send_modify(|found| {
             let found = Arc::make_mut(found);

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   bus, kernel log (every 5 s) ─┐                          ┌─▶ Offer: the session registers anew
-//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: who had a lost one fails, nobody gets one that is not well
+//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: who had a lost one fails, or one whose error hit it; nobody
+//!                                                           │          gets one that is not well
 //!                                                           └─▶ Health, `lattice node status`
 //! ```
 //!
 //! Drivers are asked beside the looks at the bus: one that hangs delays no other news. A GPU that came since other work was begun
 //! is offered once that work is kept from it.
 
+use crate::allocation::AllocationHandle;
 use crate::config::AgentConfig;
 use crate::context::{Context, Shared};
 use crate::health::Finds;
@@ -17,9 +19,9 @@ use crate::{devices, features, machine};
 use lattice_api::v1;
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
 use lattice_model::{NodeTopology, Resources};
-use lattice_node::device_health::{GpuStanding, Gpus, Policy};
+use lattice_node::device_health::{GpuStanding, Gpus, Policy, Response};
 use lattice_node::health::Finding;
-use lattice_node::{Event, GpusNow};
+use lattice_node::{Event, GpusNow, Local};
 use lattice_runtime::topology::{Files, GpuWatch, SimulatedGpu, read_gpus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -241,6 +243,7 @@ impl GpuWatching {
         if let Some(look) = look {
             urgent = look.on_bus != self.on_bus || look.said.iter().any(|(_, event)| matches!(event, GpuEvent::Xid { .. }));
             self.looked(&look);
+            self.hit(context, &look).await;
         }
         if let Some((_, reading)) = self.reading.take_if(|(_, reading)| reading.is_finished()) {
             match reading.await {
@@ -262,6 +265,30 @@ impl GpuWatching {
             self.reading = Some((Instant::now(), reading));
         }
         self.admit(context).await;
+    }
+
+    /// Work that had a GPU when an error came that asks for the program to be started again: it fails, as its owner wants it begins
+    /// again, and the GPU is offered as before.
+    async fn hit(&self, context: &Shared, look: &GpuLook) {
+        let topology = Arc::clone(&self.topology.borrow());
+        for (key, event) in &look.said {
+            let GpuEvent::Xid { number, ago_ms } = event else { continue };
+            let (Response::RestartApplication, what) = self.gpus.policy().xid(*number) else { continue };
+            let mut devices = topology.gpu.gpus.iter().filter(|gpu| gpu_key(gpu) == key);
+            // Of one that is partitioned it is not known which instance was meant, nor so whose.
+            let (Some(gpu), None) = (devices.next(), devices.next()) else { continue };
+            let at = now().0.saturating_sub(*ago_ms);
+            let view = context.view.borrow().clone();
+            let has = |local: &&Local| local.assignment.as_ref().is_some_and(|had| had.gpus.contains(&gpu.id));
+            let Some(Local { share, .. }) = view.locals.iter().find(has) else { continue };
+            // Whoever had the GPU before it has gone by itself.
+            let had = |worker: AllocationHandle| worker.since.0 <= at;
+            if context.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
+                let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
+                tracing::warn!(allocation = %share.allocation, %why, "work is ended for an error of its GPU");
+                context.tell(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
+            }
+        }
     }
 
     fn found(&mut self, found: NodeTopology) {

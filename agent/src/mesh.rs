@@ -8,6 +8,7 @@ pub mod binding;
 pub mod branch;
 pub mod call;
 pub mod checkpoint;
+pub mod conformance;
 pub mod diagnosis;
 pub mod fact;
 pub mod frame;

@@ -3,6 +3,7 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
 //! reached, a peer carries the session ([`crate::relay`]), until one is reached again.
 
+use crate::conformance::MadeOf;
 use crate::context::Shared;
 use crate::driver::NodeView;
 use crate::gossip_keys::GossipKeys;
@@ -11,7 +12,6 @@ use crate::membership::Membership;
 use crate::quorum_list::QuorumList;
 use crate::relay::{Relay, Through};
 use crate::wipe::Wipes;
-use lattice_model::conformance::Components;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
     AllocationId, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
@@ -193,6 +193,7 @@ impl Session {
             hears: true,
             through: None,
             wipes: self.registration.wipes,
+            health: Some(self.context.checks.word()),
         };
         let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,
@@ -212,7 +213,7 @@ impl Session {
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
         let mut conformance = self.context.conformance.watch();
         let mut wiped = self.wipes.watch();
-        let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: None };
+        let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
         self.beats.begin();
         // Of what the quorum has for this node, the shortest run lease.
         let mut shortest = None;
@@ -247,7 +248,7 @@ impl Session {
                         self.keys.take(generation, &ring, &self.membership).await;
                         // Not with the next heartbeat: a rotation waits for the last node to say this.
                         let health = self.context.checks.word();
-                        let made_of = conformance.borrow().components.clone();
+                        let made_of = self.context.conformance.word();
                         if let Some(incarnation) = incarnation
                             && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
                         {
@@ -297,7 +298,7 @@ impl Session {
                 _ = heartbeat.tick() => {
                     self.keys.keep();
                     let health = self.context.checks.word();
-                    let made_of = conformance.borrow().components.clone();
+                    let made_of = self.context.conformance.word();
                     if let Some(incarnation) = incarnation
                         && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
                     {
@@ -307,7 +308,7 @@ impl Session {
                 Ok(()) = checks.changed() => {
                     checks.mark_unchanged();
                     let health = self.context.checks.word();
-                    let made_of = conformance.borrow().components.clone();
+                    let made_of = self.context.conformance.word();
                     // Not with the next heartbeat: work may be placed meanwhile.
                     if let Some(incarnation) = incarnation
                         && beats.health.as_ref() != Some(&health)
@@ -317,7 +318,8 @@ impl Session {
                     }
                 }
                 Ok(()) = conformance.changed() => {
-                    let news = conformance.borrow_and_update().components.clone();
+                    conformance.mark_unchanged();
+                    let news = self.context.conformance.word();
                     let health = self.context.checks.word();
                     // Not with the next heartbeat: work that minds it may be placed meanwhile.
                     if let Some(incarnation) = incarnation
@@ -457,7 +459,7 @@ struct Beats {
     /// What was last said of the node's health.
     health: Option<NodeHealth>,
     /// What this session was last told of the node's software and firmware.
-    conformance: Option<Components>,
+    conformance: MadeOf,
 }
 
 impl Beats {
@@ -468,7 +470,7 @@ impl Beats {
         incarnation: Incarnation,
         keys: HeldKeys,
         health: NodeHealth,
-        conformance: Option<Components>,
+        MadeOf { components, stale }: MadeOf,
         beats: &mut Heartbeats,
     ) -> bool {
         self.seq += 1;
@@ -476,9 +478,9 @@ impl Beats {
         self.unanswered.get_or_insert_with(Instant::now);
         self.health = Some(health.clone());
         // Only what is new: it seldom is.
-        let conformance = conformance.filter(|news| self.conformance.as_ref() != Some(news));
-        self.conformance = conformance.clone().or(self.conformance.take());
-        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance }).await.is_ok()
+        let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
+        self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
+        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance, stale }).await.is_ok()
     }
 }
 

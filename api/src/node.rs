@@ -13,6 +13,7 @@ fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
         drifted_since_ms: drift.map_or(0, |drift| drift.since.0),
         drift: conformance.drifted().unwrap_or_default(),
         expected: drift.map_or_else(|| conformance.fingerprint.clone(), |drift| fingerprint(&drift.expected)),
+        stale: conformance.stale,
     }
 }
 

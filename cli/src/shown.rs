@@ -327,7 +327,7 @@ pub fn conformance_json(n: &v1::Node) -> serde_json::Value {
     n.conformance.as_ref().map_or(serde_json::Value::Null, |told| {
         serde_json::json!({
             "fingerprint": told.fingerprint, "group_nodes": told.group_nodes, "drifted_since": time(told.drifted_since_ms),
-            "drift": filled(&told.drift), "expected": told.expected,
+            "drift": filled(&told.drift), "expected": told.expected, "stale": told.stale,
         })
     })
 }

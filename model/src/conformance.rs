@@ -80,6 +80,9 @@ pub struct Conformance {
     /// Where that is not what is expected of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// Whether its agent could not look for too long: what it is made of is not known any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
 }
 
 /// That a node is not as it is expected to be.
@@ -98,7 +101,12 @@ pub struct Drift {
 impl Conformance {
     /// The first that is heard of a node.
     pub fn first(components: Components) -> Self {
-        Self { fingerprint: fingerprint(&components), components, drift: None }
+        Self { fingerprint: fingerprint(&components), components, drift: None, stale: false }
+    }
+
+    /// Its conformance group; `None`: it is one of its own.
+    pub fn group(&self) -> Option<&str> {
+        if self.stale { None } else { Some(&self.fingerprint) }
     }
 
     /// What is expected of the node.

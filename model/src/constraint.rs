@@ -1,5 +1,6 @@
 //! What the nodes of an allocation must be like, beside what it takes of them.
 
+use crate::conformance::Conformance;
 use crate::node::Node;
 use crate::resources::bytes_text;
 use crate::spec::SpecError;
@@ -67,8 +68,8 @@ impl Constraints {
         if let Some(feature) = self.features.iter().find(|wanted| !has(&node.features, wanted)) {
             return Some(format!("lacks the feature {feature}"));
         }
-        if self.conformance && node.conformance.is_none() {
-            return Some("has not told the fingerprint of its configuration".to_owned());
+        if self.conformance && node.conformance.as_ref().and_then(Conformance::group).is_none() {
+            return Some("has not told the fingerprint of its configuration, or too long ago".to_owned());
         }
         let size = &node.size;
         if self.gpus > size.gpus {

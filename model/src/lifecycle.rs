@@ -18,7 +18,7 @@
 //!
 //! | event | who says it | from | precondition | to |
 //! |---|---|---|---|---|
-//! | registered | the node's agent | any; Booting and Failed under another boot alone | in service | at work |
+//! | registered | the node's agent | any; Booting and Failed under another boot alone | in service | at work; Degraded instead of Ready where the agent says that it is not well |
 //! | heard again | the leader's clock; of one that is not well, when a drain is set | Degraded, Down | in service | at work |
 //! | silent | the leader's clock, after `node_degraded_after_ms` | Ready, Draining, Drained | | Degraded |
 //! | not well (as silent) | the leader's clock, at once where the agent says so | Ready | no drain | Degraded |

@@ -72,6 +72,8 @@ pub enum Event {
     Undone { allocation: AllocationId, epoch: Epoch },
     /// The node's GPUs are found to be otherwise.
     Gpus(Box<GpusNow>),
+    /// An error of a GPU, which is well, hit what runs on it: this work is to be started again.
+    Hit { allocation: AllocationId, epoch: Epoch, why: String },
 }
 
 /// The node's GPUs at one moment.
@@ -390,6 +392,7 @@ impl Turn<'_> {
                 }
             }
             Event::Gpus(now) => self.gpus(*now),
+            Event::Hit { allocation, epoch, why } => self.hit(allocation, epoch, why),
             Event::Checkpointed { allocation, epoch, checkpoint } => {
                 let item = ReportItem::Checkpointed { allocation, epoch, checkpoint };
                 let lives = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
@@ -473,7 +476,6 @@ impl Turn<'_> {
     fn gpus(&mut self, now: GpusNow) {
         let GpusNow { topology, lost, withheld } = now;
         (self.brain.topology, self.brain.withheld) = (Some(topology), withheld);
-        let node = self.brain.me.clone();
         let failed = self.brain.locals.values().filter_map(|local| match local.phase {
             Phase::Preparing | Phase::Prepared | Phase::Running => {
                 let had = local.assignment.iter().flat_map(|a| &a.gpus);
@@ -483,10 +485,26 @@ impl Turn<'_> {
             Phase::Stopping | Phase::Undoing => None,
         });
         for (allocation, epoch, why) in failed.collect::<Vec<_>>() {
-            let reason = EndReason::NodeLost { node: node.clone(), why };
-            self.report(ReportItem::Ended { allocation, epoch, reason });
-            self.stop(allocation);
+            self.fail(allocation, epoch, why);
         }
+    }
+
+    /// What had not begun to run was not hit, and what ends anyway is not started again for this.
+    fn hit(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
+        let runs = |local: &Local| match local.phase {
+            Phase::Prepared | Phase::Running => local.share.epoch == epoch,
+            Phase::Preparing | Phase::Stopping | Phase::Undoing => false,
+        };
+        if self.brain.locals.get(&allocation).is_some_and(runs) {
+            self.fail(allocation, epoch, why);
+        }
+    }
+
+    /// Something of the node's ended the work: whether it begins again is as its owner wants it.
+    fn fail(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
+        let reason = EndReason::NodeLost { node: self.brain.me.clone(), why };
+        self.report(ReportItem::Ended { allocation, epoch, reason });
+        self.stop(allocation);
     }
 
     /// Gives a share its part of the node and has it prepared; or reports why it cannot be.

@@ -447,6 +447,22 @@ fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is
     assert_eq!(gpu_of(&brain, 6), lost);
 }
 
+#[test]
+fn work_that_an_error_hit_fails_once_under_its_own_claim() {
+    let mut brain = brain();
+    step(&mut brain, list(1, vec![share(1, 1, AllocationState::Staging, 1), share(2, 1, AllocationState::Staging, 1)]));
+    let hit = |epoch| Event::Hit { allocation: alloc(1), epoch: Epoch(epoch), why: "XID 31 hit it".to_owned() };
+    assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "nothing runs yet");
+    step(&mut brain, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    assert_eq!(names(&step(&mut brain, hit(2))), [] as [&str; 0], "another claim of it");
+    let before = brain.reports().count();
+    assert_eq!(names(&step(&mut brain, hit(1))), ["report", "stop"]);
+    let told: Vec<String> = brain.reports().skip(before).map(|r| format!("{:?}", r.item)).collect();
+    assert!(told.len() == 1 && told[0].contains("NodeLost") && told[0].contains("XID 31 hit it"), "{told:?}");
+    assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
+    assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "said again it is no other error");
+}
+
 fn checkpoint(n: u128) -> CheckpointId {
     format!("00000000-0000-4000-9000-{n:012x}").parse().unwrap()
 }

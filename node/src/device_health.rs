@@ -1,7 +1,8 @@
 //! How a node's GPUs are, by what looks at them find, and what that asks for: a table with a version.
 //!
 //! ```text
-//!   none, warn, restart_application ── said, the GPU stays what it is
+//!   none, warn ─────────────────────── said, the GPU stays what it is
+//!   restart_application ────────────── the same, and what runs on it fails, so that it begins again where its owner wants that
 //!   reset, replace ─────────────────── not offered until it is well
 //!   drain ──────────────────────────── the same, and no new work on the whole node
 //! ```
@@ -44,7 +45,7 @@ pub enum Response {
     None,
     /// Somebody should know.
     Warn,
-    /// What runs on the GPU was hit; the GPU was not.
+    /// What runs on the GPU was hit, and is ended; the GPU was not.
     RestartApplication,
     /// The GPU is to be reset.
     Reset,

@@ -128,7 +128,7 @@ fn vcluster() -> VClusterChange {
 }
 
 /// The revision at which the node was last made another one: see the actions below.
-const CONFORMED: u64 = 11;
+const CONFORMED: u64 = 12;
 
 fn components() -> lattice_model::conformance::Components {
     [("kernel".to_owned(), "6.1".to_owned())].into()
@@ -163,6 +163,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::SetRunLease { ms: 90_000 },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
+        Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale: true },
         Action::Notified { way: crate::ledger::NotifyWay::Webhook, upto: 2 },
         Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
@@ -288,6 +289,7 @@ fn decoders() -> Vec<Decoder> {
                     keys: Some(keys.clone()),
                     health: Some(health.clone()),
                     conformance: Some(components()),
+                    stale: true,
                 },
                 Up::Wiped { order: 9, failed: Some("disk".into()) },
                 Up::Hears { alive: vec!["n2".parse().unwrap()] },

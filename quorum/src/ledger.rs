@@ -384,6 +384,7 @@ impl Ledger {
             Action::Fence { node, incarnation, silent_ms } => self.fence(step, node, *incarnation, *silent_ms),
             Action::ConfirmDead { node, by, reason } => self.confirm_dead(step, node, by, reason),
             Action::Conforms { node, incarnation, components } => self.conforms(step, node, *incarnation, components),
+            Action::ConformanceStale { node, incarnation, stale } => self.conformance_stale(step, node, *incarnation, *stale),
             Action::AcceptDrift { node, by, reason } => self.accept_drift(step, node, by, reason),
             Action::DriftOver { node, since } => self.drift_over(step, node, *since),
             Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),

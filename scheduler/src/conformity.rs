@@ -1,15 +1,15 @@
 //! Nodes whose software and firmware are the same work together: conformance groups.
 
-use lattice_model::{AllocationSpec, Node};
+use lattice_model::{AllocationSpec, Conformance, Node};
 use std::collections::BTreeMap;
 
 /// The groups among these nodes, the largest first, and in each the nodes in the order in which they were. A node that has told
-/// nothing of itself is a group of its own.
+/// nothing of itself, or too long ago, is a group of its own.
 fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<&Node>> = Vec::new();
     for node in nodes {
-        let known = node.conformance.as_ref().map(|c| c.fingerprint.as_str());
+        let known = node.conformance.as_ref().and_then(Conformance::group);
         match known.and_then(|fingerprint| places.get(fingerprint).copied()) {
             Some(place) => groups[place].push(node),
             None => {

@@ -394,6 +394,16 @@ fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_i
 }
 
 #[test]
+fn a_node_that_told_too_long_ago_is_a_group_of_its_own() {
+    let mut wants = pending(1, 2, 10);
+    wants.spec.constraints.conformance = true;
+    let mut v = made_of(view(3, vec![wants]), &[("n1", "6.1"), ("n2", "6.1"), ("n3", "6.6")]);
+    assert_eq!(placed(&v), [(id(1), vec!["n1".to_owned(), "n2".to_owned()])]);
+    v.nodes.get_mut(&"n2".parse::<NodeId>().unwrap()).unwrap().conformance.as_mut().unwrap().stale = true;
+    assert_eq!(placed(&v), []);
+}
+
+#[test]
 fn a_node_that_drifted_is_taken_last_for_work_of_one() {
     let mut v = made_of(view(2, vec![pending(1, 1, 10)]), &[("n1", "6.1")]);
     let drifted = v.nodes.get_mut(&"n1".parse::<NodeId>().unwrap()).unwrap();

@@ -4,6 +4,7 @@ use lattice_model::conformance::{COMPONENTS_MAX, NAME_BYTES_MAX};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Components that a site may name: there is room for the agent's own beside them.
@@ -15,6 +16,9 @@ const SITE_MAX: usize = COMPONENTS_MAX - super::OWN.len();
 pub struct ConformanceSettings {
     /// Seconds between two looks; 1 to 604,800.
     pub period_seconds: u64,
+    /// Seconds after which what was found last counts no more, where no look succeeds: the node is a conformance group of its own until
+    /// one does. 1 to 2,419,200; never less than two periods.
+    pub stale_seconds: u64,
     /// What the site adds to what the agent finds itself, such as firmware that the kernel does not know.
     pub components: Vec<SiteComponent>,
     /// Parameters of the kernel's command line that name the single node, and are left out.
@@ -45,7 +49,12 @@ fn half_a_minute() -> u64 {
 impl Default for ConformanceSettings {
     fn default() -> Self {
         let ignored = ["BOOT_IMAGE", "BOOTIF", "initrd", "ip", "root", "resume"];
-        Self { period_seconds: 6 * 3600, components: Vec::new(), parameters_ignored: ignored.map(str::to_owned).to_vec() }
+        Self {
+            period_seconds: 6 * 3600,
+            stale_seconds: 24 * 3600,
+            components: Vec::new(),
+            parameters_ignored: ignored.map(str::to_owned).to_vec(),
+        }
     }
 }
 
@@ -65,6 +74,11 @@ pub enum ConformanceSettingsError {
 }
 
 impl ConformanceSettings {
+    /// How old what was found may be: a look that comes in time is no old one.
+    pub fn stale_after(&self) -> Duration {
+        Duration::from_secs(self.stale_seconds.max(2 * self.period_seconds))
+    }
+
     /// Checks ranges and forms.
     pub fn validate(&self) -> Result<(), ConformanceSettingsError> {
         use ConformanceSettingsError as Error;
@@ -72,6 +86,7 @@ impl ConformanceSettings {
             if (min..=max).contains(&value) { Ok(()) } else { Err(Error::OutOfRange { field, value, min, max }) }
         };
         within("period_seconds", self.period_seconds, 1, 604_800)?;
+        within("stale_seconds", self.stale_seconds, 1, 2_419_200)?;
         if self.components.len() > SITE_MAX {
             return Err(Error::TooMany);
         }
@@ -96,6 +111,12 @@ impl ConformanceSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_found_is_old_after_two_periods_at_the_soonest() {
+        let after = |period_seconds| ConformanceSettings { period_seconds, ..ConformanceSettings::default() }.stale_after().as_secs();
+        assert_eq!([1, 21_600, 604_800].map(after), [86_400, 86_400, 1_209_600]);
+    }
 
     #[test]
     fn a_component_has_a_name_of_its_own_and_one_source() {

@@ -208,6 +208,9 @@ pub enum Open {
     /// As [`Open::Usage`]: what each GPU does that the allocation has on this node. Then one [`super::gpu_usage::GpusAnswer`]. An agent of
     /// the version before ends the stream, which is told as such.
     UsageGpus(Box<super::usage::UsageOpen>),
+    /// From an `api` agent, for an operator: look once more at what this node is made of. Then one
+    /// [`super::conformance::FingerprintAnswer`]. An agent of the version before ends the stream, which is told as such.
+    Fingerprint,
 }
 
 /// Whether a session is carried.

@@ -4,7 +4,7 @@ use super::Api;
 use super::allocations::{ANSWER, Streamed};
 use super::gossiping::liveness;
 use super::refusal::{status, unexpected};
-use crate::conformance::{Found, OWN};
+use crate::conformance::{Found, OWN, over_mesh};
 use crate::disk;
 use crate::mesh::frame::REFUSED;
 use crate::session::{self, SessionState};
@@ -91,7 +91,7 @@ impl NodeService for Api {
             gpus: self.context.gpus.borrow().shown(),
             gpu_policy: self.context.gpus.borrow().policy.clone(),
             checks: self.context.checks.now().checks().map(|(name, check)| checked(name, check)).collect(),
-            conformance: Some(conforms(&self.context.conformance.now())),
+            conformance: Some(conforms(&self.context.me, &self.context.conformance.now())),
             refused: self.refused(),
             topology: serde_json::to_string(&*self.context.topology()).map_err(|e| Status::internal(e.to_string()))?,
         }))
@@ -159,8 +159,16 @@ impl NodeService for Api {
     }
 
     async fn fingerprint(&self, request: Request<v1::FingerprintRequest>) -> Result<Response<v1::LocalConformance>, Status> {
-        self.operator_here(&request).await?;
-        Ok(Response::new(conforms(&*self.context.conformance.again().await)))
+        let asked = &request.get_ref().node;
+        let node = if asked.is_empty() { self.context.me.clone() } else { node_id(asked)? };
+        if node == self.context.me {
+            self.operator_here(&request).await?;
+            return Ok(Response::new(conforms(&node, &*self.context.conformance.again().await)));
+        }
+        self.operator(&request).await?;
+        let found = over_mesh::ask(&self.context, &node).await;
+        let found = found.map_err(|why| Status::unavailable(format!("it did not look at itself: {why}")))?;
+        Ok(Response::new(conforms(&node, &found)))
     }
 
     async fn accept_drift(&self, request: Request<v1::AcceptDriftRequest>) -> Result<Response<v1::AcceptDriftResponse>, Status> {
@@ -296,10 +304,10 @@ impl Api {
         }
         let held = Holdings::of(nodes.iter(), cluster.allocations.values());
         let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
-        for told in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()) {
-            *groups.entry(&told.fingerprint).or_default() += 1;
+        for group in cluster.nodes.values().filter_map(|n| n.conformance.as_ref()?.group()) {
+            *groups.entry(group).or_default() += 1;
         }
-        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.fingerprint.as_str())).copied().unwrap_or(1);
+        let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.group()?)).copied().unwrap_or(1);
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
             lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n))
@@ -330,7 +338,7 @@ impl Api {
     }
 }
 
-fn conforms(found: &Found) -> v1::LocalConformance {
+fn conforms(node: &NodeId, found: &Found) -> v1::LocalConformance {
     let components = found.components.clone().unwrap_or_default();
     let absent = if found.components.is_some() { OWN.iter().filter(|name| !components.contains_key(**name)).collect() } else { Vec::new() };
     v1::LocalConformance {
@@ -339,6 +347,7 @@ fn conforms(found: &Found) -> v1::LocalConformance {
         components: components.into_iter().collect(),
         at_ms: found.at.map_or(0, |at| at.0),
         trouble: found.trouble.clone().unwrap_or_default(),
+        node: node.to_string(),
     }
 }
 

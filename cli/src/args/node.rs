@@ -87,8 +87,8 @@ pub enum NodeCommand {
     Wipe(Wipe),
     /// Call a wipe back for which something still has to end
     Unwipe(OnNodes),
-    /// Look once more what the node of the agent asked is made of: drivers, firmware, kernel, image
-    Fingerprint,
+    /// Have nodes look once more what they are made of: drivers, firmware, kernel, image
+    Fingerprint(Fingerprint),
     /// Say that what drifted nodes are made of now is what is expected of them
     AcceptDrift(WithReason),
 }
@@ -108,6 +108,13 @@ pub struct Wipe {
     /// Do not ask: what the hook wipes is gone
     #[arg(long)]
     pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct Fingerprint {
+    /// The nodes; without any, the one of the agent asked
+    #[arg(value_name = "NODES")]
+    pub nodes: Vec<String>,
 }
 
 #[derive(Args)]

@@ -35,7 +35,7 @@ pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
         NodeCommand::Boot(args) => hold::boot(session, &args).await,
         NodeCommand::Wipe(args) => hold::wipe(session, &args).await,
         NodeCommand::Unwipe(args) => hold::unwipe(session, &args).await,
-        NodeCommand::Fingerprint => fingerprint::run(session).await.map(|()| 0),
+        NodeCommand::Fingerprint(args) => fingerprint::run(session, &args).await,
         NodeCommand::AcceptDrift(args) => hold::accept_drift(session, &args).await,
         NodeCommand::ConfirmDead(args) => confirm_dead::run(session, &args).await,
     }

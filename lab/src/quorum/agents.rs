@@ -111,6 +111,7 @@ impl Session {
             hears: false,
             through: None,
             wipes: false,
+            health: None,
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {
@@ -154,7 +155,7 @@ impl Agent {
                 () = tokio::time::sleep_until(next) => {
                     seq += 1;
                     next += self.interval;
-                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None };
+                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false };
                     session.up.send(beat).await.context("the session is over")?;
                 }
                 said = session.down.next() => match said? {

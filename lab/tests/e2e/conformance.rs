@@ -1,6 +1,7 @@
 //! What nodes are made of: drift, what it does and who ends it; and nodes that are wiped.
 
 use crate::harness::{Group, Need, World};
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -29,6 +30,29 @@ static CONFORMANCE: Group = Group {
     },
 };
 
+/// By their own clocks these look again in a minute at the soonest.
+static LOOKS: Group = Group {
+    theme: "conformance",
+    name: "looks",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        "conformance:\n  components: [{name: bmc firmware, file: \"{run}/bmc\"}]\n".clone_into(&mut o.agent_lines);
+    },
+};
+
+/// A component that cannot be told where the file is no file.
+static STALE: Group = Group {
+    theme: "conformance",
+    name: "stale",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        "conformance:\n  period_seconds: 1\n  stale_seconds: 3\n  components: [{name: bmc firmware, file: \"{run}/bmc\"}]\n"
+            .clone_into(&mut o.agent_lines);
+    },
+};
+
 /// Fails while a file lies beside it; writes down what it was asked to do.
 const HOOK: &str = "#!/bin/sh
 if [ -e \"$0.fails\" ]; then echo looking; echo secure erase timed out; exit 5; fi
@@ -48,6 +72,8 @@ pub fn trials() -> Vec<Trial> {
         CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], told),
         CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
         CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
+        LOOKS.test("any_node_looks_at_itself_anew_when_any_agent_is_asked", &[], looks),
+        STALE.test("a_node_that_cannot_look_at_itself_is_a_group_of_its_own_until_it_can", &[], stale),
         CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
     ]
 }
@@ -168,6 +194,48 @@ fn drift(w: &World) {
     for said in ["ConformanceChanged", "ConformanceAccepted", "the new firmware"] {
         assert!(history.contains(said), "{said}: {history}");
     }
+}
+
+fn looks(w: &World) {
+    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    for name in ["n1", "n2", "n3"] {
+        becomes(w, name, &format!("4.{name}"));
+    }
+    // Each of them by the agent of one of them; what they find is known to the quorum then, without their clocks.
+    let found = w.lattice.json(&["node", "fingerprint", "n[1-3]"]).unwrap();
+    let found: Vec<_> = found.as_array().unwrap().iter().map(|one| (text(one, "node"), text(&one["components"], "bmc firmware"))).collect();
+    assert_eq!(found, ["n1", "n2", "n3"].map(|name| (name.to_owned(), format!("4.{name}"))));
+    w.wait("that to be known", || ["n1", "n2", "n3"].iter().all(|name| drifted(w, name)));
+    let shown = w.ok(&["node", "fingerprint", "n3"]);
+    assert!(shown.contains("n3") && shown.contains("bmc firmware: 4.n3"), "{shown}");
+    // Of one that is not reached that is said, and the others look all the same.
+    faults::kill_node(&w.dir, "n2").unwrap();
+    becomes(w, "n3", "5");
+    let some = w.run(&["node", "fingerprint", "n2,n3"]);
+    assert!(some.code() == 5 && some.err().contains("node n2: it did not look"), "{} {}", some.code(), some.err());
+    assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
+    let unknown = w.run(&["node", "fingerprint", "n9"]);
+    assert!(unknown.code() == 5 && unknown.err().contains("node n9: ") && unknown.err().contains("never heard"), "{}", unknown.err());
+}
+
+fn stale(w: &World) {
+    let told = || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3);
+    w.wait("all to have told what they are", told);
+    let bmc = w.cluster().run_dir.join("n3").join("bmc");
+    fs::create_dir(&bmc).unwrap();
+    w.wait("what n3 told to be too old", || node(w, "n3")["conformance"]["stale"] == true);
+    assert_eq!(node(w, "n1")["conformance"]["group_nodes"], 2);
+    assert!(w.ok(&["node", "status", "n3"]).contains("it is a conformance group of its own"), "{}", w.ok(&["node", "status", "n3"]));
+    let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &three]);
+    assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
+    // Other work may have it all the same.
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    fs::remove_dir(&bmc).unwrap();
+    w.completed(&three);
+    w.wait("it to be of their group again", told);
+    let history = w.ok(&["node", "history", "n3"]);
+    assert!(history.contains("told too long ago") && history.contains("told anew"), "{history}");
 }
 
 fn wipe(w: &World) {

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         GPUS.test("whoever_had_a_gpu_that_is_gone_fails_and_is_told_which_and_others_go_on", &[], hot_remove),
         GPUS.test("an_error_that_asks_for_a_drain_keeps_new_work_off_and_says_which_gpu", &[], drain),
+        GPUS.test("work_that_an_error_hit_begins_again_as_it_wants_and_the_node_stays_ready", &[], hit),
         GPUS.test("an_error_of_a_program_is_a_warning_and_a_gpu_to_be_reset_is_not_offered", &[], warned),
     ]
 }
@@ -123,6 +124,40 @@ fn drain(w: &World) {
     gpu(w, "1", &["remove"]);
     gpu(w, "1", &["add"]);
     w.completed(&waits);
+    offered(w, 2);
+}
+
+fn hit(w: &World) {
+    let never = with_gpu(w, "go-3");
+    let again = w.submit(&["--cores", "1", "--gpus", "1", "--requeue=on_node_failure", "--", "/bin/sh", "-c", &until(w, "go-3")]);
+    w.wait_log(&again, "up");
+    let (of_never, of_again) = (has(w, &never), has(w, &again));
+    let index = |gpu: &str| gpu.trim_start_matches("SIM-").to_owned();
+    // Of a copy engine: none of the others' tests has it.
+    gpu(w, &index(&of_never), &["xid", "39"]);
+    let ended = w.ended(&never);
+    let reason = ended.to_string();
+    assert!(
+        text(&ended, "state") == "Failed" && reason.contains(&format!("XID 39 (copy engine) of its GPU {of_never} hit it")),
+        "{reason}"
+    );
+    let epoch = || w.status(&again)["epoch"].as_u64();
+    let first = epoch();
+    assert_eq!(text(&w.status(&again), "state"), "Running", "it has another GPU");
+    gpu(w, &index(&of_again), &["xid", "39"]);
+    w.wait("it to run once more", || epoch() > first && text(&w.status(&again), "state") == "Running");
+    // Nothing is the matter with the GPUs, nor with the node: who has one now did not have it then.
+    assert_eq!((text(&node(w), "state"), &node(w)["gpus"]), ("Ready".to_owned(), &Value::from(2)));
+    let later = with_gpu(w, "go-3");
+    std::fs::write(w.dir.join("go-3"), "").unwrap();
+    w.completed(&again);
+    w.completed(&later);
+    // Forgotten, for who comes next: the bus found them anew.
+    for index in ["0", "1"] {
+        gpu(w, index, &["remove"]);
+        gpu(w, index, &["add"]);
+    }
+    w.wait("that to be seen", || !w.ok(&["node", "status"]).contains("XID 39"));
     offered(w, 2);
 }
 

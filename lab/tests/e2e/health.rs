@@ -37,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
         HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
         HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
+        HEALTH.test("a_node_that_registers_and_is_not_well_was_never_ready", &[], registers_unwell),
         HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], told),
     ]
 }
@@ -240,4 +241,24 @@ fn told(w: &World) {
     w.wait("n3 to be Ready", || stands(w, "n3").0 == "Ready");
     // The last test of its cluster.
     fs::remove_dir_all(folder()).unwrap();
+}
+
+fn registers_unwell(w: &World) {
+    finds("n3", "echo link 3 is down; exit 2");
+    w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
+    let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let incarnation = || w.at("n3").json(&["node", "status"]).ok().and_then(|status| status["incarnation"].as_u64());
+    let before = incarnation().unwrap();
+    let readied = || w.ok(&["node", "history", "n3"]).matches("-> Ready").count();
+    let seldom = readied();
+    faults::restart_node(&w.dir, "n3").unwrap();
+    w.wait("another life to be registered", || incarnation().is_some_and(|now| now > before));
+    // The same check finds the same before the first session, so that there is no moment in which work could be placed.
+    let (state, reason) = stands(w, "n3");
+    assert!(state == "Degraded" && reason.starts_with("not well: "), "{state}: {reason}");
+    assert_eq!(readied(), seldom, "{}", w.ok(&["node", "history", "n3"]));
+    assert_eq!(text(&w.status(&waits), "state"), "Pending");
+    is_well("n3");
+    w.completed(&waits);
+    assert!(readied() > seldom);
 }

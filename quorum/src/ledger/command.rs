@@ -138,6 +138,8 @@ pub enum Action {
     ConfirmDead { node: NodeId, by: String, reason: String },
     /// A node's agent says what its software and firmware are.
     Conforms { node: NodeId, incarnation: Incarnation, components: Components },
+    /// And whether it could not look at them for too long.
+    ConformanceStale { node: NodeId, incarnation: Incarnation, stale: bool },
     /// See [`crate::wire::Request::AcceptDrift`].
     AcceptDrift { node: NodeId, by: String, reason: String },
     /// The leader's clock says that the time to mend the drift that began then is over.
@@ -281,6 +283,7 @@ impl Action {
             | Self::Wipe { .. }
             | Self::Wiped { .. }
             | Self::Notified { .. } => 6,
+            Self::ConformanceStale { .. } => 9,
         }
     }
 
@@ -327,6 +330,7 @@ impl Action {
             | Self::Fence { .. }
             | Self::ConfirmDead { .. }
             | Self::Conforms { .. }
+            | Self::ConformanceStale { .. }
             | Self::AcceptDrift { .. }
             | Self::DriftOver { .. }
             | Self::Wipe { .. }
@@ -382,6 +386,7 @@ impl Action {
             | Self::SetRunLease { .. }
             | Self::Fence { .. }
             | Self::DriftOver { .. }
+            | Self::ConformanceStale { .. }
             | Self::Notified { .. }
             | Self::Resume { .. }
             | Self::SetTelemetry { .. }
@@ -438,6 +443,9 @@ pub struct Registration {
     /// Whether it has the site's hook that wipes the node.
     #[serde(default)]
     pub wipes: bool,
+    /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well, or its agent does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwell: Option<String>,
 }
 
 /// Where the leader's clocks see a node.

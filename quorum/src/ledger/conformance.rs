@@ -75,6 +75,27 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
+    /// The node's agent says whether it could not look for too long at what it is made of.
+    pub(super) fn conformance_stale(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        incarnation: Incarnation,
+        stale: bool,
+    ) -> Result<Outcome, Refusal> {
+        let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
+        if known.incarnation != incarnation {
+            return Err(Refusal::StaleIncarnation { node: id.clone(), seen: incarnation, now: known.incarnation });
+        }
+        let Some(now) = known.conformance.clone().filter(|known| known.stale != stale) else { return Ok(Outcome::Done) };
+        let change = if stale { "told too long ago: a group of its own" } else { "told anew" };
+        let detail = format!("{}, {change}", short(&now.fingerprint));
+        self.set_conformance(step, id, Conformance { stale, ..now });
+        let about = Subject { allocation: None, node: Some(id) };
+        self.record(step, &format!("node:{id}"), AuditAction::ConformanceChanged, about, detail);
+        Ok(Outcome::Done)
+    }
+
     /// What the node is now is what is expected of it.
     pub(super) fn accept_drift(&mut self, step: &mut Step, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
@@ -133,7 +154,7 @@ impl Ledger {
             let why = match (self.group(id), wanted) {
                 (Some(own), Some(wanted)) => format!("is of conformance group {}, and {first} of {}", short(own), short(wanted)),
                 (Some(own), None) => format!("is of conformance group {}, and {first} has not told its own", short(own)),
-                (None, _) => "has not told the fingerprint of its configuration".to_owned(),
+                (None, _) => "has not told the fingerprint of its configuration, or too long ago".to_owned(),
             };
             Conflict { node: id.clone(), holder: None, why }
         };
@@ -142,7 +163,7 @@ impl Ledger {
 
     /// The conformance group of a node, where it told one.
     fn group(&self, id: &NodeId) -> Option<&str> {
-        self.node(id)?.conformance.as_ref().map(|conformance| conformance.fingerprint.as_str())
+        self.node(id)?.conformance.as_ref().and_then(Conformance::group)
     }
 }
 

@@ -99,3 +99,34 @@ fn work_that_asks_for_one_group_gets_no_two() {
     }
     assert!(s.claim(1, &[2, 3]).is_ok());
 }
+
+#[test]
+fn a_node_that_could_not_look_for_too_long_is_a_group_of_its_own() {
+    let mut s = Story::new(2);
+    let stale = |stale| Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale };
+    assert_eq!(s.acted(stale(true)), [], "nothing is known that could be too old");
+    (0..2).for_each(|n| s.done(conforms(n, "6.1")));
+    let group = |s: &Story| s.ledger.node(&node(1)).unwrap().conformance.as_ref().unwrap().group().map(str::to_owned);
+    let known = group(&s);
+    let seen = s.ledger.node(&node(1)).unwrap().hold_revision;
+    let records = s.acted(stale(true));
+    assert!(records[0].action == AuditAction::ConformanceChanged && records[0].detail.ends_with("told too long ago: a group of its own"));
+    assert!(known.is_some() && group(&s).is_none() && s.ledger.node(&node(1)).unwrap().hold_revision > seen);
+    assert_eq!(s.acted(stale(true)), [], "said again");
+    let constraints = Constraints { conformance: true, ..Constraints::default() };
+    let wants = AllocationSpec { constraints, ..spec(2, RequeuePolicy::Never, 0) };
+    s.done(Action::Submit { id: id(1), spec: Box::new(wants), owner: user(7), claim: None });
+    let refused = s.claim(1, &[0, 1]).unwrap_err();
+    assert!(refused.to_string().contains("too long ago"), "{refused}");
+    s.done(stale(false));
+    assert_eq!(group(&s), known);
+    // What is other than before was just found.
+    s.done(stale(true));
+    s.done(conforms(1, "6.6"));
+    assert!(group(&s).is_some());
+    s.done(conforms(1, "6.1"));
+    s.claimed(1, &[0, 1]);
+    let mut before = Story::at_level(2, 8);
+    before.done(conforms(1, "6.1"));
+    assert!(matches!(before.act(stale(true)), Err(Refusal::ClusterLevel { needed: 9, now: 8 })));
+}

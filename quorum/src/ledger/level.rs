@@ -36,6 +36,9 @@ pub const TELEMETRY_LEVEL: u32 = 9;
 /// The level at which every member keeps beside the state of a node under a drain that it is not well.
 pub const DRAINS_UNWELL_LEVEL: u32 = 9;
 
+/// The level at which every member has a node that is not well registered as Degraded.
+pub const REGISTERS_UNWELL_LEVEL: u32 = 9;
+
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
     if let Some(policy) = &spec.checkpoint {

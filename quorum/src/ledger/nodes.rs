@@ -1,10 +1,13 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
+use super::level::REGISTERS_UNWELL_LEVEL;
 use super::{Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
-use lattice_model::{AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp};
+use lattice_model::{
+    AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL,
+};
 use std::sync::Arc;
 
 /// Bytes of an address at most.
@@ -44,6 +47,9 @@ impl Ledger {
 
     fn register_first(&mut self, step: &mut Step, new: &Registration) -> Outcome {
         let incarnation = Incarnation(new.incarnation.0 + 1);
+        // Nothing is known of it: no hold stands.
+        let facts = Facts { draining: false, empty: true, disabled: false };
+        let (state, unwell) = self.registers(new, facts.at_work(), facts);
         let node = Node {
             id: new.node.clone(),
             size: new.size,
@@ -51,9 +57,8 @@ impl Ledger {
             schedulable: new.schedulable,
             boot: new.boot,
             incarnation,
-            // Nothing is known of it: no hold stands.
-            state: Facts { draining: false, empty: true, disabled: false }.at_work(),
-            state_reason: String::new(),
+            state,
+            state_reason: unwell.clone().unwrap_or_default(),
             state_since: step.at,
             unlimited: new.unlimited.clone(),
             features: new.features.clone(),
@@ -73,7 +78,29 @@ impl Ledger {
         step.changed.nodes.insert(new.node.clone());
         step.changed.desired.insert(new.node.clone());
         self.record_registration(step, new, incarnation);
+        if let Some(unwell) = unwell {
+            let about = Subject { allocation: None, node: Some(&new.node) };
+            self.record(
+                step,
+                &format!("node:{}", new.node),
+                AuditAction::NodeStateChanged,
+                about,
+                format!("{state} from its registration on: {unwell}"),
+            );
+        }
         Outcome::Registered { incarnation, report_seq: 0 }
+    }
+
+    /// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
+    /// anyway, is Degraded at once, for this reason: nothing is placed on it in between.
+    fn registers(&self, new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
+        match &new.unwell {
+            Some(why) if state == NodeState::Ready && self.level >= REGISTERS_UNWELL_LEVEL => {
+                // It is never illegal to fall silent, which is where one is that is not well.
+                (lifecycle::next(state, Event::Silent, facts).unwrap_or(state), Some(format!("{UNWELL}{why}")))
+            }
+            Some(_) | None => (state, None),
+        }
     }
 
     fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> Outcome {
@@ -93,6 +120,7 @@ impl Ledger {
         let facts = self.facts(known);
         // It is never illegal to register.
         let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
+        let (state, unwell) = self.registers(new, state, facts);
         let moved_on = state != known.state;
         let stands = Node {
             leaving,
@@ -106,7 +134,11 @@ impl Ledger {
             boot: new.boot,
             incarnation,
             state,
-            state_reason: if moved_on { String::new() } else { known.state_reason.clone() },
+            state_reason: match &unwell {
+                Some(unwell) => unwell.clone(),
+                None if moved_on => String::new(),
+                None => known.state_reason.clone(),
+            },
             state_since: if moved_on { step.at } else { known.state_since },
             report_seq,
             ..known.clone()
@@ -130,7 +162,8 @@ impl Ledger {
         // Members of the level before make no record of it.
         if moved_on && self.level >= 6 {
             let about = Subject { allocation: None, node: Some(&new.node) };
-            let detail = format!("{} -> {state}: it registered", known.state);
+            let unwell = unwell.map(|unwell| format!(", {unwell}")).unwrap_or_default();
+            let detail = format!("{} -> {state}: it registered{unwell}", known.state);
             self.record(step, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
         }
         Outcome::Registered { incarnation, report_seq }

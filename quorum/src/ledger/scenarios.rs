@@ -49,6 +49,7 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         found: None,
         through: None,
         wipes: false,
+        unwell: None,
     }
 }
 
@@ -513,4 +514,30 @@ fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
         assert_eq!(s.claim_share(3, 0, of(0, &smaller)).is_ok(), level == LEVEL_KNOWN);
         assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());
     }
+}
+
+#[test]
+fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers_well() {
+    let registers =
+        |unwell: Option<&str>| Action::Register(Registration { unwell: unwell.map(str::to_owned), ..registration(1, 1, 0, true) });
+    let stands = |s: &Story| s.ledger.node(&node(1)).map(|n| (n.state, n.state_reason.clone())).unwrap();
+    let mut s = Story::new(1);
+    let records = s.acted(registers(Some("disk: full")));
+    assert_eq!(stands(&s), (NodeState::Degraded, "not well: disk: full".to_owned()));
+    assert!(records.iter().any(|r| r.detail == "Degraded from its registration on: not well: disk: full"), "{records:?}");
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    assert!(s.claim(1, &[1]).is_err());
+    // Another life, with another reason: not for a moment.
+    let records = s.acted(registers(Some("clock: off")));
+    assert_eq!(stands(&s), (NodeState::Degraded, "not well: clock: off".to_owned()));
+    assert!(records.iter().all(|r| !r.detail.contains("Ready")), "{records:?}");
+    s.done(registers(None));
+    assert_eq!(stands(&s), (NodeState::Ready, String::new()));
+    // From Ready, as one whose agent was started again.
+    let records = s.acted(registers(Some("disk: full")));
+    assert!(records.iter().any(|r| r.detail == "Ready -> Degraded: it registered, not well: disk: full"), "{records:?}");
+    // Members of the level before do not know of it.
+    let mut before = Story::at_level(1, 8);
+    before.done(registers(Some("disk: full")));
+    assert_eq!(stands(&before).0, NodeState::Ready);
 }

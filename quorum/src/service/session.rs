@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
             hears,
             through,
             wipes,
+            health,
         } = up
         else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
@@ -191,6 +192,7 @@ impl<'a> Session<'a> {
             core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
+        let health = health.map(NodeHealth::bounded);
         let registration = Registration {
             node: node.clone(),
             boot,
@@ -204,8 +206,9 @@ impl<'a> Session<'a> {
             found,
             through,
             wipes,
+            unwell: health.as_ref().and_then(NodeHealth::unwell).map(str::to_owned),
         };
-        let again = registration.wipes.then(|| Registration { new_life: false, found: None, ..registration.clone() });
+        let again = registration.wipes.then(|| Registration { new_life: false, found: None, unwell: None, ..registration.clone() });
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
@@ -224,7 +227,7 @@ impl<'a> Session<'a> {
         let rosters = core.agreed.rosters();
         let takes_keys = keys.is_some();
         let witness = hears.then(|| core.witnesses.attend(node.clone()));
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health: None });
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health });
         let mut session = Self {
             core,
             down,
@@ -323,7 +326,7 @@ impl<'a> Session<'a> {
                 self.send_desired(revision).await?;
                 Ok(None)
             }
-            Up::Heartbeat { incarnation, seq, keys, health, conformance } => {
+            Up::Heartbeat { incarnation, seq, keys, health, conformance, stale } => {
                 if incarnation == self.incarnation && seq <= self.beat {
                     let why = format!("heartbeat {seq} of {} behind its heartbeat {}", self.node, self.beat);
                     self.core.credentials.refused().count(Cause::Replayed, &why);
@@ -338,6 +341,7 @@ impl<'a> Session<'a> {
                     self.beats.push_back((seq, now));
                     self.conformance = conformance.and_then(|said| self.checked(said)).or(self.conformance.take());
                     self.commit_conformance().await?;
+                    self.commit_stale(stale).await?;
                     self.commit_wipes().await?;
                 }
                 Ok(None)
@@ -456,6 +460,24 @@ impl<'a> Session<'a> {
                 self.conformance = None;
             }
             Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "what the node is made of is not written down yet"),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Writes down whether that is too old, where it is otherwise than what is known.
+    async fn commit_stale(&mut self, stale: bool) -> Result<(), Ended> {
+        let action = Action::ConformanceStale { node: self.node.clone(), incarnation: self.incarnation, stale };
+        {
+            let ledger = self.core.agreed.ledger();
+            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
+            if known.is_none_or(|known| known.stale == stale) || ledger.admits(action.level()).is_err() {
+                return Ok(());
+            }
+        }
+        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "how old what it is made of is is not written down yet"),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         }
         Ok(())

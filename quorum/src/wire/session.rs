@@ -44,6 +44,9 @@ pub enum Up {
         /// Whether it has the site's hook that wipes the node.
         #[serde(default)]
         wipes: bool,
+        /// How it finds its node: one that is not well is never Ready.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        health: Option<NodeHealth>,
     },
     /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
     /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a
@@ -62,6 +65,9 @@ pub enum Up {
         /// What the node's software and firmware are: at the beginning of a session, and when they are others.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
+        /// That it could not look at these for too long.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        stale: bool,
     },
     /// The wipe of [`DesiredList::wipe`] is over; `failed`: what went wrong. Said until the list lacks it.
     Wiped {
@@ -201,6 +207,14 @@ impl NodeHealth {
             Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },
         }
     }
+
+    /// Why it gets no work; `None`: it may.
+    pub fn unwell(&self) -> Option<&str> {
+        match self {
+            Self::Well => None,
+            Self::Unwell { why } | Self::Failed { why } => Some(why),
+        }
+    }
 }
 
 /// What others say, as long as it may be.
@@ -222,7 +236,7 @@ mod tests {
         let keys = HeldKeys { opens: (0..HeldKeys::MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };
         let beat = |health| {
             let (incarnation, seq, keys) = (Incarnation(u64::MAX), u64::MAX, Some(keys.clone()));
-            pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None }).unwrap().body.len()
+            pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None, stale: false }).unwrap().body.len()
         };
         assert!(beat(NodeHealth::Well) <= 200, "{} bytes", beat(NodeHealth::Well));
         let unwell = beat(NodeHealth::Unwell { why: "fabric: link 3 is down since 10:00, 4 errors in its window".into() });

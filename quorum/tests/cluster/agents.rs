@@ -210,13 +210,21 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     };
     eventually("degraded", state, |s| *s == NodeState::Degraded).await;
     eventually("down", state, |s| *s == NodeState::Down).await;
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None, health: None, conformance: None }).await.unwrap();
+    agent
+        .up
+        .send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None, health: None, conformance: None, stale: false })
+        .await
+        .unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
     eventually("ready", state, |s| *s == NodeState::Ready).await;
     // Sent again, and one of before: refused, counted, and no sign of life.
     eventually("degraded", state, |s| *s == NodeState::Degraded).await;
     for seq in [7, 6] {
-        agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys: None, health: None, conformance: None }).await.unwrap();
+        agent
+            .up
+            .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys: None, health: None, conformance: None, stale: false })
+            .await
+            .unwrap();
     }
     let replayed = async || match client.call(&Request::Status, PATIENCE).await.unwrap() {
         Answer::Status(status) => status.refused.into_iter().find(|(what, _)| what == "heartbeats that came again"),

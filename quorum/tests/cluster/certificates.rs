@@ -137,7 +137,11 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
     stop.store(true, Ordering::Relaxed);
     assert!(load.await.unwrap() > 0);
     // The session of before lives.
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq: 1, keys: None, health: None, conformance: None }).await.unwrap();
+    agent
+        .up
+        .send(Up::Heartbeat { incarnation: agent.incarnation, seq: 1, keys: None, health: None, conformance: None, stale: false })
+        .await
+        .unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 1 });
     member.stop().await;
 }
@@ -183,7 +187,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
         beats += 1;
         agent
             .up
-            .send(Up::Heartbeat { incarnation: agent.incarnation, seq: beats, keys: None, health: None, conformance: None })
+            .send(Up::Heartbeat { incarnation: agent.incarnation, seq: beats, keys: None, health: None, conformance: None, stale: false })
             .await
             .unwrap();
         while agent.next().await != (Down::HeartbeatAck { seq: beats }) {}

@@ -44,6 +44,7 @@ async fn register(client: &QuorumClient, name: &str, keys: Option<HeldKeys>) -> 
         hears,
         through,
         wipes: false,
+        health: None,
     };
     let (up, mut down) = client.session(register).await.unwrap();
     let Ok(Down::Registered { incarnation, .. }) = down.next().await else { panic!("it is registered") };
@@ -72,7 +73,11 @@ async fn says(agent: &Agent, keys: Option<HeldKeys>) {
     // Of all agents together: each one's rise.
     static SAID: AtomicU64 = AtomicU64::new(0);
     let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
-    agent.up.send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None }).await.unwrap();
+    agent
+        .up
+        .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None, stale: false })
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

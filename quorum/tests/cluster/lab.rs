@@ -226,6 +226,7 @@ impl Agent {
             hears: false,
             through: None,
             wipes: false,
+            health: None,
         }
     }
 

@@ -1,24 +1,75 @@
 //! `lattice node fingerprint`, and how a node's conformance is shown.
 
-use crate::failure::Failure;
+use super::each::{named, unanswered};
+use crate::args::node::Fingerprint;
+use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_json, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::block;
+use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_model::NodeId;
 use lattice_model::conformance::short;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Has the agent that is asked look at its own node once more.
-pub async fn run(session: &Session) -> Result<(), Failure> {
+/// Nodes that look at the same time.
+const AT_ONCE: usize = 16;
+
+/// Has nodes look at themselves once more: the named ones, else the one of the agent that is asked. Goes on where one does not.
+pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let found = answer(client.nodes().fingerprint(v1::FingerprintRequest {})).await?;
-    match session.format() {
-        Format::Table => print(&local(&found)),
-        Format::Json => print_json(&local_json(&found)),
-        Format::Name => print_names([found.fingerprint.as_str()]),
+    if args.nodes.is_empty() {
+        let found = answer(client.nodes().fingerprint(v1::FingerprintRequest::default())).await?;
+        match session.format() {
+            Format::Table => print(&local(&found))?,
+            Format::Json => print_json(&local_json(&found))?,
+            Format::Name => print_names([found.fingerprint.as_str()])?,
+        }
+        return Ok(0);
     }
+    let nodes: Vec<NodeId> = named(&args.nodes)?.into_iter().collect();
+    let (mut all, mut exit) = (Vec::new(), 0);
+    for some in nodes.chunks(AT_ONCE) {
+        let asked: Vec<_> = some.iter().map(|node| tokio::spawn(one(client.clone(), node.clone()))).collect();
+        for asked in asked {
+            match asked.await.unwrap_or_else(|broke| Err(Failure::other(broke.to_string()))) {
+                Ok(found) => {
+                    if session.format() == Format::Table {
+                        print(&(block(&[("Node", found.node.clone())]) + &local(&found)))?;
+                    }
+                    all.push(found);
+                }
+                Err(failure) => {
+                    failure.tell();
+                    exit = if exit == 0 { failure.exit() } else { exit };
+                }
+            }
+        }
+    }
+    match session.format() {
+        Format::Table => {}
+        Format::Json => print_json(&all.iter().map(of_node_json).collect::<Vec<_>>())?,
+        Format::Name => print_names(all.iter().map(|found| found.fingerprint.as_str()))?,
+    }
+    Ok(exit)
+}
+
+async fn one(client: Client, node: NodeId) -> Result<v1::LocalConformance, Failure> {
+    let request = v1::FingerprintRequest { node: node.to_string() };
+    let found = answer(client.nodes().fingerprint(request)).await.map_err(|failure| unanswered(node.as_str(), failure))?;
+    if found.node == node.as_str() {
+        return Ok(found);
+    }
+    let what = format!("node {node} did not look: the agent asked is of a version that has its own node look alone");
+    Err(Failure::new(Exit::Refused, what).hint(format!("run `lattice node fingerprint` on {node}")))
+}
+
+fn of_node_json(found: &v1::LocalConformance) -> Value {
+    let mut shown = local_json(found);
+    shown["node"] = found.node.clone().into();
+    shown
 }
 
 /// What a node's own agent found.
@@ -59,6 +110,9 @@ pub fn standing(node: &v1::Node) -> String {
             2 => "with 1 other".to_owned(),
             nodes => format!("with {} others", nodes - 1),
         };
+        if told.stale {
+            text.push_str("What it is made of it told too long ago: it is a conformance group of its own until its agent can look. What it told last:\n");
+        }
         text.push_str(&format!("It is of conformance group {}, {nodes}", short(&told.fingerprint)));
         match time(told.drifted_since_ms) {
             None => text.push_str(", as expected.\n"),
@@ -88,6 +142,7 @@ mod tests {
             absent: vec!["bmc".into()],
             at_ms: 1_772_704_800_000,
             trouble: String::new(),
+            node: "n1".into(),
         };
         assert_eq!(
             local(&found),
@@ -99,6 +154,7 @@ mod tests {
             drifted_since_ms: 1_772_704_800_000,
             drift: "kernel: 6.1 -> 6.6".into(),
             expected: "ffff456789abcdef".into(),
+            stale: false,
         };
         let node = v1::Node { id: "n1".into(), conformance: Some(told.clone()), ..Default::default() };
         let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` says that it is meant so.\n";
@@ -106,6 +162,9 @@ mod tests {
         let told = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..told };
         let node = v1::Node { conformance: Some(told), ..node };
         assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
+        let told = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
+        let stale = standing(&v1::Node { conformance: Some(told), ..Default::default() });
+        assert!(stale.starts_with("What it is made of it told too long ago: it is a conformance group of its own"), "{stale}");
         assert_eq!(standing(&v1::Node::default()), "");
     }
 }

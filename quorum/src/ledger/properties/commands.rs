@@ -240,6 +240,10 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let drift = ledger.node(&node(number)).and_then(|n| n.conformance.as_ref()).and_then(|c| c.drift.as_ref());
             Action::DriftOver { node: node(number), since: drift.map_or(Timestamp(0), |drift| drift.since) }
         }
+        Move::Conform { node: number, how: 2, kernel } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            Action::ConformanceStale { node: node(number), incarnation, stale: kernel == 0 }
+        }
         Move::Conform { node: number, kernel, .. } => {
             let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
             let components = [("kernel".to_owned(), format!("6.{kernel}"))].into();

@@ -1,0 +1,47 @@
+//! Another node's look at itself, for an operator whose agent asks its agent.
+
+use super::Found;
+use crate::context::Context;
+use crate::mesh::conformance::{FingerprintAnswer, WireFound};
+use crate::mesh::diagnosis::plain;
+use crate::mesh::frame::{self, FrameError, Open};
+use lattice_model::NodeId;
+use lattice_quorum::identity::{Caller, Role};
+use quinn::SendStream;
+use std::time::Duration;
+
+/// How long another agent may take: less than a user's program waits for the agent that asks.
+const ANSWER: Duration = Duration::from_secs(25);
+
+/// Looks once more, and answers an agent that serves operators.
+pub async fn answer(context: &Context, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = if peer.role == Role::Api {
+        tokio::select! {
+            // Nobody waits for it any more.
+            _ = send.stopped() => return Ok(()),
+            found = context.conformance.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
+        }
+    } else {
+        FingerprintAnswer::Refused { why: "the asking agent may not vouch for operators".to_owned() }
+    };
+    frame::write(send, &answer).await
+}
+
+/// Has the node's own agent look; else why it did not.
+pub async fn ask(context: &Context, node: &NodeId) -> Result<Found, String> {
+    let address = context.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let conversation = async {
+        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::Fingerprint).await.map_err(|e| e.to_string())?;
+        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(|e| match e {
+            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
+            other => other.to_string(),
+        })
+    };
+    let late = |_| format!("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs());
+    match tokio::time::timeout(ANSWER, conversation).await.map_err(late)?? {
+        FingerprintAnswer::Told(found) => found.try_into().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
+        FingerprintAnswer::Refused { why } => Err(plain(&why)),
+    }
+}
