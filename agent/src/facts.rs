@@ -422,11 +422,15 @@ mod tests {
             })
         };
         assert_eq!(readings.present(|| panic!("a driver's file says nonsense")).await, Reading::default());
-        let told = futures::future::join_all((0..8).map(|_| ask())).await;
-        assert!(told.iter().all(|reading| reading.power_watts == Some(0.0)), "{told:?}");
-        assert_eq!(ask().await.power_watts, Some(0.0), "it stands for a while");
+        let began = std::time::Instant::now();
+        let mut told = futures::future::join_all((0..8).map(|_| ask())).await;
+        // It stands for a while; a slow machine may come to a second one.
+        told.push(ask().await);
+        let newest = told.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
+        assert!(told.iter().all(|reading| reading.power_watts.is_some()), "{told:?}");
+        assert!(newest <= began.elapsed().div_duration_f64(READING).floor(), "{told:?}");
         tokio::time::sleep(READING).await;
-        assert_eq!(ask().await.power_watts, Some(1.0));
+        assert!(ask().await.power_watts.is_some_and(|later| later > newest));
     }
 
     #[test]
