@@ -89,6 +89,12 @@ struct Heard {
     stood: NodeState,
 }
 
+/// The checks that a reason names, each before what it says: `not well: disk: full; nic eth0: it is down`.
+fn checks(reason: &str) -> BTreeSet<&str> {
+    let each = reason.strip_prefix(UNWELL).unwrap_or(reason).split("; ");
+    each.map(|part| part.split_once(": ").map_or(part, |(name, _)| name)).collect()
+}
+
 /// The clocks of one term of leadership.
 #[derive(Debug)]
 pub struct Clocks {
@@ -180,7 +186,11 @@ impl Clocks {
                 is_news.then(|| standing(node, node.state, why)).into_iter().collect()
             }
             (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => vec![standing(node, NodeState::Ready, "it drains".to_owned())],
-            (NodeState::Degraded, Some(_)) if node.is_unwell() => Vec::new(),
+            // Which checks say so is news; what each of them counts is not, time and again.
+            (NodeState::Degraded, Some(why)) if node.is_unwell() => {
+                let is_news = checks(&why) != checks(&node.state_reason);
+                is_news.then(|| standing(node, NodeState::Degraded, why)).into_iter().collect()
+            }
             // A leader that was not told yet leaves it as the one before had it.
             (NodeState::Degraded, None) if said.is_none() && node.is_unwell() => Vec::new(),
             // Heard again first, even where it is not well: in one command, nothing is placed on it in between.
@@ -507,6 +517,16 @@ mod tests {
         assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
         (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
         assert_eq!(states(&mut c, 3, &n), []);
+        // Another check that says so is told, and another number of the same one is not.
+        for (why, told) in
+            [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
+        {
+            c.said(id(), Incarnation(1), NodeHealth::Unwell { why: why.into() });
+            let again = c.standings(S(3), n.iter(), |_| NodeUse::Own);
+            assert_eq!(again.first().map(|standing| standing.reason.as_str()), told);
+            assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
+        }
+        c.said(id(), Incarnation(1), unwell());
         let mut next = clocks();
         next.heard(id(), Incarnation(1), S(1));
         assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
