@@ -49,6 +49,8 @@ fi
 token() { read -r token < "$LATTICE_CHECKPOINT_DIR/request"; at=$LATTICE_CHECKPOINT_DIR/$token; }
 save() {
   token
+  # It may be asked twice for one token: one that was answered is over.
+  [ ! -e "$at.done" ] || return
   behave=
   [ ! -e "$GO.behave" ] || read -r behave < "$GO.behave"
   case $behave in
