@@ -186,7 +186,7 @@ fn exported(w: &World) {
 }
 
 /// The archive's files, in order. What is being written there yet has another name.
-fn archived(w: &World) -> Vec<PathBuf> {
+fn archive_files(w: &World) -> Vec<PathBuf> {
     let dir = w.dir.join("audit-archive/audit/lab/1");
     let mut files: Vec<_> = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|f| f.path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "zst"));
@@ -196,7 +196,7 @@ fn archived(w: &World) -> Vec<PathBuf> {
 
 /// What verifies the archive says of it. A file may be closed under another name while all are read: then it does not hold yet.
 fn archive(w: &World, keys: &[&str]) -> (bool, String) {
-    let files = archived(w);
+    let files = archive_files(w);
     let Ok(mut zstd) = Command::new("zstd").args(["-dcq"]).args(&files).stdout(Stdio::piped()).spawn() else { panic!("zstd is there") };
     let text = zstd.stdout.take().unwrap();
     let done = Command::new("python3").arg(VERIFIER).arg("-").args(keys).stdin(text).output().unwrap();
@@ -244,7 +244,7 @@ fn archived(w: &World) {
 }
 
 fn archive_has(w: &World, id: &str) -> bool {
-    let done = Command::new("zstd").args(["-dcq"]).args(archived(w)).output().unwrap();
+    let done = Command::new("zstd").args(["-dcq"]).args(archive_files(w)).output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     text.lines().any(|line| line.contains(id) && line.contains("AllocationEnded"))
 }
