@@ -247,10 +247,9 @@ impl Session {
                     Ok(Down::Keyring { generation, ring }) => {
                         self.keys.take(generation, &ring, &self.membership).await;
                         // Not with the next heartbeat: a rotation waits for the last node to say this.
-                        let health = self.context.checks.word();
-                        let made_of = self.context.conformance.word();
+                        let said = self.said();
                         if let Some(incarnation) = incarnation
-                            && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
+                            && !beats.send(&up, incarnation, said, &mut self.beats).await
                         {
                             return Ended::Lost("the session's line broke".to_owned());
                         }
@@ -297,34 +296,31 @@ impl Session {
                 }
                 _ = heartbeat.tick() => {
                     self.keys.keep();
-                    let health = self.context.checks.word();
-                    let made_of = self.context.conformance.word();
+                    let said = self.said();
                     if let Some(incarnation) = incarnation
-                        && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
+                        && !beats.send(&up, incarnation, said, &mut self.beats).await
                     {
                         return Ended::Lost("the session's line broke".to_owned());
                     }
                 }
                 Ok(()) = checks.changed() => {
                     checks.mark_unchanged();
-                    let health = self.context.checks.word();
-                    let made_of = self.context.conformance.word();
+                    let said = self.said();
                     // Not with the next heartbeat: work may be placed meanwhile.
                     if let Some(incarnation) = incarnation
-                        && beats.health.as_ref() != Some(&health)
-                        && !beats.send(&up, incarnation, self.keys.held(), health, made_of, &mut self.beats).await
+                        && beats.health.as_ref() != Some(&said.health)
+                        && !beats.send(&up, incarnation, said, &mut self.beats).await
                     {
                         return Ended::Lost("the session's line broke".to_owned());
                     }
                 }
                 Ok(()) = conformance.changed() => {
                     conformance.mark_unchanged();
-                    let news = self.context.conformance.word();
-                    let health = self.context.checks.word();
+                    let said = self.said();
                     // Not with the next heartbeat: work that minds it may be placed meanwhile.
                     if let Some(incarnation) = incarnation
-                        && beats.conformance != news
-                        && !beats.send(&up, incarnation, self.keys.held(), health, news, &mut self.beats).await
+                        && beats.conformance != said.made_of
+                        && !beats.send(&up, incarnation, said, &mut self.beats).await
                     {
                         return Ended::Lost("the session's line broke".to_owned());
                     }
@@ -436,6 +432,15 @@ impl Session {
         result
     }
 
+    /// What the next heartbeat says.
+    fn said(&self) -> Said {
+        let running = {
+            let view = self.view.borrow();
+            (view.reports_pending == 0).then(|| u32::try_from(view.locals.len()).unwrap_or(u32::MAX))
+        };
+        Said { keys: self.keys.held(), health: self.context.checks.word(), made_of: self.context.conformance.word(), running }
+    }
+
     fn may_linger(&self, item: &ReportItem) -> bool {
         let (allocation, epoch) = item.subject();
         let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
@@ -451,6 +456,14 @@ impl Session {
     }
 }
 
+/// What a heartbeat says.
+struct Said {
+    keys: HeldKeys,
+    health: NodeHealth,
+    made_of: MadeOf,
+    running: Option<u32>,
+}
+
 /// The heartbeats of one session.
 struct Beats {
     seq: u64,
@@ -464,15 +477,8 @@ struct Beats {
 
 impl Beats {
     /// Sends one. False: the line broke.
-    async fn send(
-        &mut self,
-        up: &mpsc::Sender<Up>,
-        incarnation: Incarnation,
-        keys: HeldKeys,
-        health: NodeHealth,
-        MadeOf { components, stale }: MadeOf,
-        beats: &mut Heartbeats,
-    ) -> bool {
+    async fn send(&mut self, up: &mpsc::Sender<Up>, incarnation: Incarnation, said: Said, beats: &mut Heartbeats) -> bool {
+        let Said { keys, health, made_of: MadeOf { components, stale }, running } = said;
         self.seq += 1;
         beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);
@@ -480,7 +486,8 @@ impl Beats {
         // Only what is new: it seldom is.
         let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
         self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
-        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance, stale }).await.is_ok()
+        let keys = Some(keys);
+        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys, health: Some(health), conformance, stale, running }).await.is_ok()
     }
 }
 

@@ -290,6 +290,7 @@ fn decoders() -> Vec<Decoder> {
                     health: Some(health.clone()),
                     conformance: Some(components()),
                     stale: true,
+                    running: Some(7),
                 },
                 Up::Wiped { order: 9, failed: Some("disk".into()) },
                 Up::Hears { alive: vec!["n2".parse().unwrap()] },

@@ -227,6 +227,7 @@ impl Member {
             witnesses: Arc::default(),
             silent: watch::Sender::new(Vec::new()),
             held_back: AtomicU64::new(0),
+            miscounted: AtomicU64::new(0),
             relief: Relief::default(),
             signer,
             gate,

@@ -78,6 +78,7 @@ impl Collect for Own {
                 samples.add(&family::NODES, &[&state.to_string()], nodes);
             }
             samples.count(&family::NODES_HELD_BACK, &[], core.held_back.load(Ordering::Relaxed));
+            samples.count(&family::MISCOUNTED, &[], core.miscounted.load(Ordering::Relaxed));
             let mut running = 0;
             for (state, allocations) in ledger.allocation_counts() {
                 samples.add(&family::ALLOCATIONS, &[&state.to_string()], allocations);

@@ -4,6 +4,7 @@
 mod answer;
 mod auditing;
 mod leasing;
+mod miscounted;
 mod raft_rpc;
 mod session;
 mod watching;

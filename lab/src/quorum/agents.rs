@@ -155,7 +155,7 @@ impl Agent {
                 () = tokio::time::sleep_until(next) => {
                     seq += 1;
                     next += self.interval;
-                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false };
+                    let beat = Up::Heartbeat { incarnation: session.incarnation, seq, keys: Some(keys()), health: Some(NodeHealth::Well), conformance: None, stale: false, running: Some(0) };
                     session.up.send(beat).await.context("the session is over")?;
                 }
                 said = session.down.next() => match said? {

@@ -202,6 +202,14 @@ fn pages(w: &World) {
     assert!(doctor.contains("is served by this node's agent"), "{doctor}");
 }
 
+/// Nodes with work and without it say heartbeat by heartbeat that they have what the ledger knows there.
+fn counted_alike(w: &World) {
+    let acknowledged = || ["n1", "n2"].map(|node| Page::agent(w, node).value("lattice_agent_heartbeat_latency_seconds_count", &[]));
+    let before = acknowledged();
+    w.wait("more heartbeats than are looked at together", || acknowledged().iter().zip(before).all(|(now, before)| *now > before + 4.0));
+    assert_eq!(Page::member(w).value("lattice_node_heartbeats_miscounted_total", &[]), 0.0);
+}
+
 /// What n1's API has answered and a scheduler has placed since these pages of n2 and n1: a submission, which was placed.
 fn served(w: &World, before: [&Page; 2]) {
     let submit = [("method", "AllocationService/Submit"), ("status", "ok")];
@@ -228,6 +236,7 @@ fn served(w: &World, before: [&Page; 2]) {
     // A stream is open as long as somebody reads it.
     let id = w.submit(&["--cores", "1", "--", "sleep", "600"]);
     w.running(&id);
+    counted_alike(w);
     let open = || Page::agent(w, "n1").value("lattice_api_active_streams", &[("stream_type", "logs")]);
     let at_rest = open();
     let mut reads = w.lattice.command(&["logs", "--follow", &id]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -49,6 +49,8 @@ pub(crate) struct Core {
     pub silent: watch::Sender<Vec<NodeId>>,
     /// While this member leads: how many nodes fell silent together, so that none of them is declared Down.
     pub held_back: AtomicU64,
+    /// Heartbeats here by which a node has other work than the ledger knows.
+    pub miscounted: AtomicU64,
     pub relief: Relief,
     /// Closed while the leadership is handed over: commands and questions wait.
     pub gate: watch::Sender<bool>,

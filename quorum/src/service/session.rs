@@ -6,12 +6,14 @@
 //! ```
 
 use super::answer::propose;
+use super::miscounted::{Miscounted, Verdict};
 use super::watching::leaderless;
 use super::{Packets, unserved};
 use crate::hearts::Heard;
 use crate::identity::Caller;
 use crate::ledger::{Action, Outcome, Registration};
 use crate::member::shared::Core;
+use crate::metrics::count;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::relief::MayMove;
@@ -147,6 +149,8 @@ struct Session<'a> {
     beats: VecDeque<(u64, Instant)>,
     /// The number of the last one: older ones are refused.
     beat: u64,
+    /// How what they say the node has stands to what the ledger has there.
+    miscounted: Miscounted,
     /// What was last sent, but for its revision: a claim that came and went between two looks is told by what is leaving alone.
     sent: Option<DesiredList>,
     /// What the node's software and firmware are, as its agent said last in this session.
@@ -238,6 +242,7 @@ impl<'a> Session<'a> {
             known: core.hearts.known(),
             beats: VecDeque::new(),
             beat: 0,
+            miscounted: Miscounted::default(),
             sent: None,
             conformance: None,
             wipes: again.map(|again| Registration { incarnation, ..again }),
@@ -326,7 +331,7 @@ impl<'a> Session<'a> {
                 self.send_desired(revision).await?;
                 Ok(None)
             }
-            Up::Heartbeat { incarnation, seq, keys, health, conformance, stale } => {
+            Up::Heartbeat { incarnation, seq, keys, health, conformance, stale, running } => {
                 if incarnation == self.incarnation && seq <= self.beat {
                     let why = format!("heartbeat {seq} of {} behind its heartbeat {}", self.node, self.beat);
                     self.core.credentials.refused().count(Cause::Replayed, &why);
@@ -339,6 +344,7 @@ impl<'a> Session<'a> {
                         self.beats.pop_front();
                     }
                     self.beats.push_back((seq, now));
+                    self.count_running(running);
                     self.conformance = conformance.and_then(|said| self.checked(said)).or(self.conformance.take());
                     self.commit_conformance().await?;
                     self.commit_stale(stale).await?;
@@ -423,6 +429,25 @@ impl<'a> Session<'a> {
             }
             Some(refusal) => Err(Ended::Close(refusal.to_string())),
             None => Ok(()),
+        }
+    }
+
+    /// Compares what the node says that it has with what the ledger has there, where it is to have that yet.
+    fn count_running(&mut self, said: Option<u32>) {
+        let Some(said) = said else { return };
+        let known = {
+            let ledger = self.core.agreed.ledger();
+            if ledger.awaits(&self.node) {
+                return;
+            }
+            ledger.holdings(&self.node).len()
+        };
+        let verdict = self.miscounted.heard(said, known);
+        if verdict == Verdict::Begins {
+            tracing::error!(node = %self.node, said, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
+        }
+        if verdict != Verdict::Fine {
+            count(&self.core.miscounted);
         }
     }
 

@@ -68,6 +68,9 @@ pub enum Up {
         /// That it could not look at these for too long.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stale: bool,
+        /// How many shares are on the node, in whatever phase; none while it has reports that the ledger does not know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        running: Option<u32>,
     },
     /// The wipe of [`DesiredList::wipe`] is over; `failed`: what went wrong. Said until the list lacks it.
     Wiped {
@@ -236,7 +239,10 @@ mod tests {
         let keys = HeldKeys { opens: (0..HeldKeys::MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };
         let beat = |health| {
             let (incarnation, seq, keys) = (Incarnation(u64::MAX), u64::MAX, Some(keys.clone()));
-            pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None, stale: false }).unwrap().body.len()
+            pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None, stale: false, running: Some(u32::MAX) })
+                .unwrap()
+                .body
+                .len()
         };
         assert!(beat(NodeHealth::Well) <= 200, "{} bytes", beat(NodeHealth::Well));
         let unwell = beat(NodeHealth::Unwell { why: "fabric: link 3 is down since 10:00, 4 errors in its window".into() });

@@ -212,7 +212,15 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     eventually("down", state, |s| *s == NodeState::Down).await;
     agent
         .up
-        .send(Up::Heartbeat { incarnation: agent.incarnation, seq: 7, keys: None, health: None, conformance: None, stale: false })
+        .send(Up::Heartbeat {
+            incarnation: agent.incarnation,
+            seq: 7,
+            keys: None,
+            health: None,
+            conformance: None,
+            stale: false,
+            running: None,
+        })
         .await
         .unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 7 });
@@ -222,7 +230,15 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     for seq in [7, 6] {
         agent
             .up
-            .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys: None, health: None, conformance: None, stale: false })
+            .send(Up::Heartbeat {
+                incarnation: agent.incarnation,
+                seq,
+                keys: None,
+                health: None,
+                conformance: None,
+                stale: false,
+                running: None,
+            })
             .await
             .unwrap();
     }
@@ -287,4 +303,48 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it still says how it stands") };
     assert_eq!(status.nodes.len(), 1);
     members.swap_remove(usize::try_from(leader - 1).unwrap()).unwrap().stop().await;
+}
+
+/// The value of a series without labels on a member's own page.
+async fn counted(listen: &str, name: &str) -> u64 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut page = String::new();
+    let mut stream = tokio::net::TcpStream::connect(listen).await.unwrap();
+    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream.read_to_string(&mut page).await.unwrap();
+    let of = |line: &str| line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' '])).is_some();
+    let line = page.lines().find(|line| of(line)).unwrap_or_else(|| panic!("{name} is not on the page:\n{page}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger_knows_is_counted() {
+    const MISCOUNTED: &str = "lattice_node_heartbeats_miscounted_total";
+    let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut lab = Lab::new(1, |config| config.telemetry.metrics_listen = Some(listen.clone()));
+    let member = lab.start(1, true).await;
+    let client = lab.api(&[1]);
+    let mut agent = Agent::register(&client, "n1").await;
+    let mut seq = 0;
+    let mut said = async |agent: &mut Agent, running: &[Option<u32>]| {
+        for running in running.iter().copied() {
+            seq += 1;
+            let (incarnation, keys) = (agent.incarnation, None);
+            let beat = Up::Heartbeat { incarnation, seq, keys, health: None, conformance: None, stale: false, running };
+            agent.up.send(beat).await.unwrap();
+        }
+        while agent.next().await != (Down::HeartbeatAck { seq }) {}
+        // A page that was just made is shown again for a second.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        counted(&listen, MISCOUNTED).await
+    };
+    // One of the version before says nothing.
+    assert_eq!(said(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
+    let token = lease(&client, "n1").await;
+    let id = submit(&client, 1).await;
+    let Ok(Answer::Claimed { .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
+    assert_eq!(said(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it was not told yet");
+    assert_eq!(said(&mut agent, &[Some(0), Some(0), Some(0), Some(0)]).await, 2, "the third and the fourth");
+    assert_eq!(said(&mut agent, &[Some(1), Some(1)]).await, 2);
+    member.stop().await;
 }

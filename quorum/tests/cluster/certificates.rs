@@ -141,7 +141,15 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
     // The session of before lives.
     agent
         .up
-        .send(Up::Heartbeat { incarnation: agent.incarnation, seq: 1, keys: None, health: None, conformance: None, stale: false })
+        .send(Up::Heartbeat {
+            incarnation: agent.incarnation,
+            seq: 1,
+            keys: None,
+            health: None,
+            conformance: None,
+            stale: false,
+            running: None,
+        })
         .await
         .unwrap();
     assert_eq!(agent.next().await, Down::HeartbeatAck { seq: 1 });
@@ -189,7 +197,15 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
         beats += 1;
         agent
             .up
-            .send(Up::Heartbeat { incarnation: agent.incarnation, seq: beats, keys: None, health: None, conformance: None, stale: false })
+            .send(Up::Heartbeat {
+                incarnation: agent.incarnation,
+                seq: beats,
+                keys: None,
+                health: None,
+                conformance: None,
+                stale: false,
+                running: None,
+            })
             .await
             .unwrap();
         while agent.next().await != (Down::HeartbeatAck { seq: beats }) {}

@@ -75,7 +75,7 @@ async fn says(agent: &Agent, keys: Option<HeldKeys>) {
     let seq = SAID.fetch_add(1, Ordering::Relaxed) + 1;
     agent
         .up
-        .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None, stale: false })
+        .send(Up::Heartbeat { incarnation: agent.incarnation, seq, keys, health: None, conformance: None, stale: false, running: None })
         .await
         .unwrap();
 }
