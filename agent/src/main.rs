@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The agent of one node of Lattice: owns everything that happens on it.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = lattice_quorum::logging::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -17,6 +17,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// How much is logged.
 const LEVELS: &str = "LATTICE_LOG";
+/// Where nobody says.
+const LEVELS_DEFAULT: &str = "info,openraft=off";
 /// In which form.
 const FORMAT: &str = "LATTICE_LOG_FORMAT";
 
@@ -29,33 +31,47 @@ pub enum Form {
     Json,
 }
 
-/// A form that there is not.
+/// For the daemons' `--help`.
+pub const HELP: &str = "\
+Environment:
+  LATTICE_LOG         how much is logged on stderr, by level and part [default: info,openraft=off]: info,lattice_agent::allocation=debug
+  LATTICE_LOG_FORMAT  text, or json: an object a line [default: text]";
+
+/// What the environment asks for and there is not.
 #[derive(Debug, Error, PartialEq)]
-#[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
-pub struct NoForm(String);
+pub enum Unknown {
+    /// A form.
+    #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
+    Form(String),
+    /// How much: the text, and what is wrong with it.
+    #[error("{LEVELS} is {0:?}: {1}; `info,lattice_agent::allocation=debug` would be one")]
+    Levels(String, String),
+}
 
 impl Form {
     /// What the environment asks for; text where it says nothing.
     ///
     /// # Errors
-    /// Where the variable is something else.
-    pub fn wanted() -> Result<Self, NoForm> {
-        let wanted = std::env::var_os(FORMAT).unwrap_or_default();
-        Self::of(&wanted.to_string_lossy())
+    /// Where the variable is something else, or that for how much is logged says nothing that can be understood.
+    pub fn wanted() -> Result<Self, Unknown> {
+        let wanted = |variable| std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned();
+        levels(&wanted(LEVELS))?;
+        Self::of(&wanted(FORMAT))
     }
 
-    fn of(text: &str) -> Result<Self, NoForm> {
+    fn of(text: &str) -> Result<Self, Unknown> {
         match text {
             "" | "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            other => Err(NoForm(other.to_owned())),
+            other => Err(Unknown::Form(other.to_owned())),
         }
     }
 
     /// Begins the log of a process. `component` is what it is (`agent`, `quorum`), `node_id` who: its node's id, a member's name.
     /// A panic is an object too where the rest is.
     pub fn begin(self, component: &'static str, node_id: Option<&str>) {
-        let filter = EnvFilter::try_from_env(LEVELS).unwrap_or_else(|_| EnvFilter::new("info,openraft=off"));
+        let wanted = std::env::var(LEVELS).unwrap_or_default();
+        let filter = levels(&wanted).unwrap_or_else(|_| EnvFilter::new(LEVELS_DEFAULT));
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
         match self {
             Self::Text => log.init(),
@@ -73,6 +89,11 @@ impl Form {
             Self::Json => tracing::error!(error, "it ends"),
         }
     }
+}
+
+fn levels(text: &str) -> Result<EnvFilter, Unknown> {
+    let wanted = if text.is_empty() { LEVELS_DEFAULT } else { text };
+    EnvFilter::try_new(wanted).map_err(|e| Unknown::Levels(text.to_owned(), e.to_string()))
 }
 
 /// Events as objects.

@@ -10,7 +10,7 @@ use lattice_quorum::ca;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::identity::{Role, member_name};
-use lattice_quorum::logging::Form;
+use lattice_quorum::logging::{self, Form};
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::wire::{Answer, Request};
 use sd_notify::NotifyState;
@@ -30,7 +30,7 @@ const BACKUP_MAX: Duration = Duration::from_secs(600);
 
 /// A member of Lattice's quorum: who owns what of a node, and the audit log.
 #[derive(Parser)]
-#[command(name = "lattice-quorum", version, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(name = "lattice-quorum", version, args_conflicts_with_subcommands = true, arg_required_else_help = true, after_help = logging::HELP)]
 struct Cli {
     #[command(flatten)]
     serve: Option<Serve>,

@@ -66,13 +66,18 @@ fn refused() {
     let config = folder.0.join("agent.yaml");
     fs::write(&config, "node_idd: n1\n").unwrap();
     for name in ["lattice-agent", "lattice-quorum"] {
-        let run = |form: &str| {
-            let mut command = Command::new(binaries().dir.join(name));
-            process::run(command.arg("--config").arg(&config).env("LATTICE_LOG_FORMAT", form), JOB).unwrap()
+        let program = || Command::new(binaries().dir.join(name));
+        let run = |variable: &str, value: &str| {
+            let mut command = program();
+            process::run(command.arg("--config").arg(&config).env(variable, value), JOB).unwrap()
         };
-        let unknown = run("xml");
+        let unknown = run("LATTICE_LOG_FORMAT", "xml");
         assert!(unknown.code() == 1 && unknown.err().contains("`text` and `json`"), "{}", unknown.err());
-        let bad = run("json");
+        let unknown = run("LATTICE_LOG", "info,,openraft=loud");
+        assert!(unknown.code() == 1 && unknown.err().contains("LATTICE_LOG is \"info,,openraft=loud\": "), "{}", unknown.err());
+        let help = process::run(program().arg("--help"), JOB).unwrap().out();
+        assert!(["LATTICE_LOG  ", "LATTICE_LOG_FORMAT  "].iter().all(|variable| help.contains(variable)), "{help}");
+        let bad = run("LATTICE_LOG_FORMAT", "json");
         let line: Value = serde_json::from_str(&bad.err()).unwrap_or_else(|e| panic!("{e}: {}", bad.err()));
         assert!(bad.code() == 1 && line["level"] == "ERROR" && line["error"].to_string().contains("node_idd"), "{line}");
     }
