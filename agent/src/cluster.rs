@@ -14,6 +14,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+/// Between two tries to open the watch again, doubling up to the second: every agent does while the quorum is away.
+const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// The cluster as the watch has it.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
@@ -131,6 +135,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
         ..WatchRequest::nothing()
     };
     let mut following = Following::new(quorum, request);
+    let mut pause = PAUSE;
     loop {
         let news = tokio::select! {
             () = stop.cancelled() => return,
@@ -143,11 +148,14 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
                     membership.ask(Ask::Join(address)).await;
                 }
                 out.send_modify(|cluster| Arc::make_mut(cluster).take(news));
+                pause = PAUSE;
             }
             Err(error) => {
                 tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
-                out.send_modify(|cluster| Arc::make_mut(cluster).fresh = false);
-                tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
+                // Told once: nobody else has to try again as often as this does.
+                out.send_if_modified(|cluster| cluster.fresh && std::mem::take(&mut Arc::make_mut(cluster).fresh));
+                tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+                pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }

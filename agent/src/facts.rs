@@ -9,6 +9,7 @@
 //! Unwell, and well again, is told at once, before the quorum knows. While the quorum is away, what else it said last stands. Facts of
 //! others are kept as long as their nodes gossip the same digest in the same life: then they are not sent again.
 
+use crate::cluster::Cluster;
 use crate::context::{Context, Shared};
 use crate::gpus::{GpuStandings, Offer};
 use crate::membership::{Ask, Membership};
@@ -17,7 +18,7 @@ use crate::mesh::frame::{self, FrameError, Open};
 use lattice_gossip::{Fact, Member};
 use lattice_model::conformance::fingerprint;
 use lattice_model::fact::{Gpus, IMAGES_MAX, NodeFact, NodePulse, Pressure, RUNNING_MAX};
-use lattice_model::{NodeId, NodeState, NodeTopology, UNWELL};
+use lattice_model::{Hold, NodeId, NodeState, NodeTopology, UNWELL};
 use lattice_node::Phase;
 use lattice_node::health::Health;
 use quinn::SendStream;
@@ -180,10 +181,10 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
     let images = context.state_dir.join("images");
     let mut said = None;
     let mut fact = (*context.facts.own()).clone();
+    let mut known = of_me(&cluster.borrow_and_update(), &context.me);
     loop {
-        let known =
-            cluster.borrow_and_update().nodes.get(&context.me).map(|node| (node.state, node.state_reason.clone(), node.holds.clone()));
-        let (state, reason, holds) = known.unwrap_or((NodeState::Booting, "the quorum has not registered it yet".to_owned(), Vec::new()));
+        let (state, reason, holds) =
+            known.clone().unwrap_or((NodeState::Booting, "the quorum has not registered it yet".to_owned(), Vec::new()));
         (fact.state, fact.reason) = stands(state, reason, &checks.borrow_and_update());
         fact.holds = holds;
         fact.fingerprint = conformance.borrow_and_update().components.as_ref().map(fingerprint);
@@ -201,7 +202,7 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            Ok(()) = cluster.changed() => {}
+            now = otherwise(&mut cluster, &context.me, &known) => known = now,
             Ok(()) = checks.changed() => {}
             Ok(()) = standings.changed() => {}
             Ok(()) = conformance.changed() => {}
@@ -214,6 +215,30 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
             }
         }
     }
+}
+
+/// Where the quorum has this node, why, and what holds it.
+type OfMe = Option<(NodeState, String, Vec<Hold>)>;
+
+fn of_me(cluster: &Cluster, me: &NodeId) -> OfMe {
+    cluster.nodes.get(me).map(|node| (node.state, node.state_reason.clone(), node.holds.clone()))
+}
+
+/// Waits until that is otherwise than `known`: of a large cluster something changes all the time, of this node next to never.
+async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
+    while cluster.changed().await.is_ok() {
+        let view = cluster.borrow_and_update();
+        let same = match (known, view.nodes.get(me)) {
+            (Some((state, reason, holds)), Some(node)) => (*state, reason, holds) == (node.state, &node.state_reason, &node.holds),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !same {
+            return of_me(&view, me);
+        }
+    }
+    // Nobody tells any more: the agent stops.
+    std::future::pending().await
 }
 
 /// What the quorum says, and what this node knows better.

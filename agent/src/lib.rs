@@ -43,7 +43,7 @@ mod environment;
 mod fabric;
 mod facts;
 mod features;
-mod footprint;
+pub mod footprint;
 mod gossip_keys;
 mod gpu_loads;
 mod gpus;

@@ -175,6 +175,7 @@ fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()
 where
     F: Future<Output = anyhow::Result<()>>,
 {
+    lattice_agent::footprint::share_heaps();
     lattice_agent::limits::raise_open_files();
     die_of_panics();
     // One processor is left to what is not asynchronous: the journal's thread, shims, the work itself.

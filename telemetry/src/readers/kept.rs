@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,15 +81,20 @@ enum State {
     },
 }
 
-/// An open file that counts.
+/// An open file or directory that counts.
 #[derive(Debug)]
-struct Held(File);
+pub(super) struct Held(File);
 
 impl Held {
     /// `None`: there are enough, and it is closed.
-    fn new(file: File) -> Option<Self> {
+    pub(super) fn new(file: File) -> Option<Self> {
         let held = Self(file);
         (HELD.fetch_add(1, Ordering::Relaxed) < most()).then_some(held)
+    }
+
+    /// How many links it has.
+    pub(super) fn links(&self) -> Option<u64> {
+        self.0.metadata().ok().map(|about| about.nlink())
     }
 }
 
