@@ -298,7 +298,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         conformance,
         latencies: Latencies::default(),
         diagnosing: Diagnosing::default(),
-        measuring: Measuring::new(config.alerts.clone()),
+        measuring: Measuring::new(config.alerts.clone(), config.window_smoothing),
         traces: traces.clone(),
         mesh: mesh.clone(),
         peers: peers.clone(),
