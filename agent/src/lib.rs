@@ -420,6 +420,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         watches: Places::default(),
         looks: service::Looks::default(),
         past: Arc::new(service::past(&config)),
+        stored_tail: service::stored_tail(&config),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };
