@@ -1,5 +1,9 @@
 //! `bench telemetry`: what counting in the kernel costs the work that is counted, and what telling costs the agent.
 
+mod attribution;
+
+pub use attribution::Load;
+
 use super::figures::{Figure, Report, Samples, Target};
 use super::subject::{self, Subject};
 use super::{Busy, Options};
@@ -108,6 +112,23 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = self.scope.whole().remove();
         let _ = fs::remove_dir(self.slice.path());
+    }
+}
+
+/// A folder for files, taken away again.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("lattice-bench-files-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -242,6 +263,9 @@ pub fn run(options: &Options) -> Result<Report> {
     let (counted, plain) = (need("counted")?, need("not counted")?);
     let more_ms = (counted.median - plain.median).max(0.0);
     let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
+    let files = Files::new()?;
+    let (attributed, said) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds)?;
+    notes.extend(said);
     let exporter = node_exporter(options.rounds).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
     let third = match exporter {
         Some(_) => Target::RatioTo { peer: "one scrape of node_exporter".to_owned(), at_most: 1.0 / 3.0 },
@@ -279,6 +303,7 @@ pub fn run(options: &Options) -> Result<Report> {
         ),
     ];
     let mut figures = figures;
+    figures.extend(attributed);
     eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, {} s", OVER.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-busy-{}", std::process::id()));
     let Busy { percent, memory } = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;
