@@ -16,6 +16,7 @@ use lattice_runtime::topology::SimulatedGpu;
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::query::{self, QueryAddressError};
 use lattice_telemetry::settings::{TelemetrySettings, TelemetrySettingsError};
+use lattice_telemetry::window::smoothing::Smoothing;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -174,9 +175,12 @@ pub struct AgentConfig {
     /// Count in the kernel, by eBPF, what the work of each allocation does: switches, waiting for processors, block requests, packets.
     /// `false`: nothing is loaded, and what only these programs can say is absent.
     pub kernel_probes: bool,
+    /// How windows of 30 s are exported (the page and the push): `none`, each when it is over, as it was; `cubic`, two windows later, its mean
+    /// smoothed over itself and two on each side. `lattice top`, `watch` and alerts are not smoothed.
+    pub window_smoothing: Smoothing,
     /// Hand ranks the machine's topology for hwloc (`HWLOC_XMLFILE`, version 1 of its format), which MPI libraries read in each rank otherwise.
     pub hwloc_xml: bool,
-    /// Where the store for metrics answers PromQL, for `lattice compare`: what stands before `/api/v1/query_range`. Empty: at
+    /// Where the store for metrics answers PromQL, for `lattice compare` and `lattice top`: what stands before `/api/v1/query_range`. Empty: at
     /// `telemetry.tsdb_endpoint`, where that is VictoriaMetrics's (without a path). Its token and authority are those of `telemetry`.
     pub metrics_query_url: String,
     /// What of allocations' work here is told as an alert, see [`AlertSettings`].
@@ -284,6 +288,7 @@ impl Default for AgentConfig {
             conformance: ConformanceSettings::default(),
             telemetry: TelemetrySettings::default(),
             kernel_probes: true,
+            window_smoothing: Smoothing::None,
             hwloc_xml: true,
             metrics_query_url: String::new(),
             alerts: AlertSettings::default(),

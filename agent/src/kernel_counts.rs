@@ -10,6 +10,7 @@
 //! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
 
 mod disks;
+mod overhead;
 
 use disks::Names;
 use lattice_ebpf::layout::{
@@ -17,7 +18,7 @@ use lattice_ebpf::layout::{
     OOM_KILLS, PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES,
     SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
 };
-use lattice_ebpf::{Auditing, Counts, Probe, Probes};
+use lattice_ebpf::{Auditing, Clocked, Counts, Probe, Probes, processors};
 use lattice_model::{AllocationId, Epoch};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -26,12 +27,14 @@ use lattice_telemetry::histogram;
 use lattice_telemetry::readers::{Group, Reader, Text};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
+use overhead::Overhead;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use uuid::Uuid;
 
 /// The file with what was counted.
@@ -112,6 +115,7 @@ struct Counting {
     cannot_write: bool,
     cannot_track: bool,
     names: Names,
+    overhead: Overhead<Clocked>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +156,7 @@ impl KernelCounts {
                     cannot_write: false,
                     cannot_track: false,
                     names: Names::default(),
+                    overhead: Overhead::default(),
                 }))
             }
             Err(why) => {
@@ -259,6 +264,14 @@ impl KernelCounts {
         }
     }
 
+    /// Has what the programs cost counted, or tells it: with each look.
+    pub fn account(&self, now: Instant) {
+        if let State::Counting(counting) = &mut *self.state() {
+            let Counting { probes, overhead, .. } = &mut **counting;
+            overhead.look(now, processors, Clocked::begin, || probes.run_time());
+        }
+    }
+
     /// What is told without a token.
     pub fn collect(&self, samples: &mut Samples) {
         let state = self.state();
@@ -267,6 +280,9 @@ impl KernelCounts {
         };
         for probe in counting.probes.probes() {
             samples.add(&family::PROBE, &[probe.name], if probe.why_not.is_none() { 1 } else { 0 });
+        }
+        if let Some(percent) = counting.overhead.percent() {
+            samples.add(&family::OVERHEAD, &[], percent);
         }
         if counting.probes.has("block_rq_complete") {
             if let Some((read, written)) = counting.probes.of_no_allocation() {

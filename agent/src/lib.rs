@@ -298,7 +298,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         conformance,
         latencies: Latencies::default(),
         diagnosing: Diagnosing::default(),
-        measuring: Measuring::new(config.alerts.clone()),
+        measuring: Measuring::new(config.alerts.clone(), config.window_smoothing),
         traces: traces.clone(),
         mesh: mesh.clone(),
         peers: peers.clone(),
@@ -420,6 +420,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         watches: Places::default(),
         looks: service::Looks::default(),
         past: Arc::new(service::past(&config)),
+        stored_tail: service::stored_tail(&config),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
     };

@@ -21,6 +21,7 @@ pub mod devices;
 pub mod disks;
 pub mod energy;
 mod haste;
+mod histories;
 mod looks;
 mod moving;
 
@@ -32,17 +33,20 @@ use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
 use crate::traces::Kept;
 use devices::Devices;
+pub use histories::told_later;
+use histories::{Exported, Histories};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
-use lattice_telemetry::catalogue::{Family, LATENCY_SECONDS, alert as of_alerts, allocation as family, node as of_node_family};
+use lattice_telemetry::catalogue::{LATENCY_SECONDS, alert as of_alerts, allocation as family, node as of_node_family};
 use lattice_telemetry::energy::NodeMeter;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::readers::Look;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
-use lattice_telemetry::window::{History, PROD_MS, Summary};
+use lattice_telemetry::window::History;
+use lattice_telemetry::window::smoothing::Smoothing;
 use looks::Looks;
 use moving::Moving;
 use quinn::SendStream;
@@ -78,6 +82,8 @@ pub struct Measuring(Arc<Inner>);
 
 struct Inner {
     alerts: AlertSettings,
+    /// Of what is exported alone.
+    smoothing: Smoothing,
     known: Mutex<Known>,
     left_out: AtomicU64,
     seconds: Histogram,
@@ -124,10 +130,7 @@ struct Tracked {
     before: Option<(Instant, Usage)>,
     /// When the last was, on the clock of the windows.
     at_ms: u64,
-    cpu_cores: History,
-    memory: History,
-    io_read: History,
-    io_written: History,
+    histories: Histories,
     /// Its GPUs here.
     devices: Devices,
     alerts: Alerts,
@@ -140,9 +143,10 @@ struct Tracked {
 
 impl Measuring {
     /// With the site's rules.
-    pub fn new(alerts: AlertSettings) -> Self {
+    pub fn new(alerts: AlertSettings, smoothing: Smoothing) -> Self {
         let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
-        Self(Arc::new(Inner { alerts, known, left_out, seconds: Histogram::new(LATENCY_SECONDS), kernel, looked: watch::Sender::new(0) }))
+        let seconds = Histogram::new(LATENCY_SECONDS);
+        Self(Arc::new(Inner { alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -163,9 +167,10 @@ impl Measuring {
         &self.0.kernel
     }
 
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long what ended is told.
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
     pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), context.view.clone(), stop.clone());
+        let ended_for = ended_for + histories::told_later(self.0.smoothing);
         let run = move || Looks::new(&measuring, &context, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
         tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
@@ -223,9 +228,9 @@ impl Known {
     }
 
     /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
-    fn keep(&mut self, now: Instant, ended_for: Duration, runs: impl Fn(&Tracked) -> bool) {
+    fn keep(&mut self, now: Instant, (ended_for, smoothing): (Duration, Smoothing), runs: impl Fn(&Tracked) -> bool) {
         for (id, mut tracked) in self.running.extract_if(.., |_, tracked| !runs(tracked)) {
-            tracked.end();
+            tracked.end(smoothing);
             self.ended.insert(id, (now, tracked));
         }
         self.ended.retain(|_, (at, _)| now.saturating_duration_since(*at) <= ended_for);
@@ -236,25 +241,25 @@ impl Known {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Tracked> {
-        self.running.values().chain(self.ended.values().map(|(_, tracked)| tracked))
+    /// Each with when it ended.
+    fn all(&self) -> impl Iterator<Item = (&Tracked, Option<Instant>)> {
+        let running = self.running.values().map(|tracked| (tracked, None));
+        running.chain(self.ended.values().map(|(at, tracked)| (tracked, Some(*at))))
     }
 }
 
 impl Tracked {
     fn new(share: Arc<DesiredShare>) -> Self {
-        let history = || History::new(PROD_MS, WINDOWS_MAX);
-        let [cpu_cores, memory, io_read, io_written] = std::array::from_fn(|_| history());
-        let (devices, alerts) = (Devices::new(), Alerts::default());
+        let (devices, alerts, histories) = (Devices::new(), Alerts::default(), Histories::new());
         let (usage, last, before, at_ms, kept, audited) = (Usage::default(), None, None, 0, None, None);
         let moving = Moving::default();
-        Self { share, usage, last, before, at_ms, cpu_cores, memory, io_read, io_written, devices, alerts, moving, kept, audited }
+        Self { share, usage, last, before, at_ms, histories, devices, alerts, moving, kept, audited }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
         self.usage = usage;
         if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
-            self.memory.push(at_ms, bytes);
+            self.histories.memory.push(at_ms, bytes);
         }
         // The first look is as blurred as that of a second would be.
         let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
@@ -263,20 +268,14 @@ impl Tracked {
         }
         self.before = self.last.replace((at, self.usage.clone()));
         self.at_ms = at_ms;
-        let rates = [self.cpu_rate(), self.rate(Measure::IoRead), self.rate(Measure::IoWritten)];
-        for (history, rate) in [&mut self.cpu_cores, &mut self.io_read, &mut self.io_written].into_iter().zip(rates) {
-            if let Some((rate, _)) = rate {
-                history.push(at_ms, rate);
-            }
-        }
+        let rates = [Measure::IoRead, Measure::IoWritten, Measure::NetworkReceived, Measure::NetworkSent].map(|measure| self.rate(measure));
+        self.histories.take(at_ms, self.cpu_rate(), rates, &self.usage);
     }
 
     /// Nothing more comes: what there is of a window is all of it.
-    fn end(&mut self) {
-        for history in [&mut self.cpu_cores, &mut self.memory, &mut self.io_read, &mut self.io_written] {
-            history.close();
-        }
-        self.devices.end();
+    fn end(&mut self, smoothing: Smoothing) {
+        self.histories.close(smoothing);
+        self.devices.end(smoothing);
         self.alerts.end();
     }
 
@@ -309,18 +308,18 @@ impl Tracked {
     /// What there is to say now, by the names of `lattice top` and of alert rules; nothing before there are rates. `network_errors`: the
     /// node's.
     fn numbers(&self, network_errors: Option<f64>) -> Vec<Number<'_>> {
-        let mut numbers = Vec::new();
+        let (mut numbers, histories) = (Vec::new(), &self.histories);
         if self.last.is_none() || self.before.is_none() {
             return numbers;
         }
         let mut say = |name, unit, value: Option<(f64, Source)>, history| {
             numbers.extend(value.map(|(now, source)| Number { name, unit, now, source: source.name(), history }));
         };
-        say("cpu_cores", "cores", self.cpu_rate(), Some(&self.cpu_cores));
-        say("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&self.memory));
+        say("cpu_cores", "cores", self.cpu_rate(), Some(&histories.cpu_cores));
+        say("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&histories.memory));
         say("memory_peak", "bytes", self.usage.get(Measure::MemoryPeak), None);
-        say("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&self.io_read));
-        say("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&self.io_written));
+        say("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&histories.io_read));
+        say("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&histories.io_written));
         say("processes", "count", self.usage.get(Measure::Processes), None);
         say("threads", "count", self.usage.get(Measure::Threads), None);
         say("page_faults_minor", "1/s", self.rate(Measure::FaultsMinor), None);
@@ -330,8 +329,8 @@ impl Tracked {
         say("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
         say("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
         say("oom_kills", "count", self.usage.get(Measure::OomKills), None);
-        say("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), None);
-        say("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), None);
+        say("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), Some(&histories.received));
+        say("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), Some(&histories.sent));
         say("tcp_retransmits", "1/s", self.rate(Measure::TcpRetransmits), None);
         say("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
         say("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
@@ -362,7 +361,7 @@ impl Tracked {
         Some(Told { age_ms, shown: shown.chain(self.disks()).chain(debug::shown(self.kept, self.audited)).collect() })
     }
 
-    fn tell(&self, samples: &mut Samples) {
+    fn tell(&self, exported: Exported, samples: &mut Samples) {
         let id = self.share.allocation.to_string();
         let spec = &self.share.spec;
         samples.add(&family::INFO, &[&id, &self.share.owner.name, &spec.tenant, &spec.project, &spec.vcluster], 1);
@@ -377,33 +376,16 @@ impl Tracked {
             samples.histogram(metric, &labels, coarser(counts));
         }
         disks::tell(&id, &self.usage.devices, samples);
-        for (history, metric) in [
-            (&self.cpu_cores, &family::CPU_CORES),
-            (&self.memory, &family::MEMORY_USED),
-            (&self.io_read, &family::IO_READ_RATE),
-            (&self.io_written, &family::IO_WRITE_RATE),
-        ] {
-            if let Some(window) = history.last() {
-                tell_window(samples, metric, &id, window);
+        self.histories.tell(&id, exported, samples);
+        for (metric, history) in self.devices.windows() {
+            if let Some(window) = exported.of(history.whole()) {
+                histories::tell_window(samples, metric, &id, &window);
             }
-        }
-        for (metric, window) in self.devices.windows() {
-            tell_window(samples, metric, &id, window);
         }
         for gpu in self.devices.ids() {
             samples.add(&family::GPU_INFO, &[&id, gpu], 1);
         }
-        if let Some(window) = self.memory.last().or(self.cpu_cores.last()) {
-            samples.count(&family::SAMPLES, &[&id], window.count);
-        }
         self.alerts.tell(&id, samples);
-    }
-}
-
-fn tell_window(samples: &mut Samples, metric: &'static Family, id: &str, window: &Summary) {
-    let Summary { mean, p50, p95, p99, max, .. } = *window;
-    for (stat, value) in [("mean", mean), ("p50", p50), ("p95", p95), ("p99", p99), ("max", max)] {
-        samples.add(metric, &[id, stat], value);
     }
 }
 
@@ -429,7 +411,9 @@ impl Collect for Measuring {
             for (domain, joules) in known.node_energy.domains() {
                 samples.add(&of_node_family::ENERGY, &[domain], joules);
             }
-            known.all().for_each(|of| of.tell(samples));
+            for (of, ended_at) in known.all() {
+                of.tell(Exported { smoothing: self.0.smoothing, ended: ended_at.map(|at| at.elapsed()) }, samples);
+            }
         }
     }
 }

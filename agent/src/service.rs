@@ -36,6 +36,7 @@ pub use access::Looks;
 pub use allocations::Submitted;
 pub use comparing::past;
 pub use requests::Requests;
+pub use usage::tail as stored_tail;
 pub use watching::Heads;
 
 use crate::checkpoint::said;
@@ -62,7 +63,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -95,6 +96,8 @@ pub struct Api {
     pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
     pub past: Arc<Result<Option<Query>, String>>,
+    /// How long behind the end of work its last window is told to it.
+    pub stored_tail: Duration,
     /// Who reads how many logs here.
     pub log_streams: Places,
     /// How many each user may.

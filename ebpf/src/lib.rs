@@ -20,6 +20,7 @@
 mod audit;
 mod btf;
 mod calls;
+mod cost;
 mod loaded;
 mod offsets;
 
@@ -27,4 +28,5 @@ mod offsets;
 pub mod layout;
 
 pub use audit::{Auditing, Events, call_name};
+pub use cost::{Clocked, processors};
 pub use loaded::{Counts, LoadError, Probe, Probes};

@@ -209,6 +209,11 @@ impl Probes {
         Some(sum)
     }
 
+    /// All that are loaded, and those that could not be.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &aya::programs::Program> {
+        self.programs.programs().map(|(_, program)| program)
+    }
+
     /// What is wanted for an audit: [`crate::Auditing`].
     pub fn audit(&mut self) -> audit::Auditing<'_> {
         audit::Auditing { programs: &mut self.programs, audit: &mut self.audit }

@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use adoption::adoption;
 pub use busy::{Busy, busy};
 pub use figures::{Figure, Report, Samples, Verdict};
-pub use telemetry::PingPong;
+pub use telemetry::{Load, PingPong};
 
 /// Runs the benchmark and prints it; whether every target was met.
 pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Result<bool> {

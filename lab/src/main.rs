@@ -59,6 +59,9 @@ enum Command {
     /// What `bench telemetry` measures
     #[command(hide = true)]
     PingPong(bench::PingPong),
+    /// The loads that `bench telemetry` tells apart
+    #[command(hide = true)]
+    Load(bench::Load),
     /// Holds the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -386,6 +389,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::Asked(options) => asked::run(&options)?,
         Command::Endpoint(options) => endpoint::run(&options)?,
         Command::PingPong(options) => options.run()?,
+        Command::Load(options) => options.run()?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

@@ -52,6 +52,8 @@ pub enum Unit {
     Count,
     /// A part of a whole, 0 to 1.
     Ratio,
+    /// The same, 0 to 100: where the documents' name says so.
+    Percent,
     Watts,
     Joules,
     Celsius,
@@ -71,6 +73,7 @@ impl fmt::Display for Unit {
             Self::Cores => "cores",
             Self::Count => "count",
             Self::Ratio => "0 to 1",
+            Self::Percent => "0 to 100",
             Self::Watts => "watts",
             Self::Joules => "joules",
             Self::Celsius => "°C",
@@ -159,6 +162,7 @@ mod tests {
                 Unit::Bytes => assert!(stem.ends_with("_bytes"), "{name}"),
                 Unit::BytesPerSecond => assert!(stem.ends_with("_bytes_per_second"), "{name}"),
                 Unit::Cores => assert!(stem.ends_with("_cores"), "{name}"),
+                Unit::Percent => assert!(stem.ends_with("_percent"), "{name}"),
                 Unit::Ratio => assert!(stem.ends_with("_ratio"), "{name}"),
                 Unit::Watts => assert!(stem.ends_with("_watts"), "{name}"),
                 Unit::Joules => assert!(stem.ends_with("_joules"), "{name}"),

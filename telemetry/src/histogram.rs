@@ -52,6 +52,15 @@ impl Counts {
         Some(Self { bounds: self.bounds, buckets: buckets?, sum: (self.sum - before.sum).max(0.0) })
     }
 
+    /// Both together; `None`: they are not counted in the same ranges.
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        if self.bounds != other.bounds || self.buckets.len() != other.buckets.len() {
+            return None;
+        }
+        let buckets = self.buckets.iter().zip(&other.buckets).map(|(one, other)| one + other).collect();
+        Some(Self { bounds: self.bounds, buckets, sum: self.sum + other.sum })
+    }
+
     /// A bound that at least `percent` of them do not exceed; `None`: there were none, or it is beyond the last.
     pub fn percentile(&self, percent: u64) -> Option<f64> {
         let wanted = self.count().checked_mul(percent)?.div_ceil(100).max(1);
@@ -90,6 +99,9 @@ mod tests {
         assert_eq!(counts.count(), 6);
         assert!((counts.sum - 5.022_003).abs() < 1e-9, "{}", counts.sum);
         assert_eq!((counts.percentile(33), counts.percentile(34), counts.percentile(99)), (Some(0.001), Some(0.01), None));
+        let twice = counts.and(&counts).unwrap();
+        assert_eq!((twice.buckets.as_slice(), twice.sum), (&[4, 4, 4][..], counts.sum * 2.0));
+        assert_eq!(counts.and(&Counts { bounds: &[], buckets: vec![1], sum: 0.0 }), None);
         histogram.observe(Duration::from_micros(7));
         let since = histogram.counts().since(&counts).unwrap();
         assert_eq!((since.buckets.as_slice(), since.percentile(50)), (&[1, 0, 0][..], Some(0.001)));

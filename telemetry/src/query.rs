@@ -3,6 +3,7 @@
 use crate::push::{self, StoreError};
 use reqwest::{Client, Url, header};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
@@ -48,6 +49,8 @@ struct Data {
 
 #[derive(Deserialize)]
 struct Series {
+    #[serde(default)]
+    metric: BTreeMap<String, String>,
     values: Option<Vec<(f64, String)>>,
     value: Option<(f64, String)>,
 }
@@ -89,6 +92,12 @@ impl Query {
         value.map(point).transpose().map(|point| point.map(|(_, value)| value))
     }
 
+    /// The same of each of its series, by what they have of a label. What has none of it, or is no number then, is left out.
+    pub async fn each(&self, expression: &str, time: f64, label: &str) -> Result<BTreeMap<String, f64>, QueryError> {
+        let answer = self.ask("query", expression, &[("time", time.to_string())]).await?;
+        by_label(answer, label)
+    }
+
     async fn ask(&self, what: &str, expression: &str, more: &[(&str, String)]) -> Result<Vec<Series>, QueryError> {
         let url = asked(&self.base, what, expression, more);
         let mut request = self.client.get(url).timeout(ANSWER);
@@ -128,6 +137,18 @@ fn asked(base: &Url, what: &str, expression: &str, more: &[(&str, String)]) -> U
     url
 }
 
+fn by_label(answer: Vec<Series>, label: &str) -> Result<BTreeMap<String, f64>, QueryError> {
+    let mut found = BTreeMap::new();
+    for mut series in answer.into_iter().take(POINTS_MAX) {
+        let (Some(name), Some(value)) = (series.metric.remove(label), series.value) else { continue };
+        let (_, value) = point(value)?;
+        if value.is_finite() {
+            found.insert(name, value);
+        }
+    }
+    Ok(found)
+}
+
 fn point((at, value): (f64, String)) -> Result<Point, QueryError> {
     let value: f64 = value.parse().map_err(|_| QueryError::Malformed)?;
     if at.is_finite() { Ok((at, value)) } else { Err(QueryError::Malformed) }
@@ -156,5 +177,9 @@ mod tests {
         let answer: Answer = serde_json::from_str(instant).unwrap();
         assert_eq!(answer.data.unwrap().result.remove(0).value, Some((1.0, "7".to_owned())));
         assert!(point((1.0, "x".to_owned())).is_err());
+        let vector = r#"{"data":{"result":[{"metric":{"node_id":"n1"},"value":[1,"7"]},{"metric":{"node_id":"n2"},"value":[1,"NaN"]},
+            {"metric":{},"value":[1,"8"]}]}}"#;
+        let answer: Answer = serde_json::from_str(vector).unwrap();
+        assert_eq!(by_label(answer.data.unwrap().result, "node_id").unwrap(), [("n1".to_owned(), 7.0)].into());
     }
 }

@@ -21,7 +21,6 @@ const TAIL: &str = "
 
 | name | why |
 |---|---|
-| `lattice_scheduling_preemptions_total` | the documents have two names for one thing: it is `lattice_preemptions_total` |
 | `lattice_scheduling_cost_function_duration_seconds` | there is no cost function: queues are served first come, first served |
 | `lattice_scheduling_backfill_jobs_total` | there is no backfill |
 | `lattice_accounting_events_buffered`, `lattice_accounting_events_dropped_total` | there is no accounting |
@@ -29,7 +28,6 @@ const TAIL: &str = "
 | `lattice_autoscaling_*` | there is no autoscaling |
 | `lattice_raft_sensitive_audit_entries_total` | the audit log counts all its records alike: `lattice_audit_records_total` |
 | `lattice_sensitive_wipe_failure_total` | a wipe that fails keeps its node out of service, and `lattice node status` says why |
-| `lattice_agent_ebpf_overhead_percent` | the kernel counts the time of its programs only where `kernel.bpf_stats_enabled` is 1, which slows every program of the node; what they cost was measured once (docs/benchmarks.md) |
 
 The documents give `lattice_scheduling_cycle_duration_seconds` a label `vcluster`; a round here serves all queues of an agent at once, and has none. Their ports 9101,
 9102 and 9104 are of processes that are roles of the agent here: all of it is told at the agent's 9103.

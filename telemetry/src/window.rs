@@ -1,8 +1,12 @@
 //! Samples of a while in a few numbers. Pure: the caller says what time it is.
 //!
 //! Windows begin at whole multiples of their length, so that those of all nodes lie side by side. Percentiles are the nearest rank:
-//! each is a value that was seen.
+//! each is a value that was seen; of what was counted in ranges ([`latency`]) the end of a range.
 
+pub mod latency;
+pub mod smoothing;
+
+use smoothing::Smoothing;
 use std::collections::VecDeque;
 
 /// The documents' window of mode prod.
@@ -96,55 +100,108 @@ fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
 #[derive(Clone, Debug)]
 pub struct History {
     open: Window,
-    whole: VecDeque<Summary>,
-    whole_max: usize,
+    whole: Whole,
 }
 
 impl History {
     /// Keeps at most `whole_max` whole windows.
     pub fn new(length_ms: u64, whole_max: usize) -> Self {
-        Self { open: Window::new(length_ms), whole: VecDeque::new(), whole_max }
+        Self { open: Window::new(length_ms), whole: Whole::new(length_ms, whole_max) }
     }
 
     /// Takes a value, see [`Window::push`].
     pub fn push(&mut self, at_ms: u64, value: f64) {
         if let Some(summary) = self.open.push(at_ms, value) {
-            self.keep(summary);
+            self.whole.keep(Some(summary));
         }
     }
 
-    /// Closes the open window before its time: nothing more comes, and the last window is all that is kept.
-    pub fn close(&mut self) {
-        self.whole_max = 1;
-        if let Some(summary) = self.open.close(self.open.from_ms) {
-            self.keep(summary);
-        }
-        self.whole.drain(..self.whole.len().saturating_sub(1));
-        self.whole.shrink_to_fit();
+    /// Closes the open window before its time: nothing more comes, and what is still told is all that is kept.
+    pub fn close(&mut self, smoothing: Smoothing) {
+        let last = self.open.close(self.open.from_ms);
+        self.whole.close(last, smoothing);
         self.open.values = Vec::new();
     }
 
-    fn keep(&mut self, summary: Summary) {
-        while self.whole.len() >= self.whole_max.max(1) {
-            self.whole.pop_front();
-        }
-        self.whole.push_back(summary);
-    }
-
-    /// The last whole window.
-    pub fn last(&self) -> Option<&Summary> {
-        self.whole.back()
+    /// The whole windows.
+    pub fn whole(&self) -> &Whole {
+        &self.whole
     }
 
     /// Mean and max of all values since `since_ms`, to the window: one that began before counts where some of it is later.
     pub fn since(&self, since_ms: u64) -> Option<(f64, f64)> {
         let open = self.open.so_far();
         let length_ms = self.open.length_ms;
-        let wanted = self.whole.iter().copied().filter(|window| window.from_ms + length_ms > since_ms).chain(open);
+        let whole = self.whole.windows.iter().flatten().copied();
+        let wanted = whole.filter(|window| window.from_ms + length_ms > since_ms).chain(open);
         let (count, sum, max) = wanted.fold((0, 0.0, f64::NEG_INFINITY), |(count, sum, max), window| {
             (count + window.count, window.count as f64 * window.mean + sum, window.max.max(max))
         });
         (count > 0).then(|| (sum / count as f64, max))
+    }
+}
+
+/// Whole windows, the newest last.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    length_ms: u64,
+    max: usize,
+    /// `None`: there was nothing in it.
+    windows: VecDeque<Option<Summary>>,
+}
+
+impl Whole {
+    /// At most so many.
+    fn new(length_ms: u64, max: usize) -> Self {
+        Self { length_ms, max: max.max(1), windows: VecDeque::new() }
+    }
+
+    fn keep(&mut self, window: Option<Summary>) {
+        while self.windows.len() >= self.max {
+            self.windows.pop_front();
+        }
+        self.windows.push_back(window);
+    }
+
+    /// Nothing more comes; `last`: what was open.
+    fn close(&mut self, last: Option<Summary>, smoothing: Smoothing) {
+        if last.is_some() {
+            self.keep(last);
+        }
+        self.max = self.max.min(smoothing.windows());
+        self.windows.drain(..self.windows.len().saturating_sub(self.max));
+        self.windows.shrink_to_fit();
+    }
+
+    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. Where it is smoothed, a window is told two
+    /// lengths after its own; what ended goes on being told so.
+    pub fn exported(&self, smoothing: Smoothing, ended_ms: Option<u64>) -> Option<Summary> {
+        let (count, later) = (self.windows.len(), smoothing.later());
+        let since_end = usize::try_from(ended_ms.unwrap_or(0) / self.length_ms).unwrap_or(usize::MAX);
+        let at = count.saturating_add(since_end).checked_sub(1 + later);
+        let at = if ended_ms.is_some() { at.unwrap_or(0) } else { at? }.min(count.checked_sub(1)?);
+        let window = self.windows[at]?;
+        let mean = match smoothing {
+            Smoothing::None => window.mean,
+            Smoothing::Cubic => self.around(at).map_or(window.mean, smoothing::cubic),
+        };
+        Some(Summary { mean, ..window })
+    }
+
+    /// The means of a window and of the two on each side of it, where these are all there.
+    fn around(&self, at: usize) -> Option<[f64; 5]> {
+        let first = at.checked_sub(2)?;
+        let mut means = [0.0; 5];
+        let mut from_ms = self.windows.get(first).copied()??.from_ms;
+        for (n, mean) in means.iter_mut().enumerate() {
+            let window = self.windows.get(first + n).copied()??;
+            // Nothing was measured in between: it is no series of equal steps.
+            if window.from_ms != from_ms {
+                return None;
+            }
+            (*mean, from_ms) = (window.mean, from_ms + self.length_ms);
+        }
+        Some(means)
     }
 }
 
@@ -208,8 +265,8 @@ mod tests {
             for (n, value) in values.iter().enumerate() {
                 history.push(n as u64 * 3, *value);
             }
-            prop_assert!(history.whole.len() <= keep);
-            let first = history.whole.front().map_or(history.open.from_ms, |window| window.from_ms);
+            prop_assert!(history.whole.windows.len() <= keep);
+            let first = history.whole.windows.front().copied().flatten().map_or(history.open.from_ms, |window| window.from_ms);
             let kept: Vec<f64> =
                 values.iter().enumerate().filter(|(n, _)| *n as u64 * 3 >= first).map(|(_, value)| *value).collect();
             let (mean, max) = history.since(0).unwrap();
@@ -230,19 +287,23 @@ mod tests {
         assert_eq!(window.values.len(), VALUES_MAX);
     }
 
+    fn last(history: &History) -> Option<Summary> {
+        history.whole().exported(Smoothing::None, None)
+    }
+
     #[test]
     fn a_history_that_ends_has_its_last_window_whole() {
         let mut history = History::new(100, 2);
-        history.close();
-        assert_eq!(history.last(), None, "nothing came");
+        history.close(Smoothing::None);
+        assert_eq!(last(&history), None, "nothing came");
         let mut history = History::new(100, 2);
         history.push(50, 7.0);
         history.push(250, 1.0);
         history.push(260, 3.0);
-        history.close();
-        history.close();
-        assert_eq!(history.last().map(|w| (w.from_ms, w.count, w.mean)), Some((200, 2, 2.0)));
-        assert_eq!((history.whole.len(), history.since(0)), (1, Some((2.0, 3.0))));
+        history.close(Smoothing::None);
+        history.close(Smoothing::None);
+        assert_eq!(last(&history).map(|w| (w.from_ms, w.count, w.mean)), Some((200, 2, 2.0)));
+        assert_eq!((history.whole.windows.len(), history.since(0)), (1, Some((2.0, 3.0))));
     }
 
     #[test]

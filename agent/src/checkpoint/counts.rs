@@ -109,7 +109,9 @@ impl Counts {
     /// Tells all of it.
     pub fn tell(&self, samples: &mut Samples) {
         for ((vcluster, cause), count) in self.preempted.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            samples.count(&family::PREEMPTIONS, &[vcluster, cause], *count);
+            for metric in [&family::PREEMPTIONS, &family::SCHEDULING_PREEMPTIONS] {
+                samples.count(metric, &[vcluster, cause], *count);
+            }
         }
         samples.histogram(&family::PREEMPTION_SECONDS, &[], self.seconds.counts());
         for (metric, counter) in [

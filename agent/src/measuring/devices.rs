@@ -13,7 +13,8 @@ use lattice_model::gpu_look::gpu_key;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::identity::Caller;
 use lattice_telemetry::catalogue::{Family, allocation as family};
-use lattice_telemetry::window::{History, PROD_MS, Summary};
+use lattice_telemetry::window::smoothing::Smoothing;
+use lattice_telemetry::window::{History, PROD_MS};
 use quinn::SendStream;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -89,9 +90,9 @@ impl Devices {
     }
 
     /// Nothing more comes.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, smoothing: Smoothing) {
         self.newest = None;
-        [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().for_each(History::close);
+        [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().for_each(|history| history.close(smoothing));
     }
 
     fn all<T>(&self, of: impl Fn(&GpuLoad) -> Option<T>) -> Vec<T> {
@@ -142,11 +143,9 @@ impl Devices {
         numbers.into_iter().flatten().collect()
     }
 
-    /// The last whole windows, with their metrics.
-    pub(super) fn windows(&self) -> impl Iterator<Item = (&'static Family, &Summary)> {
-        let all =
-            [(&family::GPU_UTILIZATION, &self.utilization), (&family::GPU_MEMORY_USED, &self.memory), (&family::GPU_POWER, &self.power)];
-        all.into_iter().filter_map(|(metric, history)| Some((metric, history.last()?)))
+    /// What is kept over time, with its metrics.
+    pub(super) fn windows(&self) -> [(&'static Family, &History); 3] {
+        [(&family::GPU_UTILIZATION, &self.utilization), (&family::GPU_MEMORY_USED, &self.memory), (&family::GPU_POWER, &self.power)]
     }
 
     /// The numbers of each, by id.
@@ -312,8 +311,11 @@ mod tests {
         assert_eq!(devices.utilization.since(0), Some((0.5, 0.5)));
         devices.take(None, 3000);
         assert!(devices.numbers().is_empty() && devices.ids().next().is_none());
-        devices.end();
-        let windows: Vec<_> = devices.windows().map(|(metric, window)| (metric.name, window.count, window.mean)).collect();
+        devices.end(Smoothing::None);
+        let windows = devices.windows().into_iter().filter_map(|(metric, history)| {
+            history.whole().exported(Smoothing::None, None).map(|window| (metric.name, window.count, window.mean))
+        });
+        let windows: Vec<_> = windows.collect();
         assert_eq!(windows[0], ("lattice_allocation_gpu_utilization_ratio", 1, 0.5));
         assert_eq!(windows.len(), 3);
     }

@@ -108,7 +108,9 @@ impl<'a> Looks<'a> {
         for (key, last) in measuring.0.kernel.end(gone) {
             measuring.known().last_of_kernel(key, &last);
         }
-        measuring.known().keep(now, self.ended_for, |tracked| present.contains(&(tracked.share.allocation, tracked.share.epoch)));
+        measuring.known().keep(now, (self.ended_for, measuring.0.smoothing), |tracked| {
+            present.contains(&(tracked.share.allocation, tracked.share.epoch))
+        });
         self.saved.retain(|key, _| present.contains(key));
         let measures = !workers.is_empty();
         let looks_at_launches = measures && now >= self.next_idle;
@@ -122,6 +124,7 @@ impl<'a> Looks<'a> {
         if measures {
             measuring.0.seconds.observe(now.elapsed());
         }
+        measuring.0.kernel.account(Instant::now());
         measuring.0.looked.send_modify(|looked| *looked += 1);
     }
 

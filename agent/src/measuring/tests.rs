@@ -48,14 +48,15 @@ fn a_look_that_took_long_says_nothing_of_rates_and_all_of_counters() {
 
 #[test]
 fn what_ended_is_told_for_a_while_with_its_last_window() {
-    let (mut known, began, while_ended) = (Known::default(), Instant::now(), Duration::from_secs(60));
+    let (mut known, began, while_ended) = (Known::default(), Instant::now(), (Duration::from_secs(60), Smoothing::None));
     let after = |seconds| began + Duration::from_secs(seconds);
     let (first, again) = (share(1, 1), share(1, 2));
     known.take(&first, look(began, 0, 0.0), 0);
     known.take(&first, look(after(1), 0, 1.0), 1000);
-    assert!(known.all().all(|tracked| tracked.cpu_cores.last().is_none()));
+    let window = |tracked: &Tracked| tracked.histories.cpu_cores.whole().exported(Smoothing::None, None);
+    assert!(known.all().all(|(tracked, _)| window(tracked).is_none()));
     known.keep(after(2), while_ended, |_| false);
-    let told: Vec<_> = known.all().filter_map(|tracked| tracked.cpu_cores.last()).map(|window| (window.count, window.mean)).collect();
+    let told: Vec<_> = known.all().filter_map(|(tracked, _)| window(tracked)).map(|window| (window.count, window.mean)).collect();
     assert_eq!((known.running.len(), told), (0, vec![(1, 1.0)]));
     // Its next life has the series.
     known.take(&again, look(after(3), 0, 0.0), 3000);
@@ -91,8 +92,8 @@ fn what_is_measured_raises_an_alert_and_a_restart_takes_none_back() {
     again.alert(&settings, share.allocation, 5000, None, saved.into_iter().next());
     assert_eq!(again.running[&share.allocation].alerts.raised(&settings).len(), 1, "there are no rates yet");
     // Its end does.
-    again.keep(began + Duration::from_secs(6), Duration::from_secs(60), |_| false);
-    assert!(again.all().all(|tracked| tracked.alerts.raised(&settings).is_empty()));
+    again.keep(began + Duration::from_secs(6), (Duration::from_secs(60), Smoothing::None), |_| false);
+    assert!(again.all().all(|(tracked, _)| tracked.alerts.raised(&settings).is_empty()));
 }
 
 #[test]
@@ -110,4 +111,37 @@ fn every_number_that_is_shown_can_be_a_rules_measure() {
     for number in numbers {
         assert!(MEASURES.contains(&(number.name, number.unit)), "{}", number.name);
     }
+}
+
+#[test]
+fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
+    let mut tracked = Tracked::new(share(1, 1));
+    let began = Instant::now();
+    let mut cpu = 0.0;
+    // The third of six windows is busy, and two looks of the seventh.
+    for second in 0..182 {
+        cpu += if (60..90).contains(&second) { 1.0 } else { 0.0 };
+        let mut usage = Usage::default();
+        usage.offer(Measure::CpuUser, Some(cpu), Source::CgroupV2);
+        usage.offer(Measure::CpuSystem, Some(0.0), Source::CgroupV2);
+        usage.offer(Measure::NetworkSent, Some(cpu * 1000.0), Source::Ebpf);
+        tracked.take(Look { usage, at: began + Duration::from_secs(second), took: Duration::ZERO }, second * 1000);
+    }
+    let told = |smoothing, family: &'static lattice_telemetry::catalogue::Family, stat: &str| {
+        let mut samples = Samples::new(Vec::new());
+        tracked.tell(Exported { smoothing, ended: None }, &mut samples);
+        let (_, all) = samples.families().find(|(one, _)| one.name == family.name)?;
+        all.iter().find(|sample| sample.labels.last().is_some_and(|last| last == stat)).map(|sample| sample.value.clone())
+    };
+    let number = |n| Some(lattice_telemetry::sample::Value::Number(n));
+    for (family, most) in [(&family::CPU_CORES, 1.0), (&family::NETWORK_SENT_RATE, 1000.0)] {
+        // The fourth: what is beside it is busy.
+        let smoothed = told(Smoothing::Cubic, family, "mean");
+        assert_eq!(smoothed, number(most * 12.0 / 35.0), "{}", family.name);
+        assert_eq!((told(Smoothing::Cubic, family, "max"), told(Smoothing::None, family, "mean")), (number(0.0), number(0.0)));
+    }
+    let numbers = tracked.numbers(None);
+    let cores = numbers.iter().find(|number| number.name == "cpu_cores").unwrap();
+    assert_eq!(cores.history.unwrap().since(120_000), Some((0.0, 0.0)));
+    assert_eq!(cores.history.unwrap().since(0).unwrap().1, 1.0);
 }

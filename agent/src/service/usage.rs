@@ -1,4 +1,9 @@
-//! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes.
+//! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes; of what has ended, and of what is longer ago
+//! than agents keep, asked of the store ([`stored`]).
+
+mod stored;
+
+pub use stored::tail;
 
 use super::Api;
 use crate::measuring::devices::gpus_of_node;
@@ -13,28 +18,44 @@ use tonic::{Request, Status};
 
 /// Where nothing is said.
 const DURATION: Duration = Duration::from_secs(30);
+/// How far back the store is asked.
+const STORED_MAX: Duration = Duration::from_secs(90 * 86_400);
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 64;
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::TopRequest { key, duration_ms, per_gpu } = request.into_inner();
-    let duration = if duration_ms == 0 { DURATION } else { Duration::from_millis(duration_ms) };
-    if duration > DURATION_MAX {
-        let text =
-            format!("duration: agents keep {} s; what is older is in the store for metrics, where there is one", DURATION_MAX.as_secs());
-        return Err(Status::invalid_argument(text));
+    let asked = (duration_ms > 0).then(|| Duration::from_millis(duration_ms));
+    if asked.is_some_and(|asked| asked > STORED_MAX) {
+        return Err(Status::invalid_argument(format!("duration: at most {} days", STORED_MAX.as_secs() / 86_400)));
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    runs(&allocation)?;
-    api.looked_at(&caller.principal, &allocation, "top").await?;
-    let mut nodes = of_all_nodes(api, &caller.principal, &allocation, duration).await;
-    if per_gpu {
-        add_gpus(api, &caller.principal, &allocation, &mut nodes).await;
+    let has_ended = allocation.state.is_terminal() && allocation.started_at.is_some();
+    if !has_ended {
+        runs(&allocation)?;
     }
-    let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    Ok(v1::TopResponse { allocation: allocation.id.to_string(), duration_ms, nodes, per_gpu })
+    api.looked_at(&caller.principal, &allocation, "top").await?;
+    if has_ended {
+        return stored::of_ended(api, &allocation, asked).await;
+    }
+    let duration = asked.unwrap_or(DURATION);
+    let (nodes, stored) = tokio::join!(of_all_nodes(api, &caller.principal, &allocation, duration.min(DURATION_MAX)), async {
+        if duration > DURATION_MAX { Some(stored::of_running(api, &allocation, duration).await) } else { None }
+    });
+    let mut response = v1::TopResponse { allocation: allocation.id.to_string(), duration_ms: ms(duration), nodes, per_gpu, stored: None };
+    if per_gpu {
+        add_gpus(api, &caller.principal, &allocation, &mut response.nodes).await;
+    }
+    if let Some(stored) = stored {
+        stored::join(&mut response, stored);
+    }
+    Ok(response)
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What each of its nodes tells, in their order, for a user who may know.
@@ -60,7 +81,7 @@ fn open(user: &Principal, allocation: &Allocation, duration: Duration) -> UsageO
     UsageOpen {
         allocation: *allocation.id.0.as_bytes(),
         epoch: allocation.epoch.0,
-        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        duration_ms: ms(duration),
         uid: user.uid,
         user: user.name.clone(),
     }
@@ -112,5 +133,5 @@ pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
 }
 
 pub(super) fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
-    v1::Measured { name, unit, source, now, mean, max }
+    v1::Measured { name, unit, source, now, mean, max, over_source: String::new() }
 }

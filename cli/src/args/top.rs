@@ -9,11 +9,14 @@ const TOP_EXAMPLES: &str = "Examples:
       what all its nodes together use now, and over the last 30 seconds
   lattice top @last --per-node --duration=10m
       node by node, with means and maxima of the last ten minutes
+  lattice top 77ab01cd --duration=6h
+      the same of six hours, or of the last six hours of work that has ended
   lattice top @last --per-gpu
       each GPU that it has: how busy, how full, what it draws, why its clocks are held down
 
-The agents of its nodes measure once a second, and answer themselves: no store is asked. SOURCE says what each number comes
-from, AGE how long ago it was measured; what cannot be had on a node is not shown.";
+The agents of its nodes measure once a second, and answer themselves. They keep an hour: MEAN and MAX of longer are asked of the store
+for metrics, and so is all of what has ended, where NOW is the last that was told. SOURCE says what each number comes from, AGE how long
+ago it was measured; what cannot be had on a node is not shown.";
 
 #[derive(Args)]
 #[command(after_help = TOP_EXAMPLES)]
@@ -29,13 +32,13 @@ pub struct Top {
     /// A line for each node, with a column for each number
     #[arg(long)]
     pub wide: bool,
-    /// How far back MEAN and MAX reach: 30s to 1h, a bare number is seconds
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = top_duration)]
-    pub duration: Duration,
+    /// How far back MEAN and MAX reach: up to 90d, a bare number is seconds; not said: the last 30s, of what has ended all of it
+    #[arg(long, value_name = "TIME", value_parser = top_duration)]
+    pub duration: Option<Duration>,
 }
 
 fn top_duration(text: &str) -> Result<Duration, String> {
     let duration = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
-    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
-    if bounds.contains(&duration) { Ok(duration) } else { Err("1s to 1h are possible: agents keep no more".to_owned()) }
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(90 * 86_400);
+    if bounds.contains(&duration) { Ok(duration) } else { Err("1s to 90d are possible".to_owned()) }
 }

@@ -7,6 +7,7 @@ use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
+use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 
 mod gpus;
@@ -14,9 +15,13 @@ mod gpus;
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
     let client = session.connect().await?;
-    let duration_ms = u64::try_from(args.duration.as_millis()).unwrap_or(u64::MAX);
+    let duration_ms = args.duration.map_or(0, |duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     let per_gpu = args.per_gpu || session.format() == Format::Json;
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu })).await?;
+    if args.per_gpu && top.stored.as_ref().is_some_and(|stored| stored.ended) {
+        let what = "what each GPU does is asked of the agents of running work, and this has ended";
+        return Err(Failure::new(Exit::Refused, what).hint("leave out --per-gpu for what its GPUs did together"));
+    }
     if args.per_gpu && !top.per_gpu {
         let failure = Failure::new(Exit::Unavailable, "the agent that was asked is of an older version and knows nothing of single GPUs");
         return Err(failure.hint("ask one of this version with --endpoint, or leave out --per-gpu"));
@@ -33,6 +38,9 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         Format::Json => print_json(&json(&top, &summary))?,
         Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
+    if let Some(stored) = &top.stored {
+        session.note(&of_store(stored));
+    }
     let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
@@ -41,6 +49,17 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
     }
     Ok(())
+}
+
+/// Which numbers are the store's, and what they are of.
+fn of_store(stored: &v1::Stored) -> String {
+    let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
+    if !lacks.is_empty() {
+        return format!("{lacks}: MEAN and MAX are of the last hour at most, which agents keep");
+    }
+    let which = if *ended { "it has ended: these numbers are of" } else { "MEAN and MAX are of" };
+    let newest = age_ms.map(|ms| format!(", whose newest is {} old", age(ms))).unwrap_or_default();
+    format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
 }
 
 /// One number of all nodes together.
@@ -114,12 +133,19 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
             sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
             sum.age_ms = sum.age_ms.max(node.age_ms);
-            if !sum.sources.contains(&one.source) {
-                sum.sources.push(one.source.clone());
+            for source in sources(one) {
+                if !sum.sources.iter().any(|known| known == source) {
+                    sum.sources.push(source.to_owned());
+                }
             }
         }
     }
     sums
+}
+
+/// Where its value now, and its mean and maximum come from.
+fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
+    [one.source.as_str(), one.over_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
 fn whole(sums: &[Sum]) -> String {
@@ -150,7 +176,7 @@ fn per_node(nodes: &[v1::NodeUsage]) -> String {
                 shown(Some(one.now)),
                 shown(one.mean),
                 shown(one.max),
-                one.source.clone(),
+                sources(one).collect::<Vec<_>>().join(","),
                 age(node.age_ms),
             ]);
         }
@@ -211,6 +237,7 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
         let measured = node.measured.iter().map(|one| {
             serde_json::json!({
                 "name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max,
+                "over_source": (!one.over_source.is_empty()).then_some(&one.over_source),
             })
         });
         let reached = node.unreached.is_empty();
@@ -234,6 +261,10 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
         "duration_ms": top.duration_ms,
         "summary": summary.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
+        "stored": top.stored.as_ref().map(|stored| serde_json::json!({
+            "url": (!stored.url.is_empty()).then_some(&stored.url), "lacks": (!stored.lacks.is_empty()).then_some(&stored.lacks),
+            "from_ms": stored.from_ms, "until_ms": stored.until_ms, "age_ms": stored.age_ms, "ended": stored.ended,
+        })),
     })
 }
 
@@ -249,6 +280,7 @@ mod tests {
             now,
             mean,
             max: mean,
+            ..Default::default()
         };
         let measured = vec![one("cpu_cores", "cores", cores, Some(cores / 2.0)), one("pressure_cpu", "ratio", share, None)];
         v1::NodeUsage { node: name.into(), age_ms, measured, ..Default::default() }
@@ -280,10 +312,30 @@ n1    1.50 cores  25.0 %        0.1 s
 n2    2.00 cores  50.0 %        0.9 s
 ";
         assert_eq!(wide(&nodes), want);
-        let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec(), per_gpu: false };
+        let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec(), ..Default::default() };
         let json = json(&top, &summary(&nodes));
         assert_eq!(json["summary"][0]["now"], 3.5);
         assert_eq!((&json["nodes"][2]["unreached"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn what_is_the_stores_is_said() {
+        let mut told = node("n1", 100, 1.5, 0.25);
+        told.measured.truncate(1);
+        told.measured[0].over_source = "store".into();
+        let want = "\
+METRIC     NOW         MEAN        MAX         NODES  SOURCE         AGE
+cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
+";
+        assert_eq!(whole(&summary(&[told.clone()])), want);
+        assert!(per_node(&[told]).lines().any(|line| line.contains("cgroup2,store")));
+        let url = "http://vm:8428/".to_owned();
+        let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
+        let said = "it has ended: these numbers are of the store at http://vm:8428/, whose newest is 2.5 s old, \
+                    from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
+        assert_eq!(of_store(&stored), said);
+        stored.lacks = "the store does not answer".into();
+        assert_eq!(of_store(&stored), "the store does not answer: MEAN and MAX are of the last hour at most, which agents keep");
     }
 
     #[test]

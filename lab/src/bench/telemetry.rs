@@ -1,5 +1,9 @@
 //! `bench telemetry`: what counting in the kernel costs the work that is counted, and what telling costs the agent.
 
+mod attribution;
+
+pub use attribution::Load;
+
 use super::figures::{Figure, Report, Samples, Target};
 use super::subject::{self, Subject};
 use super::{Busy, Options};
@@ -9,7 +13,7 @@ use crate::machine::{self, Machine};
 use crate::ports::Ports;
 use crate::process::until;
 use anyhow::{Context, Result, ensure};
-use lattice_ebpf::Probes;
+use lattice_ebpf::{Clocked, Probes};
 use lattice_model::AllocationId;
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_telemetry::catalogue::allocation as family;
@@ -111,7 +115,26 @@ impl Drop for Place {
     }
 }
 
-fn ping_pong(place: &Place, counted: bool) -> Result<Duration> {
+/// A folder for files, taken away again.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("lattice-bench-files-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `account`: the kernel keeps account of what its programs cost, as agents have it do for a second of each minute.
+fn ping_pong(place: &Place, counted: bool, account: bool) -> Result<Duration> {
+    let _account = if account { Some(Clocked::begin().map_err(anyhow::Error::msg)?) } else { None };
     let work = place.scope.work();
     let probes = if counted {
         let mut probes = Probes::load(&place.slice.path())?;
@@ -235,13 +258,21 @@ pub fn run(options: &Options) -> Result<Report> {
     interrupt::watch();
     let before = machine::cpu_pressure();
     let place = Place::new()?;
-    let mut subjects = vec![Subject::new("counted", || ping_pong(&place, true)), Subject::new("not counted", || ping_pong(&place, false))];
+    let mut subjects = vec![
+        Subject::new("counted", || ping_pong(&place, true, false)),
+        Subject::new("not counted", || ping_pong(&place, false, false)),
+        Subject::new("counted, with an account", || ping_pong(&place, true, true)),
+    ];
     subject::rounds(&mut subjects, options.rounds)?;
     let mut notes = subject::failures(&subjects);
     let need = |name: &str| subject::samples(&subjects, name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
     let (counted, plain) = (need("counted")?, need("not counted")?);
+    let accounted = subject::samples(&subjects, "counted, with an account");
     let more_ms = (counted.median - plain.median).max(0.0);
     let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
+    let files = Files::new()?;
+    let (attributed, said) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds)?;
+    notes.extend(said);
     let exporter = node_exporter(options.rounds).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
     let third = match exporter {
         Some(_) => Target::RatioTo { peer: "one scrape of node_exporter".to_owned(), at_most: 1.0 / 3.0 },
@@ -253,7 +284,7 @@ pub fn run(options: &Options) -> Result<Report> {
             "200,000 switches between two threads, processor time, counted in the kernel",
             "ms",
             counted,
-            vec![("not counted", Some(plain))],
+            vec![("not counted", Some(plain)), ("counted, and its cost as well", accounted)],
             Some(Target::RatioTo { peer: "not counted".to_owned(), at_most: PING_PONG_RATIO }),
         ),
         Figure::new(
@@ -279,6 +310,7 @@ pub fn run(options: &Options) -> Result<Report> {
         ),
     ];
     let mut figures = figures;
+    figures.extend(attributed);
     eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, {} s", OVER.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-busy-{}", std::process::id()));
     let Busy { percent, memory } = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;

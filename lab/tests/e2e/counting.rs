@@ -27,6 +27,7 @@ pub fn trials() -> Vec<Trial> {
         TELEMETRY.test("what_is_written_past_the_page_cache_is_told_apart_and_by_device", NEEDS_DEVICE, written),
         TELEMETRY.test("what_is_written_back_later_is_nobodys", NEEDS_DEVICE, written_back),
         TELEMETRY.test("connections_that_work_makes_are_counted", NEEDS, connected),
+        TELEMETRY.test("what_tcp_sends_again_is_counted", NEEDS, sent_again),
         TELEMETRY.test("without_its_programs_an_agent_tells_by_the_same_names", NEEDS, without),
         TELEMETRY.test("counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9", NEEDS, counted_on),
     ]
@@ -231,6 +232,28 @@ fn connected(w: &World) {
     assert_eq!(connects(), 40.0);
     w.ok(&["cancel", &id]);
     w.ended(&id);
+}
+
+/// Connections to who takes no more of them: what begins them is sent again after a second, and after two more.
+fn sent_again(w: &World) {
+    counting(w);
+    let path = w.dir.join("again.py");
+    let program = "import socket, sys, time\nlistening = socket.socket(); listening.bind(('127.0.0.1', 0)); listening.listen(0)\n\
+                   taken = socket.create_connection(listening.getsockname())\n\
+                   kept = [socket.socket() for _ in range(int(sys.argv[1]))]\n\
+                   for one in kept: one.setblocking(False); one.connect_ex(listening.getsockname())\n\
+                   print('begun', flush=True)\ntime.sleep(600)\n";
+    fs::write(&path, program).unwrap();
+    let submit = |waiting: &str| w.submit(&["--cores", "1", "--", PYTHON, &path.to_string_lossy(), waiting]);
+    let (id, calm) = (submit("3"), submit("0"));
+    [&id, &calm].iter().for_each(|id| w.wait_log(id, "begun"));
+    let again = |id: &str| of(&Page::agent(w, &node_of(w, id)), id, "lattice_allocation_tcp_retransmits_total", &[]);
+    w.wait("what was sent again", || again(&id) >= 3.0);
+    assert_eq!(again(&calm), 0.0, "it is told of who does it");
+    [&id, &calm].iter().for_each(|id| {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    });
 }
 
 /// What a node tells of an allocation, by the metrics' names.

@@ -68,6 +68,7 @@ mod recovery;
 mod refusal;
 mod services;
 mod sessions;
+mod stored;
 mod supervisor;
 mod survival;
 mod telemetry;
@@ -155,6 +156,7 @@ fn main() -> ExitCode {
         gpus::trials(),
         telemetry::trials(),
         counting::trials(),
+        stored::trials(),
         debugging::trials(),
         opens::trials(),
         monitoring::trials(),

@@ -28,7 +28,8 @@ static MONITORING: Group = Group {
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
         options.telemetry_lines = format!("  metrics_token_file: {:?}\n", token.to_string_lossy());
         options.agent_lines = "alerts:\n  hang_seconds: 10\n  rules:\n    \
-                               - {name: busy, measure: cpu_cores, above: 0.05, cleared_at: 0.02, for_seconds: 1, severity: critical}\n"
+                               - {name: busy, measure: cpu_cores, above: 0.05, cleared_at: 0.02, for_seconds: 1, severity: critical}\n    \
+                               - {name: io_latency, measure: io_latency_p99, above: 0.000001, for_seconds: 2}\n"
             .to_owned();
     },
 };
@@ -36,6 +37,7 @@ static MONITORING: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         MONITORING.test("alerts_come_and_go_in_the_stream_and_in_the_metrics", &[], alerts),
+        MONITORING.test("requests_to_disks_that_take_long_are_an_alert", &[Need::KernelProbes, Need::BlockDevice], slow_disk),
         MONITORING.test("a_launch_hangs_where_all_its_ranks_do_and_goes_on_doing_so_over_a_killed_agent", &[], hangs),
         MONITORING.test("a_watch_outlives_an_agent_and_is_its_owners_alone", &[], watched),
         MONITORING.test("diag_says_what_ranks_wait_for", &[Need::Hosts], diagnosed),
@@ -151,6 +153,34 @@ fn alerts(w: &World) {
             assert!(event["age_ms"].as_u64().unwrap() < 30_000, "{event}");
         }
     }
+}
+
+/// No disk answers within a microsecond.
+fn slow_disk(w: &World) {
+    let (path, go, file) = (w.dir.join("writes.py"), w.dir.join("write"), w.dir.join("written"));
+    let program = format!(
+        "import mmap, os, time\npage = mmap.mmap(-1, 4096)\nfd = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)\n\
+         while not os.path.exists({go:?}): time.sleep(0.1)\n\
+         while True: os.pwrite(fd, page, 0); time.sleep(0.02)\n"
+    );
+    fs::write(&path, program).unwrap();
+    let id = w.submit(&["--cores", "1", "--", "/usr/bin/python3", &path.to_string_lossy()]);
+    w.running(&id);
+    let node = nodes_of(w, &id)[0].clone();
+    let watch = Watching::begin(w, "disk", &[&id, "--alerts-only"]);
+    let active = || series(w, &node, &["lattice_alert_active{", &id, "alert=\"io_latency\""]);
+    // It asks no disk for anything yet.
+    w.wait("two looks at it", || series(w, &node, &["lattice_allocation_cpu_seconds_total{", &id, "mode=\"user\""]).is_some());
+    assert!(active().is_none_or(|raised| raised == 0.0), "{:?}", active());
+    File::create(&go).unwrap();
+    watch.wait("that its disk is slow", |event| is_alert(event, "io_latency", true) && event["node"] == node.as_str());
+    let told = watch.events().into_iter().find(|event| is_alert(event, "io_latency", true)).unwrap();
+    assert!(text(&told, "text").contains("io_latency_p99 is above") && told["severity"] == "warning", "{told}");
+    w.wait("the metric", || active() == Some(1.0));
+    assert_eq!(series(w, &node, &["lattice_alert_rule_measured{", "alert=\"io_latency\""]), Some(1.0));
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    assert_eq!(watch.ended().0.code(), Some(0));
 }
 
 fn hangs(w: &World) {

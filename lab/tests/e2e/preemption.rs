@@ -98,6 +98,7 @@ fn held_and_resumed(w: &World) {
             .map(|metric| counted(w, metric))
     };
     let [ended, saved, requeued] = metrics();
+    let by_the_other_name = || counted(w, "lattice_scheduling_preemptions_total{");
     let node = before["nodes"][0].as_str().unwrap().to_owned();
     let said = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
     assert!(said.contains("Preempting"), "{said}");
@@ -109,6 +110,7 @@ fn held_and_resumed(w: &World) {
     w.wait("the nodes to be free", || nodes_are_free(w));
     // A page may be a second old.
     w.wait("it to be counted", || metrics()[..2] == [ended + 1.0, saved + 1.0]);
+    w.wait("it to be counted by the documents' other name", || by_the_other_name() == ended + 1.0);
     assert_eq!(metrics()[2], requeued, "it waits for no nodes");
     w.ok(&["checkpoint", "verify", id]);
     let explained = w.ok(&["explain", id]);

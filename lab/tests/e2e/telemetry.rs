@@ -58,7 +58,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn file(name: &str) -> PathBuf {
+pub fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
@@ -142,6 +142,18 @@ fn pages(w: &World) {
     assert_eq!(agent.value("lattice_gossip_members", &[("state", "alive")]), 2.0, "n1 and n2");
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
     assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
+    if counts_in_kernel() {
+        // A second of each minute, the first of which it begins with; then the kernel is asked to count no more.
+        let overhead = || Page::agent(w, "n1").find("lattice_agent_ebpf_overhead_percent", &[]);
+        w.wait("what its programs cost", || overhead().is_some());
+        assert!(overhead().is_some_and(|percent| percent > 0.0 && percent < 50.0), "{:?}", overhead());
+        let pid = w.cluster().node("n1").unwrap().daemon.process.as_ref().unwrap().pid;
+        let counts = || {
+            let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+            links.into_iter().any(|link| link.to_string_lossy().contains("bpf-stats"))
+        };
+        w.wait("the kernel to count that no more", || !counts());
+    }
     assert_eq!(member.value("lattice_raft_leader", &[("member_id", "1")]), 1.0);
     assert_eq!(member.value("lattice_nodes_total", &[("state", "Ready")]), 2.0);
     assert!(member.value("lattice_raft_term", &[]) >= 1.0);
@@ -357,10 +369,11 @@ fn top(w: &World) {
         w.ok(&["cancel", id]);
         w.ended(id);
     }
+    // What has ended is the store's, which is away.
     let over = w.run(&["top", &id]);
-    assert_eq!(over.code(), 4, "{}", over.err());
-    assert!(over.err().contains("is Cancelled"), "{}", over.err());
-    assert_eq!(w.run(&["top", "--duration=2h", &id]).code(), 2);
+    assert_eq!(over.code(), 5, "{}", over.err());
+    assert!(over.err().contains("is Cancelled") && over.err().contains("the store does not answer"), "{}", over.err());
+    assert_eq!(w.run(&["top", "--duration=91d", &id]).code(), 2);
 }
 
 fn killed(w: &World) {
@@ -381,10 +394,10 @@ fn killed(w: &World) {
 }
 
 /// VictoriaMetrics, until it is dropped or stopped; what it has lies in a folder.
-struct Store(Child);
+pub struct Store(Child);
 
 impl Store {
-    fn start(data: &Path) -> Self {
+    pub fn start(data: &Path) -> Self {
         let child = Command::new("victoria-metrics")
             .args([format!("-storageDataPath={}", data.display()), format!("-httpListenAddr={}", store_address())])
             .args(["-retentionPeriod=1", "-loggerLevel=ERROR", "-search.latencyOffset=1s"])
@@ -399,24 +412,30 @@ impl Store {
     }
 
     /// As its service would be: what it took is on its disk.
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
         self.0.wait().unwrap();
     }
 
     /// Times in milliseconds of the one series that this selects, ascending.
-    fn times(&self, selector: &str) -> Vec<u64> {
+    pub fn times(&self, selector: &str) -> Vec<u64> {
+        self.samples(selector).into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// The same with its values; no number is NaN.
+    pub fn samples(&self, selector: &str) -> Vec<(u64, f64)> {
         get(store_address(), "/internal/force_flush", "");
         let quoted: String = selector.bytes().map(|b| format!("%{b:02x}")).collect();
         let (head, body) = get(store_address(), &format!("/api/v1/export?match%5B%5D={quoted}"), "");
         assert!(head.contains(" 200 "), "{head}{body}");
-        let mut times: Vec<u64> = Vec::new();
+        let mut samples: Vec<(u64, f64)> = Vec::new();
         for line in body.lines().filter(|line| !line.trim().is_empty()) {
             let series: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-            times.extend(series["timestamps"].as_array().unwrap().iter().filter_map(Value::as_u64));
+            let values = series["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap_or(f64::NAN));
+            samples.extend(series["timestamps"].as_array().unwrap().iter().filter_map(Value::as_u64).zip(values));
         }
-        times.sort_unstable();
-        times
+        samples.sort_unstable_by_key(|(at, _)| *at);
+        samples
     }
 }
 
@@ -427,13 +446,13 @@ impl Drop for Store {
     }
 }
 
-fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     u64::try_from(since.as_millis()).unwrap()
 }
 
 /// Numbers of the batches that wait on n1, ascending.
-fn buffered(w: &World) -> Vec<u64> {
+pub fn buffered(w: &World) -> Vec<u64> {
     let entries = fs::read_dir(w.cluster().run_dir.join("n1/state/telemetry")).unwrap();
     let paths = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "batch"));
     let mut numbers: Vec<u64> = paths.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect();
@@ -508,7 +527,7 @@ fn stored(w: &World) {
 }
 
 /// How long the first whole window of 30 s may take to be in the store, on a busy machine.
-const WINDOW: Duration = Duration::from_secs(150);
+pub const WINDOW: Duration = Duration::from_secs(150);
 
 fn compared(w: &World) {
     let data = file("victoria-metrics-compared");

@@ -43,6 +43,8 @@ families! {
         "How long an append took, with its sync where it had one.";
     PREEMPTIONS = Counter "lattice_preemptions_total", Count, ["vcluster", "reason"], Agent, PREEMPTIONS_OF,
         "Allocations headed here that were ended to give their nodes back, by what for: request, drain.";
+    SCHEDULING_PREEMPTIONS = Counter "lattice_scheduling_preemptions_total", Count, ["vcluster", "reason"], Agent, PREEMPTIONS_OF,
+        "The same as lattice_preemptions_total, which has two names in the documents.";
     PREEMPTION_SECONDS = Histogram "lattice_preemption_checkpoint_duration_seconds", Seconds, [], Agent, PREEMPTIONS_OF,
         "From the request to the checkpoint that the quorum has, where there was one.";
     PREEMPTION_REQUEUES = Counter "lattice_preemption_victim_requeue_total", Count, [], Agent, PREEMPTIONS_OF,

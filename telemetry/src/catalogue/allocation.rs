@@ -6,6 +6,7 @@ const BY_GROUP: &str = "cgroup v2, else cgroup v1, else procfs";
 const EBPF: &str = "eBPF";
 const V2: &str = "cgroup v2";
 const WINDOWS: &str = "windows of 30 s over samples of 1 s";
+const REQUESTS: &str = "windows of 30 s over eBPF's ranges";
 
 families! {
     INFO = Gauge "lattice_allocation_info", Truth, ["allocation", "user", "tenant", "project", "vcluster"], Agent, "the quorum's desired state",
@@ -80,12 +81,22 @@ families! {
         "What the work read from block devices, over the last whole window: mean, p50, p95, p99, max.";
     IO_WRITE_RATE = Gauge "lattice_allocation_io_write_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
         "What the work wrote to block devices, over the last whole window: mean, p50, p95, p99, max.";
+    NETWORK_RECEIVED_RATE = Gauge "lattice_allocation_network_received_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
+        "What sockets of the work received, over the last whole window: mean, p50, p95, p99, max.";
+    NETWORK_SENT_RATE = Gauge "lattice_allocation_network_sent_bytes_per_second", BytesPerSecond, ["allocation", "stat"], Agent, WINDOWS,
+        "What sockets of the work sent, over the last whole window: mean, p50, p95, p99, max.";
+    IO_LATENCY = Gauge "lattice_allocation_io_latency_seconds", Seconds, ["allocation", "stat"], Agent, REQUESTS,
+        "How long requests of the work to block devices took, reads and writes, of those that ended in the last whole window: mean; p50, p95, p99 and max as the ends of the ranges that they are in; absent where there was none.";
+    IO_LATENCY_REQUESTS = Gauge "lattice_allocation_io_latency_requests", Count, ["allocation"], Agent, REQUESTS,
+        "How many requests these were.";
     SAMPLES = Gauge "lattice_allocation_window_samples", Count, ["allocation"], Agent, WINDOWS,
         "Samples in the last whole window: fewer than 30 where the agent was away or late, or the work began or ended.";
     LEFT_OUT = Gauge "lattice_allocation_measures_left_out", Count, [], Agent, "the agent",
         "Allocations on this node beyond the 512 that are measured.";
     PROBE = Gauge "lattice_agent_kernel_probe", Truth, ["probe"], Agent, "the agent",
         "Whether this program in the kernel, or this part of one, counts: lattice doctor says why one does not; 0 as well where none is loaded.";
+    OVERHEAD = Gauge "lattice_agent_ebpf_overhead_percent", Percent, [], Agent, "the kernel's account of its programs (BPF_ENABLE_STATS)",
+        "What the agent's programs in the kernel took of the time of all of the node's processors, in the last second in which that was counted: one of each minute, since counting costs too.";
     REQUESTS_LEFT_OUT = Counter "lattice_agent_kernel_block_requests_left_out_total", Count, [], Agent, EBPF,
         "Block requests that were not counted because 8192 others were under way.";
     PASS_SECONDS = Histogram "lattice_allocation_pass_seconds", Seconds, [], Agent, "the agent",

@@ -1,0 +1,115 @@
+//! What the programs in the kernel take of the node's processors, by the kernel's own account of them.
+//!
+//! That account costs each run of a program two looks at a clock, so it is kept for a second of each minute.
+
+use std::time::{Duration, Instant};
+
+/// From the end of one account to the beginning of the next.
+const APART: Duration = Duration::from_secs(59);
+/// How long one is, at least: it ends with a look.
+const LENGTH: Duration = Duration::from_millis(900);
+
+/// `Clock`: what is held while the account is kept.
+pub(super) struct Overhead<Clock> {
+    state: State<Clock>,
+    percent: Option<f64>,
+}
+
+enum State<Clock> {
+    /// Since then, if at all.
+    Resting(Option<Instant>),
+    Counting {
+        since: Instant,
+        before: Duration,
+        _clock: Clock,
+    },
+    /// This kernel does not.
+    Off,
+}
+
+impl<Clock> Default for Overhead<Clock> {
+    fn default() -> Self {
+        Self { state: State::Resting(None), percent: None }
+    }
+}
+
+impl<Clock> Overhead<Clock> {
+    /// Of all processors' time, in the last account.
+    pub(super) fn percent(&self) -> Option<f64> {
+        self.percent
+    }
+
+    /// At each look. `begin`: has the account kept; `total`: how long the programs have run while it was.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        processors: impl FnOnce() -> usize,
+        begin: impl FnOnce() -> Result<Clock, String>,
+        total: impl FnOnce() -> Duration,
+    ) {
+        match &self.state {
+            State::Resting(since) if since.is_some_and(|since| now.saturating_duration_since(since) < APART) => {}
+            State::Resting(_) => match begin() {
+                Ok(clock) => self.state = State::Counting { since: now, before: total(), _clock: clock },
+                Err(why) => {
+                    tracing::info!("what programs in the kernel cost is not told: {why}");
+                    self.state = State::Off;
+                }
+            },
+            State::Counting { since, before, .. } => {
+                let took = now.saturating_duration_since(*since);
+                if took >= LENGTH {
+                    let of_all = took.as_secs_f64() * processors() as f64;
+                    self.percent = Some(total().saturating_sub(*before).as_secs_f64() / of_all * 100.0);
+                    self.state = State::Resting(Some(now));
+                }
+            }
+            State::Off => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// Whether somebody holds it is how many there are of it.
+    type Held = Rc<()>;
+
+    #[test]
+    fn an_account_is_kept_for_a_second_of_a_minute() {
+        let (mut overhead, began, held) = (Overhead::<Held>::default(), Instant::now(), Rc::new(()));
+        let total = Cell::new(Duration::from_secs(100));
+        let mut look = |second: u64, ran_ms: u64| {
+            total.set(total.get() + Duration::from_millis(ran_ms));
+            let begin = || Ok(Rc::clone(&held));
+            overhead.look(began + Duration::from_secs(second), || 4, begin, || total.get());
+            (Rc::strong_count(&held) == 2, overhead.percent())
+        };
+        assert_eq!(look(0, 0), (true, None));
+        // 20 ms of a second of four processors.
+        assert_eq!(look(1, 20), (false, Some(0.5)));
+        for second in 2..60 {
+            assert_eq!(look(second, 500), (false, Some(0.5)));
+        }
+        assert_eq!(look(60, 0), (true, Some(0.5)));
+        // A machine that is busy looks late.
+        assert_eq!(look(64, 40), (false, Some(0.25)));
+    }
+
+    #[test]
+    fn a_kernel_that_keeps_none_is_asked_once() {
+        let (mut overhead, began) = (Overhead::<Held>::default(), Instant::now());
+        let asked = Cell::new(0);
+        for second in 0..100 {
+            let begin = || {
+                asked.set(asked.get() + 1);
+                Err("no".to_owned())
+            };
+            overhead.look(began + Duration::from_secs(second), || 4, begin, || panic!("there is none"));
+        }
+        assert_eq!((asked.get(), overhead.percent()), (1, None));
+    }
+}

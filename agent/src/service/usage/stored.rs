@@ -1,0 +1,289 @@
+//! What the store has of an allocation, for `lattice top`: by PromQL with the allocation's id in it, after its owner was checked.
+
+use super::{Api, ms};
+use crate::service::now;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use lattice_api::v1;
+use lattice_model::time::Timestamp;
+use lattice_model::{Allocation, AllocationId};
+use lattice_quorum::pack::with_causes;
+use lattice_telemetry::catalogue::{Family, allocation as family};
+use lattice_telemetry::query::{Query, QueryError};
+use lattice_telemetry::window::PROD_MS;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tonic::Status;
+
+/// Questions that one store is asked at once.
+const AT_ONCE: usize = 8;
+const NODE: &str = "node_id";
+const SOURCE: &str = "store";
+
+/// A number of `lattice top` that is pushed.
+struct Pushed {
+    name: &'static str,
+    unit: &'static str,
+    family: &'static Family,
+    /// Of a window what the numbers are made of, and what its greatest are; `None`: the series is the number.
+    stats: Option<[&'static str; 2]>,
+}
+
+const fn window(name: &'static str, unit: &'static str, family: &'static Family) -> Pushed {
+    Pushed { name, unit, family, stats: Some(["mean", "max"]) }
+}
+
+static PUSHED: &[Pushed] = &[
+    window("cpu_cores", "cores", &family::CPU_CORES),
+    window("memory_used", "bytes", &family::MEMORY_USED),
+    window("io_read_bytes", "bytes/s", &family::IO_READ_RATE),
+    window("io_write_bytes", "bytes/s", &family::IO_WRITE_RATE),
+    Pushed { name: "processes", unit: "count", family: &family::PROCESSES, stats: None },
+    Pushed { name: "threads", unit: "count", family: &family::THREADS, stats: None },
+    window("network_received_bytes", "bytes/s", &family::NETWORK_RECEIVED_RATE),
+    window("network_sent_bytes", "bytes/s", &family::NETWORK_SENT_RATE),
+    Pushed { name: "io_latency_p99", unit: "seconds", family: &family::IO_LATENCY, stats: Some(["p99", "p99"]) },
+    window("gpu_utilization", "ratio", &family::GPU_UTILIZATION),
+    window("gpu_memory_used", "bytes", &family::GPU_MEMORY_USED),
+    window("gpu_power_draw", "W", &family::GPU_POWER),
+];
+
+/// What is asked of each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Last,
+    Mean,
+    Max,
+}
+
+impl What {
+    const ALL: [Self; 3] = [Self::Last, Self::Mean, Self::Max];
+
+    /// In PromQL, over the seconds before the moment that is asked about. Of a node there is one series, also where it is pushed and scraped.
+    fn expression(self, pushed: &Pushed, allocation: AllocationId, seconds: u64) -> String {
+        let (over, which) = match self {
+            Self::Last => ("last_over_time", 0),
+            Self::Mean => ("avg_over_time", 0),
+            Self::Max => ("max_over_time", 1),
+        };
+        let stat = pushed.stats.map(|stats| format!(r#"stat="{}","#, stats[which])).unwrap_or_default();
+        format!(r#"max by ({NODE}) ({over}({}{{{stat}allocation="{allocation}"}}[{seconds}s]))"#, pushed.family.name)
+    }
+}
+
+/// Which time the store is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Over {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+impl Over {
+    /// Of what ended the last window is told for one length of it, as those before were: so long behind the end (`tail`) is its time.
+    fn of(allocation: &Allocation, asked: Option<Duration>, tail: Duration, now: Timestamp) -> Self {
+        let end = allocation.ended_at.filter(|_| allocation.state.is_terminal());
+        let until = end.map_or(now, |end| Timestamp(end.0.saturating_add(ms(tail))).min(now));
+        let start = allocation.started_at.unwrap_or(until).min(until);
+        let from = asked.map_or(start, |asked| start.max(Timestamp(end.unwrap_or(until).0.saturating_sub(ms(asked)))));
+        Self { from, until }
+    }
+
+    fn seconds(self) -> u64 {
+        self.until.since_ms(self.from).div_ceil(1000).max(1)
+    }
+}
+
+/// Each node's numbers, and how old the newest is.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    nodes: BTreeMap<String, Vec<v1::Measured>>,
+    newest: BTreeMap<String, u64>,
+}
+
+/// What there is of it, in both cases with what the response says of the store.
+pub(super) struct Answered {
+    said: v1::Stored,
+    found: Found,
+}
+
+type Question = (&'static str, What);
+
+async fn ask_one(
+    store: &Query,
+    question: Question,
+    expression: String,
+    time: f64,
+) -> Result<(Question, BTreeMap<String, f64>), QueryError> {
+    Ok((question, store.each(&expression, time, NODE).await?))
+}
+
+async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Found, QueryError> {
+    let time = over.until.0 as f64 / 1e3;
+    let mut asked = Vec::new();
+    for pushed in PUSHED {
+        for what in What::ALL {
+            asked.push(ask_one(store, (pushed.name, what), what.expression(pushed, allocation, over.seconds()), time));
+        }
+    }
+    // A store that is away is asked no more.
+    let answers: BTreeMap<_, _> = stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut found = Found::default();
+    for pushed in PUSHED {
+        let of = |what: What| answers.get(&(pushed.name, what));
+        for (node, now) in of(What::Last).into_iter().flatten() {
+            let [mean, max] = [What::Mean, What::Max].map(|what| of(what).and_then(|each| each.get(node)).copied());
+            let (name, unit, source) = (pushed.name.to_owned(), pushed.unit.to_owned(), SOURCE.to_owned());
+            let one = v1::Measured { name, unit, source, now: *now, mean, max, over_source: String::new() };
+            found.nodes.entry(node.clone()).or_default().push(one);
+        }
+    }
+    let newest = format!(r#"max by ({NODE}) (timestamp({}{{allocation="{allocation}"}}))"#, family::INFO.name);
+    let newest = store.each(&newest, time, NODE).await?;
+    found.newest = newest.into_iter().map(|(node, at)| (node, now().0.saturating_sub((at * 1e3).max(0.0) as u64))).collect();
+    Ok(found)
+}
+
+async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Answered {
+    let over = Over::of(allocation, asked, api.stored_tail, now());
+    let mut said = v1::Stored { from_ms: over.from.0, until_ms: over.until.0, ended: allocation.state.is_terminal(), ..Default::default() };
+    let mut found = Found::default();
+    match &*api.past {
+        Ok(Some(store)) => {
+            said.url = store.url();
+            match ask(store, allocation.id, over).await {
+                Ok(told) if told.nodes.is_empty() => said.lacks = format!("the store at {} has nothing of it", said.url),
+                Ok(told) => found = told,
+                Err(error) => said.lacks = with_causes(&error),
+            }
+        }
+        Ok(None) => said.lacks = "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
+        Err(error) => said.lacks.clone_from(error),
+    }
+    said.age_ms = found.newest.values().min().copied();
+    Answered { said, found }
+}
+
+/// What work used that has ended: all of it is the store's.
+pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Result<v1::TopResponse, Status> {
+    let Answered { said, found } = answered(api, allocation, asked).await;
+    if !said.lacks.is_empty() {
+        let text =
+            format!("allocation {} is {}: its agents measure it no more, and {}", allocation.id.short(), allocation.state, said.lacks);
+        // Another one may be asked, or the same one later.
+        return Err(if said.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
+    }
+    let Found { mut nodes, newest } = found;
+    // Its nodes are known: what a store says of others is no part of it.
+    let nodes = allocation.nodes().map(|node| match nodes.remove(node.as_str()) {
+        Some(measured) => {
+            let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(said.until_ms)));
+            v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
+        }
+        None => v1::NodeUsage { node: node.to_string(), unreached: "the store has nothing of it".to_owned(), ..Default::default() },
+    });
+    let nodes = nodes.collect();
+    let (allocation, duration_ms) = (allocation.id.to_string(), said.until_ms.saturating_sub(said.from_ms));
+    Ok(v1::TopResponse { allocation, duration_ms, nodes, per_gpu: false, stored: Some(said) })
+}
+
+/// The same of work that runs, for longer than its agents keep.
+pub(super) async fn of_running(api: &Api, allocation: &Allocation, duration: Duration) -> Answered {
+    answered(api, allocation, Some(duration)).await
+}
+
+/// Puts the store's means and maxima where the agents' were; where it told nothing, these stand, and it is said what they are of.
+pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Answered) {
+    if said.lacks.is_empty() {
+        for usage in &mut response.nodes {
+            let of_node = found.nodes.get(&usage.node);
+            for one in &mut usage.measured {
+                let stored = of_node.and_then(|all| all.iter().find(|stored| stored.name == one.name));
+                (one.mean, one.max) = stored.map_or((None, None), |stored| (stored.mean, stored.max));
+                one.over_source = if stored.is_some() { SOURCE.to_owned() } else { String::new() };
+            }
+        }
+    } else {
+        response.duration_ms = ms(crate::measuring::DURATION_MAX);
+    }
+    response.stored = Some(said);
+}
+
+/// How long behind the end of work its last window is told to the store by agents as this one is configured.
+pub fn tail(config: &crate::config::AgentConfig) -> Duration {
+    let interval = Duration::from_secs(config.telemetry.prod_interval_seconds);
+    interval.max(Duration::from_millis(PROD_MS)) + crate::measuring::told_later(config.window_smoothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::AllocationState;
+
+    #[test]
+    fn questions_have_the_allocation_in_them_and_are_by_node() {
+        let id = AllocationId(uuid::Uuid::nil());
+        let of = |name: &str, what: What| what.expression(PUSHED.iter().find(|one| one.name == name).unwrap(), id, 90);
+        let want = |over: &str, series: &str| format!(r#"max by (node_id) ({over}({series}allocation="{id}"}}[90s]))"#);
+        assert_eq!(of("cpu_cores", What::Mean), want("avg_over_time", r#"lattice_allocation_cpu_cores{stat="mean","#));
+        assert_eq!(of("cpu_cores", What::Max), want("max_over_time", r#"lattice_allocation_cpu_cores{stat="max","#));
+        assert_eq!(of("io_latency_p99", What::Max), want("max_over_time", r#"lattice_allocation_io_latency_seconds{stat="p99","#));
+        assert_eq!(of("threads", What::Last), want("last_over_time", "lattice_allocation_threads{"));
+    }
+
+    #[test]
+    fn each_number_is_one_that_agents_tell() {
+        for Pushed { name, unit, family, stats } in PUSHED {
+            let told = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
+            assert_eq!(told, Some(&(*name, *unit)), "{name}");
+            assert_eq!(family.labels.contains(&"stat"), stats.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_ended_is_asked_about_from_its_start_to_when_its_last_window_was_told() {
+        let share = crate::measuring::tests::share(1, 1);
+        let mut allocation = Allocation::submitted(share.allocation, share.spec.clone(), share.owner.clone(), Timestamp(1000));
+        allocation.started_at = Some(Timestamp(2_000_000));
+        let of = |allocation: &Allocation, asked: Option<u64>, now: u64| {
+            let over = Over::of(allocation, asked.map(Duration::from_secs), Duration::from_secs(30), Timestamp(now));
+            (over.from.0, over.until.0, over.seconds())
+        };
+        allocation.state = AllocationState::Running;
+        assert_eq!(of(&allocation, Some(7200), 3_000_500), (2_000_000, 3_000_500, 1001), "it has not run for as long");
+        assert_eq!(of(&allocation, Some(60), 3_000_000), (2_940_000, 3_000_000, 60));
+        (allocation.state, allocation.ended_at) = (AllocationState::Failed, Some(Timestamp(2_600_000)));
+        assert_eq!(of(&allocation, None, 9_000_000), (2_000_000, 2_630_000, 630));
+        assert_eq!(of(&allocation, Some(60), 9_000_000), (2_540_000, 2_630_000, 90));
+        assert_eq!(of(&allocation, None, 2_600_100), (2_000_000, 2_600_100, 601), "no store has what is still to come");
+    }
+
+    #[test]
+    fn the_stores_means_stand_where_the_agents_were_and_say_so() {
+        let one = |name: &str, now, mean| v1::Measured {
+            name: name.into(),
+            source: "cgroup2".into(),
+            now,
+            mean,
+            max: mean,
+            ..Default::default()
+        };
+        let node = |measured| v1::NodeUsage { node: "n1".into(), measured, ..Default::default() };
+        let response = || v1::TopResponse {
+            nodes: vec![node(vec![one("cpu_cores", 1.0, Some(2.0)), one("oom_kills", 0.0, None), one("threads", 4.0, Some(4.0))])],
+            duration_ms: 7_200_000,
+            ..Default::default()
+        };
+        let found = || Found { nodes: [("n1".to_owned(), vec![one("cpu_cores", 7.0, Some(3.0))])].into(), ..Default::default() };
+        let mut told = response();
+        join(&mut told, Answered { said: v1::Stored::default(), found: found() });
+        let of = |told: &v1::TopResponse, n: usize| {
+            let one = &told.nodes[0].measured[n];
+            (one.now, one.mean, one.over_source.clone())
+        };
+        assert_eq!([of(&told, 0), of(&told, 1)], [(1.0, Some(3.0), "store".to_owned()), (0.0, None, String::new())]);
+        assert_eq!(of(&told, 2), (4.0, None, String::new()), "it is of an hour, and not of what was asked");
+        let mut told = response();
+        join(&mut told, Answered { said: v1::Stored { lacks: "it is away".into(), ..Default::default() }, found: Found::default() });
+        assert_eq!((of(&told, 0), told.duration_ms), ((1.0, Some(2.0), String::new()), 3_600_000));
+        assert_eq!(told.stored.unwrap().lacks, "it is away");
+    }
+}

@@ -1,0 +1,33 @@
+//! What the programs cost, by the kernel's own account.
+
+use crate::loaded::{Probes, said};
+use aya::sys::{Stats, enable_stats};
+use aya::util::online_cpus;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// While this is held, the kernel adds up how long programs run: two looks at a clock more for each run of each program of the machine.
+#[derive(Debug)]
+pub struct Clocked {
+    _held: OwnedFd,
+}
+
+impl Clocked {
+    /// From Linux 5.8 on. An error says why not.
+    pub fn begin() -> Result<Self, String> {
+        enable_stats(Stats::RunTime).map(|held| Self { _held: held }).map_err(|error| said(&error))
+    }
+}
+
+impl Probes {
+    /// How long all programs of this process have run while somebody had that counted.
+    pub fn run_time(&self) -> Duration {
+        // One that is not loaded has no account.
+        self.programs().filter_map(|program| program.info().ok()).map(|info| info.run_time()).sum()
+    }
+}
+
+/// How many processors programs can run on now.
+pub fn processors() -> usize {
+    online_cpus().map_or(1, |online| online.len().max(1))
+}

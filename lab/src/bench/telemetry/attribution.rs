@@ -1,0 +1,261 @@
+//! Whether what the kernel counts is told of who did it: two scopes at once, each with a load that it knows itself.
+
+use super::super::figures::{Figure, Samples, Target};
+use anyhow::{Context, Result, ensure};
+use lattice_ebpf::layout::{BLOCK_WRITTEN_BYTES, RECEIVED_BYTES, SENT_BYTES, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, WORDS};
+use lattice_ebpf::{Counts, Probes};
+use lattice_model::AllocationId;
+use lattice_runtime::cgroup::{Scope, Slice};
+use nix::sys::resource::{UsageWho, getrusage};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use uuid::Uuid;
+
+/// Round trips between two threads, datagrams, and writes past the page cache of the two.
+const LOADS: [[u32; 3]; 2] = [[50_000, 20_000, 64], [20_000, 5000, 16]];
+/// Bytes of a datagram, and of the headers before it.
+const DATAGRAM: usize = 1000;
+const HEADERS: usize = 28;
+/// Bytes of one write.
+const WRITE: usize = 1 << 20;
+/// Writes that are left in memory, to be written back later.
+const BUFFERED: u32 = 32;
+/// How far what is told may be from what is known, in percent.
+const OFF_PERCENT: f64 = 1.0;
+
+/// Something that is to be counted, done in a cgroup (for `bench telemetry`)
+#[derive(Clone, Debug, clap::Args)]
+pub struct Load {
+    /// The cgroup that it moves itself to first
+    #[arg(long)]
+    cgroup: PathBuf,
+    /// Round trips between two threads
+    #[arg(long, default_value_t = 0)]
+    rounds: u32,
+    /// Datagrams that it sends itself
+    #[arg(long, default_value_t = 0)]
+    datagrams: u32,
+    /// The file that it writes
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Mebibytes that it writes there past the page cache
+    #[arg(long, default_value_t = 0)]
+    direct: u32,
+    /// Mebibytes that it writes there and leaves in memory
+    #[arg(long, default_value_t = 0)]
+    buffered: u32,
+}
+
+impl Load {
+    /// Prints how often its threads left their processors.
+    pub fn run(&self) -> Result<()> {
+        fs::write(self.cgroup.join("cgroup.procs"), "0").with_context(|| format!("moving to {}", self.cgroup.display()))?;
+        let before = switches()?;
+        self.switch()?;
+        self.send()?;
+        if let Some(file) = &self.file {
+            write(file, self.direct, libc::O_DIRECT)?;
+            write(file, self.buffered, 0)?;
+        }
+        println!("{}", switches()? - before);
+        Ok(())
+    }
+
+    fn switch(&self) -> Result<()> {
+        let ((mut a_out, mut a_in), (mut b_out, mut b_in)) = (std::io::pipe()?, std::io::pipe()?);
+        let rounds = self.rounds;
+        let other = std::thread::spawn(move || -> std::io::Result<()> {
+            let mut byte = [0];
+            for _ in 0..rounds {
+                a_out.read_exact(&mut byte)?;
+                b_in.write_all(&byte)?;
+            }
+            Ok(())
+        });
+        let mut byte = [1];
+        for _ in 0..rounds {
+            a_in.write_all(&byte)?;
+            b_out.read_exact(&mut byte)?;
+        }
+        other.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+        Ok(())
+    }
+
+    fn send(&self) -> Result<()> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.connect(socket.local_addr()?)?;
+        let mut bytes = [7; DATAGRAM];
+        for _ in 0..self.datagrams {
+            socket.send(&bytes)?;
+            ensure!(socket.recv(&mut bytes)? == DATAGRAM, "a datagram came in part");
+        }
+        Ok(())
+    }
+}
+
+/// Of all threads of this process so far.
+fn switches() -> Result<i64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    Ok(usage.voluntary_context_switches() + usage.involuntary_context_switches())
+}
+
+fn write(path: &Path, mebibytes: u32, flags: i32) -> Result<()> {
+    if mebibytes == 0 {
+        return Ok(());
+    }
+    let file = File::options().create(true).truncate(true).write(true).custom_flags(flags).open(path)?;
+    // Writes past the page cache begin at whole blocks of memory as well.
+    let mut memory = vec![7; WRITE + 4096];
+    let at = memory.as_ptr().align_offset(4096);
+    let bytes = &mut memory[at..at + WRITE];
+    for n in 0..mebibytes {
+        file.write_all_at(bytes, u64::from(n) * WRITE as u64)?;
+    }
+    Ok(())
+}
+
+/// Whether files in this folder are on a block device, whose requests are counted.
+fn is_on_a_disk(dir: &Path) -> Result<bool> {
+    let device = fs::metadata(dir)?.dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    Ok(Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists())
+}
+
+/// The two scopes, and what counts them.
+struct Two<'a> {
+    scopes: [&'a Scope; 2],
+    cgroups: [u64; 2],
+    probes: Probes,
+}
+
+impl<'a> Two<'a> {
+    fn new(slice: &Slice, scopes: [&'a Scope; 2]) -> Result<Self> {
+        let cgroup = |scope: &Scope| -> Result<u64> { Ok(fs::metadata(scope.work().path())?.ino()) };
+        let cgroups = [cgroup(scopes[0])?, cgroup(scopes[1])?];
+        let mut probes = Probes::load(&slice.path())?;
+        cgroups.iter().try_for_each(|cgroup| probes.track(*cgroup)).map_err(anyhow::Error::msg)?;
+        Ok(Self { scopes, cgroups, probes })
+    }
+
+    fn counts(&self, n: usize) -> Result<Counts> {
+        self.probes.counts(self.cgroups[n], &[0; WORDS]).context("it is not counted")
+    }
+
+    fn begin(&self, n: usize, file: Option<&Path>, args: &[(&str, u32)]) -> Result<Child> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("load").arg("--cgroup").arg(self.scopes[n].work().path());
+        args.iter().for_each(|(name, value)| {
+            command.arg(name).arg(value.to_string());
+        });
+        file.into_iter().for_each(|file| {
+            command.arg("--file").arg(file);
+        });
+        Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    }
+}
+
+/// What the load said: its switches.
+fn said(child: Child) -> Result<f64> {
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+}
+
+/// In percent of what is known.
+fn off(told: u64, known: f64) -> f64 {
+    (told as f64 - known).abs() / known * 100.0
+}
+
+/// How far what is told of either is from what is known, in percent: switches, bytes of the network, bytes past the page cache.
+#[derive(Default)]
+struct Off([f64; 3]);
+
+fn one_round(two: &Two<'_>, dir: Option<&Path>) -> Result<Off> {
+    let before = [two.counts(0)?, two.counts(1)?];
+    let file = |n: usize| dir.map(|dir| dir.join(format!("direct-{n}")));
+    let mut children = Vec::new();
+    for (n, [rounds, datagrams, mebibytes]) in LOADS.into_iter().enumerate() {
+        let direct = if dir.is_some() { mebibytes } else { 0 };
+        let args = [("--rounds", rounds), ("--datagrams", datagrams), ("--direct", direct)];
+        children.push(two.begin(n, file(n).as_deref(), &args)?);
+    }
+    let mut worst = Off::default();
+    for (n, child) in children.into_iter().enumerate() {
+        let [_, datagrams, mebibytes] = LOADS[n];
+        let switched = said(child)?;
+        let now = two.counts(n)?;
+        let more = |words: &[usize]| words.iter().map(|word| now[*word].wrapping_sub(before[n][*word])).sum::<u64>();
+        let sent = f64::from(datagrams) * (DATAGRAM + HEADERS) as f64;
+        let network = off(more(&[SENT_BYTES]), sent).max(off(more(&[RECEIVED_BYTES]), sent));
+        let disk = dir.map_or(0.0, |_| off(more(&[BLOCK_WRITTEN_BYTES]), f64::from(mebibytes) * WRITE as f64));
+        let found = [off(more(&[SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY]), switched), network, disk];
+        worst.0.iter_mut().zip(found).for_each(|(worst, found)| *worst = worst.max(found));
+    }
+    Ok(worst)
+}
+
+/// What a scope leaves in memory and the kernel writes back later: how much of it is told as its own, in percent, and how many
+/// bytes were told as nobody's meanwhile.
+fn written_back(two: &Two<'_>, dir: &Path) -> Result<(f64, u64)> {
+    let nobodys = || two.probes.of_no_allocation().map(|(_, written)| written).context("what is nobody's is not counted");
+    let (own, before) = (two.counts(0)?[BLOCK_WRITTEN_BYTES], nobodys()?);
+    let file = dir.join("buffered");
+    said(two.begin(0, Some(&file), &[("--buffered", BUFFERED)])?)?;
+    let file = File::open(file)?;
+    file.sync_all()?;
+    let known = f64::from(BUFFERED) * WRITE as f64;
+    let own = two.counts(0)?[BLOCK_WRITTEN_BYTES].wrapping_sub(own);
+    Ok((own as f64 / known * 100.0, nobodys()?.wrapping_sub(before)))
+}
+
+/// The figures, and what is to be said of them. `dir`: where files are written.
+pub(super) fn figures(slice: &Slice, first: &Scope, dir: &Path, rounds: usize) -> Result<(Vec<Figure>, Vec<String>)> {
+    let second = slice.create_scope(AllocationId(Uuid::new_v4()))?;
+    let measured = measure(&Two::new(slice, [first, &second])?, dir, rounds);
+    let _ = second.whole().remove();
+    measured
+}
+
+fn measure(two: &Two<'_>, dir: &Path, rounds: usize) -> Result<(Vec<Figure>, Vec<String>)> {
+    let mut notes = Vec::new();
+    let on_a_disk = is_on_a_disk(dir)?;
+    let dir = on_a_disk.then_some(dir);
+    if !on_a_disk {
+        notes.push("direct I/O was not measured: temporary files are on no block device here (TMPDIR)".to_owned());
+    }
+    let worst: Vec<Off> = (0..rounds).map(|_| one_round(two, dir)).collect::<Result<_>>()?;
+    let at_most = || Some(Target::AtMost { value: OFF_PERCENT, why: "told apart".to_owned() });
+    let figure = |name: &str, n: usize| -> Result<Figure> {
+        let samples = Samples::of(worst.iter().map(|off| off.0[n]).collect(), 0).context("a round at least")?;
+        Ok(Figure::new(name, "%", samples, vec![], at_most()))
+    };
+    let mut figures = vec![
+        figure("two scopes at once, context switches: told beside known, the worse of the two", 0)?,
+        figure("the same, bytes sent and received", 1)?,
+    ];
+    if let Some(dir) = dir {
+        figures.push(figure("the same, bytes written past the page cache", 2)?);
+        let (own, nobodys) = written_back(two, dir)?;
+        let samples = Samples::of(vec![own], 0).context("a value")?;
+        figures.push(Figure::new("what is written back later, told as a scope's own", "%", samples, vec![], at_most()));
+        notes.push(format!(
+            "{BUFFERED} MiB were left in memory and written back; {:.1} MiB were told as nobody's meanwhile (unattributed)",
+            nobodys as f64 / WRITE as f64
+        ));
+    }
+    Ok((figures, notes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_held_against_what_is_known_both_ways() {
+        assert_eq!([off(1010, 1000.0), off(980, 1000.0), off(1000, 1000.0)], [1.0, 2.0, 0.0]);
+    }
+}
