@@ -255,7 +255,7 @@ fn who_is_asked_for_something_else_is_left_alone() {
     near.spec.walltime = Some(Duration::from_secs(86_400));
     assert!(!matches!(World::of([(near, saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { .. }));
     let mut manual = running(1, 1, 1, 86_000, Automatic::Weighed);
-    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::Usr1));
+    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
