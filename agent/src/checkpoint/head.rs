@@ -48,6 +48,14 @@ pub(super) struct Head {
     pub view: watch::Receiver<Checkpointing>,
 }
 
+/// Whether it writes to the store, or is about to.
+pub(super) fn is_writing(state: &Checkpointing) -> bool {
+    match state.phase {
+        CheckpointPhase::Asking { .. } | CheckpointPhase::Saving { .. } | CheckpointPhase::Verifying { .. } => true,
+        CheckpointPhase::Deferred { .. } | CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => false,
+    }
+}
+
 /// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
 pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, String> {
     let (id, allocation, epoch) =
