@@ -27,6 +27,7 @@ mod port;
 mod restore;
 pub mod retention;
 pub mod said;
+pub mod saving;
 pub mod settings;
 pub mod sightings;
 pub mod store;

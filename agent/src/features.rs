@@ -5,8 +5,8 @@ use crate::data_plane::DataPlane;
 use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
-    CHECKPOINT_MODES, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT, LAUNCH_SHAPES,
-    NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG, UNIFIED_MEMORY,
+    CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT,
+    LAUNCH_SHAPES, NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG, UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -43,6 +43,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scop
         (PREEMPTS, true),
         (CHECKPOINTS, config.makes_checkpoints().is_ok()),
         (CHECKPOINT_MODES, config.makes_checkpoints().is_ok()),
+        (CHECKPOINT_SIGNALS, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
         (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),

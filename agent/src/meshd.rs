@@ -105,6 +105,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
+        Open::Saving => checkpoint::saving::answer(context, &mut stream.send).await,
         Open::CheckpointPart(open) => checkpoint::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {

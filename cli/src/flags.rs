@@ -84,8 +84,9 @@ pub struct SubmitFlags {
     /// $LATTICE_CHECKPOINT_DIR; run again, it begins from $LATTICE_RESTORE_FROM [default: none]
     #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
     pub checkpoint: Option<String>,
-    /// The signal that asks for it [default: SIGUSR1]
-    #[arg(long, value_name = "SIGNAL", overrides_with = "checkpoint_signal")]
+    /// The signal that asks for it: any that a program can catch, as USR2, RTMIN+3 or 37. To all processes that catch it, or behind "group:"
+    /// to those of the script's and the ranks' process groups, behind "ranks:" to the ranks themselves [default: SIGUSR1]
+    #[arg(long, value_name = "[WHOM:]SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
     /// With --checkpoint=grpc: the port of its own on its nodes' 127.0.0.1 at which its agent calls it [default: it calls its agent]
     #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]

@@ -1,5 +1,5 @@
 //! `lattice-lab endpoint`: an application that serves a port of its own at which its agent asks it to save itself: an example, and what
-//! tests run. It counts, and goes on from where it was.
+//! tests run. It counts, each step hashed with all before it, and goes on from where it was, where the hash is that of counting so far.
 //!
 //! ```text
 //! lattice submit --checkpoint=grpc --checkpoint-port=9999 -- lattice-lab endpoint --steps 1000
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
 async fn count(options: &Options) -> Result<()> {
     let port = std::env::var("LATTICE_CHECKPOINT_PORT").context("$LATTICE_CHECKPOINT_PORT is not set: submit with --checkpoint-port")?;
     let port: u16 = port.parse().with_context(|| format!("LATTICE_CHECKPOINT_PORT={port}"))?;
-    let program = Arc::new(Program { options: options.clone(), now: Mutex::new(Now { step: restored()?, ..Now::default() }) });
+    let program = Arc::new(Program { options: options.clone(), now: Mutex::new(Now { chain: restored()?, ..Now::default() }) });
     let serves = tonic::transport::Server::builder()
         .add_service(CheckpointEndpointServer::new(Endpoint(Arc::clone(&program))))
         .serve(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -57,8 +57,8 @@ async fn count(options: &Options) -> Result<()> {
         loop {
             let step = {
                 let mut now = program.now();
-                now.step += 1;
-                now.step
+                now.chain.next();
+                now.chain.step
             };
             println!("step {step}");
             if step >= options.steps || options.until.as_ref().is_some_and(|file| file.exists()) {
@@ -74,13 +74,42 @@ async fn count(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The step from which it goes on.
-fn restored() -> Result<u64> {
-    let Some(from) = std::env::var_os("LATTICE_RESTORE_FROM") else { return Ok(0) };
+/// From where it goes on.
+fn restored() -> Result<Chain> {
+    let Some(from) = std::env::var_os("LATTICE_RESTORE_FROM") else { return Ok(Chain::default()) };
     let path = Path::new(&from).join(FILE);
-    let step = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?.trim().parse()?;
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let (step, hash) = text.trim().split_once(' ').with_context(|| format!("{text:?} in {}", path.display()))?;
+    let chain = Chain::counted(step.parse()?);
+    ensure!(chain.hash.to_string() == hash, "{}: step {step} has the hash {}, not {hash}", path.display(), chain.hash);
     println!("restored {step}");
-    Ok(step)
+    Ok(chain)
+}
+
+/// How far it is, and the hash of all steps so far.
+#[derive(Clone, Copy)]
+struct Chain {
+    step: u64,
+    hash: blake3::Hash,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { step: 0, hash: blake3::hash(b"") }
+    }
+}
+
+impl Chain {
+    fn next(&mut self) {
+        self.step += 1;
+        self.hash = blake3::Hasher::new().update(self.hash.as_bytes()).update(&self.step.to_le_bytes()).finalize();
+    }
+
+    fn counted(steps: u64) -> Self {
+        let mut chain = Self::default();
+        (0..steps).for_each(|_| chain.next());
+        chain
+    }
 }
 
 struct Program {
@@ -90,7 +119,7 @@ struct Program {
 
 #[derive(Default)]
 struct Now {
-    step: u64,
+    chain: Chain,
     deferred: bool,
     /// The last request that was answered, with its answer: who did not hear it asks for the same again.
     answered: Option<(String, Word)>,
@@ -121,8 +150,8 @@ impl Program {
                 ensure!(!out.is_closed(), "nobody waits for it any more");
                 tokio::time::sleep(STEP).await;
             }
-            let step = self.now().step;
-            let text = format!("{step}\n");
+            let Chain { step, hash } = self.now().chain;
+            let text = format!("{step} {hash}\n");
             fs::write(Path::new(&request.directory).join(FILE), &text)?;
             let file =
                 v1::SavedFile { path: FILE.to_owned(), bytes: Some(text.len() as u64), blake3: blake3::hash(text.as_bytes()).to_string() };

@@ -15,7 +15,7 @@ pub const DEADLINE_MS: (u64, u64) = (1_000, 24 * 60 * 60 * 1000);
 /// What an allocation says of its checkpoints at its submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPolicy {
-    /// The signal that asks for one, where a signal does.
+    /// The signal that asks for one, where a signal does, and who gets it.
     pub signal: AskSignal,
     /// What asks.
     #[serde(default, skip_serializing_if = "AskBy::is_signal")]
@@ -118,74 +118,228 @@ pub struct CheckpointRef {
     pub bytes: u64,
 }
 
-/// A signal that can ask for a checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AskSignal {
-    /// 10.
-    #[default]
-    Usr1,
-    /// 12.
-    Usr2,
-    /// 1.
-    Hup,
-    /// 2.
-    Int,
-    /// 14.
-    Alrm,
-    /// 15: work that is ended gets it as well, and cannot tell the two apart but by the request that lies there.
-    Term,
+/// A signal that asks for a checkpoint, and who gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct AskSignal {
+    number: u8,
+    to: SignalTo,
 }
 
-impl AskSignal {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Usr1, Self::Usr2, Self::Hup, Self::Int, Self::Alrm, Self::Term];
+/// Which processes of an allocation's work on a node get its signal, of those that catch it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SignalTo {
+    /// All.
+    #[default]
+    All,
+    /// Those of the process groups that its agent began: the script's, and each rank's. Not what left them, a daemon for one.
+    Group,
+    /// Each rank itself, and no process that a rank began: all of them, or none. Where no rank lives, the script.
+    Ranks,
+}
 
-    /// As users write it.
-    pub fn name(self) -> &'static str {
+impl SignalTo {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::All, Self::Group, Self::Ranks];
+
+    /// As users write it before the signal.
+    fn prefix(self) -> &'static str {
         match self {
-            Self::Usr1 => "SIGUSR1",
-            Self::Usr2 => "SIGUSR2",
-            Self::Hup => "SIGHUP",
-            Self::Int => "SIGINT",
-            Self::Alrm => "SIGALRM",
-            Self::Term => "SIGTERM",
+            Self::All => "",
+            Self::Group => "group:",
+            Self::Ranks => "ranks:",
         }
+    }
+}
+
+/// As it is stored: the first ones as ever, so that every member and agent that knows checkpoints knows them.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Written {
+    Usr1,
+    Usr2,
+    Hup,
+    Int,
+    Alrm,
+    Term,
+    Other { number: u8, to: SignalTo },
+}
+
+impl From<AskSignal> for Written {
+    fn from(signal: AskSignal) -> Self {
+        match signal {
+            AskSignal::USR1 => Self::Usr1,
+            AskSignal::USR2 => Self::Usr2,
+            AskSignal::HUP => Self::Hup,
+            AskSignal::INT => Self::Int,
+            AskSignal::ALRM => Self::Alrm,
+            AskSignal::TERM => Self::Term,
+            AskSignal { number, to } => Self::Other { number, to },
+        }
+    }
+}
+
+impl TryFrom<Written> for AskSignal {
+    type Error = NoSuchSignal;
+
+    fn try_from(written: Written) -> Result<Self, NoSuchSignal> {
+        match written {
+            Written::Usr1 => Ok(Self::USR1),
+            Written::Usr2 => Ok(Self::USR2),
+            Written::Hup => Ok(Self::HUP),
+            Written::Int => Ok(Self::INT),
+            Written::Alrm => Ok(Self::ALRM),
+            Written::Term => Ok(Self::TERM),
+            Written::Other { number, to } => {
+                Self::of_number(number).map(|signal| signal.to(to)).ok_or_else(|| NoSuchSignal(number.to_string()))
+            }
+        }
+    }
+}
+
+/// The signals that have names, by their numbers on every architecture that agents run on, but for those that nothing can catch.
+const NAMES: [(u8, &str); 29] = [
+    (1, "HUP"),
+    (2, "INT"),
+    (3, "QUIT"),
+    (4, "ILL"),
+    (5, "TRAP"),
+    (6, "ABRT"),
+    (7, "BUS"),
+    (8, "FPE"),
+    (10, "USR1"),
+    (11, "SEGV"),
+    (12, "USR2"),
+    (13, "PIPE"),
+    (14, "ALRM"),
+    (15, "TERM"),
+    (16, "STKFLT"),
+    (17, "CHLD"),
+    (18, "CONT"),
+    (20, "TSTP"),
+    (21, "TTIN"),
+    (22, "TTOU"),
+    (23, "URG"),
+    (24, "XCPU"),
+    (25, "XFSZ"),
+    (26, "VTALRM"),
+    (27, "PROF"),
+    (28, "WINCH"),
+    (29, "IO"),
+    (30, "PWR"),
+    (31, "SYS"),
+];
+/// The first and the last real-time signal of programs: the C library has 32 and 33 for itself.
+const REAL_TIME: (u8, u8) = (34, 64);
+
+impl AskSignal {
+    /// 10.
+    pub const USR1: Self = Self::all(10);
+    /// 12.
+    pub const USR2: Self = Self::all(12);
+    /// 1.
+    pub const HUP: Self = Self::all(1);
+    /// 2.
+    pub const INT: Self = Self::all(2);
+    /// 14.
+    pub const ALRM: Self = Self::all(14);
+    /// 15: work that is ended gets it as well, and cannot tell the two apart but by the request that lies there.
+    pub const TERM: Self = Self::all(15);
+
+    const fn all(number: u8) -> Self {
+        Self { number, to: SignalTo::All }
+    }
+
+    /// To all; `None`: nothing can catch it, or the C library does.
+    pub fn of_number(number: u8) -> Option<Self> {
+        let (first, last) = REAL_TIME;
+        let named = NAMES.iter().any(|(of, _)| *of == number);
+        (named || (first..=last).contains(&number)).then_some(Self::all(number))
+    }
+
+    /// The same signal to these.
+    pub fn to(self, to: SignalTo) -> Self {
+        Self { to, ..self }
     }
 
     /// Its number on every architecture that agents run on.
     pub fn number(self) -> i32 {
-        match self {
-            Self::Usr1 => 10,
-            Self::Usr2 => 12,
-            Self::Hup => 1,
-            Self::Int => 2,
-            Self::Alrm => 14,
-            Self::Term => 15,
-        }
+        self.number.into()
+    }
+
+    /// Who gets it.
+    pub fn whom(self) -> SignalTo {
+        self.to
+    }
+
+    /// Whether every version that knows checkpoints knows it.
+    pub fn is_of_the_first(self) -> bool {
+        !matches!(Written::from(self), Written::Other { .. })
+    }
+
+    /// As people know it.
+    pub fn name(self) -> String {
+        let named = NAMES.iter().find(|(number, _)| *number == self.number).map(|(_, name)| format!("SIG{name}"));
+        named.unwrap_or_else(|| match self.number.saturating_sub(REAL_TIME.0) {
+            0 => "SIGRTMIN".to_owned(),
+            above => format!("SIGRTMIN+{above}"),
+        })
     }
 }
 
+impl Default for AskSignal {
+    fn default() -> Self {
+        Self::USR1
+    }
+}
+
+/// As users write it.
 impl fmt::Display for AskSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(&format!("{}{}", self.to.prefix(), self.name()))
     }
 }
 
-/// No signal of this name can ask for a checkpoint.
+/// No such signal can ask for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no signal that can ask for a checkpoint; {list} are", list = AskSignal::ALL.map(AskSignal::name).join(", "))]
+#[error(
+    "{0:?} is no signal that can ask for a checkpoint: say one that a program can catch, as SIGUSR2, TERM, RTMIN+3 or 37, behind `group:` or \
+     `ranks:` where not all processes are to get it"
+)]
 pub struct NoSuchSignal(pub String);
 
 impl FromStr for AskSignal {
     type Err = NoSuchSignal;
 
-    /// With or without `SIG`, in any case.
+    /// `[group:|ranks:]SIGNAL`, by its name, with or without `SIG`, in any case, or by its number.
     fn from_str(text: &str) -> Result<Self, NoSuchSignal> {
         let upper = text.to_ascii_uppercase();
-        let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
-        let found = Self::ALL.into_iter().find(|signal| signal.name().strip_prefix("SIG") == Some(plain));
+        let (to, signal) = match upper.split_once(':') {
+            None => (SignalTo::All, upper.as_str()),
+            Some(("GROUP", signal)) => (SignalTo::Group, signal),
+            Some(("RANKS", signal)) => (SignalTo::Ranks, signal),
+            Some(_) => (SignalTo::All, ""),
+        };
+        let found = number_of(signal).and_then(Self::of_number).map(|signal| signal.to(to));
         found.ok_or_else(|| NoSuchSignal(text.chars().take(40).collect()))
     }
+}
+
+/// Of a name in upper case, or the number itself.
+fn number_of(text: &str) -> Option<u8> {
+    let digits = |text: &str| if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };
+    if let Some(number) = digits(text) {
+        return Some(number);
+    }
+    let plain = text.strip_prefix("SIG").unwrap_or(text);
+    let (first, last) = REAL_TIME;
+    let real_time = match (plain.strip_prefix("RTMIN"), plain.strip_prefix("RTMAX")) {
+        (Some(""), _) => Some(first),
+        (_, Some("")) => Some(last),
+        (Some(above), _) => above.strip_prefix('+').and_then(digits).and_then(|above| first.checked_add(above)),
+        (_, Some(below)) => below.strip_prefix('-').and_then(digits).and_then(|below| last.checked_sub(below)),
+        (None, None) => return NAMES.iter().find(|(_, name)| *name == plain).map(|(number, _)| *number),
+    };
+    real_time.filter(|number| (first..=last).contains(number))
 }
 
 #[cfg(test)]
@@ -203,14 +357,65 @@ mod tests {
         assert_eq!(walltime_lead_ms(0, None), 0);
     }
 
+    /// All that there are.
+    fn signals() -> impl Iterator<Item = AskSignal> {
+        (0..=u8::MAX).filter_map(AskSignal::of_number)
+    }
+
     #[test]
-    fn signals_are_read_with_and_without_their_prefix() {
-        for signal in AskSignal::ALL {
-            assert_eq!(signal.name().parse(), Ok(signal));
-            assert_eq!(signal.name()[3..].to_lowercase().parse(), Ok(signal));
+    fn every_signal_that_a_program_can_catch_is_read_as_it_is_written() {
+        // 1 to 31 but for KILL and STOP, and 34 to 64.
+        assert_eq!(signals().count(), 29 + 31);
+        for signal in signals() {
+            for to in SignalTo::ALL {
+                let signal = signal.to(to);
+                assert_eq!(signal.to_string().parse(), Ok(signal));
+                assert_eq!(signal.to_string().to_lowercase().replacen("sig", "", 1).parse(), Ok(signal));
+                assert_eq!(format!("{}{}", to.prefix(), signal.number()).parse(), Ok(signal));
+            }
         }
-        for bad in ["", "SIG", "KILL", "SIGSTOP", "10"] {
-            assert!(bad.parse::<AskSignal>().is_err(), "{bad}");
+        for (text, number) in [("USR1", 10), ("rtmin", 34), ("SIGRTMIN+3", 37), ("RTMAX", 64), ("rtmax-14", 50), ("WINCH", 28)] {
+            assert_eq!(text.parse::<AskSignal>().unwrap().number(), number, "{text}");
         }
+        assert_eq!("ranks:usr2".parse(), Ok(AskSignal::USR2.to(SignalTo::Ranks)));
+    }
+
+    #[test]
+    fn what_nothing_can_catch_and_what_is_no_signal_is_refused() {
+        let bad = [
+            "",
+            "SIG",
+            "KILL",
+            "SIGSTOP",
+            "9",
+            "19",
+            "0",
+            "32",
+            "33",
+            "65",
+            "256",
+            "-1",
+            "+10",
+            "1O",
+            "RTMIN+31",
+            "RTMIN-1",
+            "RTMAX-31",
+            "RTMIN+",
+            "RTMIN++1",
+            "RTMIN+999",
+            "SIGSIGUSR1",
+            "CLD",
+            "all:USR1",
+            "ranks:",
+            "ranks:KILL",
+            "ranks:group:USR1",
+            "USR1:ranks",
+            "rank:USR1",
+        ];
+        for text in bad {
+            assert_eq!(text.parse::<AskSignal>(), Err(NoSuchSignal(text.to_owned())));
+        }
+        let long = "x".repeat(1000).parse::<AskSignal>().unwrap_err();
+        assert!(long.to_string().len() < 300);
     }
 }

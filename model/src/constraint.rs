@@ -31,6 +31,9 @@ pub const LAUNCH_CALLS: &str = "launch_calls";
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The feature of a node whose agent asks work to save itself in other ways than by a signal: see [`crate::AskBy`].
 pub const CHECKPOINT_MODES: &str = "checkpoint_modes";
+/// The feature of a node whose agent knows every signal that a program can catch, and to whom it goes: an older one knows six, to all
+/// ([`crate::AskSignal::is_of_the_first`]).
+pub const CHECKPOINT_SIGNALS: &str = "checkpoint_signals";
 /// The feature of a node whose agent, as an allocation's head, has its work save itself and give its nodes back.
 pub const PREEMPTS: &str = "preempts";
 /// The feature of a node whose agent keeps every single look at work that is measured in debug mode, in an object store: see

@@ -49,7 +49,7 @@ pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use call::Call;
-pub use checkpoint::{AskBy, AskSignal, Automatic, CheckpointPolicy, CheckpointRef};
+pub use checkpoint::{AskBy, AskSignal, Automatic, CheckpointPolicy, CheckpointRef, SignalTo};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;

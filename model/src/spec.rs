@@ -1,7 +1,7 @@
 //! What a user asks for. The protobuf conversion reads it and refuses by name what is not built yet.
 
 use crate::binding::RankBinding;
-use crate::checkpoint::{AskBy, CheckpointPolicy};
+use crate::checkpoint::{AskBy, CheckpointPolicy, SignalTo};
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::data::Data;
@@ -396,9 +396,21 @@ impl AllocationSpec {
         if older {
             return Some(format!("has an older agent, which knows --checkpoint=signal and not --checkpoint={}", asked.by.name()));
         }
-        // Nodes that can tell whose work calls say so by keeping run leases.
-        let cannot_tell = asked.by == AskBy::Call && !constraint::has(&node.features, constraint::RUN_LEASE);
-        cannot_tell.then(|| "cannot tell whose work calls (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned())
+        let known = asked.signal.is_of_the_first() || constraint::has(&node.features, constraint::CHECKPOINT_SIGNALS);
+        if asked.by.is_signal() && !known {
+            return Some(format!("has an older agent, which does not know --checkpoint-signal={}", asked.signal));
+        }
+        // Nodes that can tell which process is whose say so by keeping run leases.
+        if constraint::has(&node.features, constraint::RUN_LEASE) {
+            return None;
+        }
+        let by_call = asked.by == AskBy::Call;
+        let of_some = asked.by.is_signal() && asked.signal.whom() != SignalTo::All;
+        if by_call {
+            return Some("cannot tell whose work calls (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned());
+        }
+        of_some
+            .then(|| format!("cannot tell its ranks (a machine without cgroup v2), and --checkpoint-signal={} asks for that", asked.signal))
     }
 
     /// Why a node's software and firmware are not what it is to have: sensitive work goes to no node that has drifted.

@@ -4,9 +4,11 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +42,21 @@ pub enum ObjectsError {
 pub struct Objects {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
+    /// The same, where it lets an upload be gone on with by its id. A directory does not.
+    pub multipart: Option<Multipart>,
     prefix: String,
     /// As configured, without secrets.
     pub url: String,
+}
+
+/// A store in which large objects are put part by part.
+#[derive(Clone)]
+pub struct Multipart(pub Arc<dyn MultipartStore>);
+
+impl fmt::Debug for Multipart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Multipart")
+    }
 }
 
 impl Objects {
@@ -74,10 +88,11 @@ impl Objects {
                     let option = parsed.map_err(|_| ObjectsError::Option { setting, key: key.clone(), scheme: $scheme })?;
                     builder = builder.with_config(option, value);
                 }
-                Arc::new(builder.build().map_err(built)?) as Arc<dyn ObjectStore>
+                let store = Arc::new(builder.build().map_err(built)?);
+                (Arc::clone(&store) as Arc<dyn ObjectStore>, Some(Multipart(store)))
             }};
         }
-        let (store, prefix) = match scheme {
+        let ((store, multipart), prefix) = match scheme {
             "file" => {
                 if let Some(key) = all.keys().next() {
                     return Err(ObjectsError::Option { setting, key: key.clone(), scheme: "file" });
@@ -85,14 +100,15 @@ impl Objects {
                 let dir = Path::new("/").join(&prefix);
                 let made = make_private(&dir).map_err(|e| object_store::Error::Generic { store: "file", source: Box::new(e) });
                 made.map_err(built)?;
-                (Arc::new(LocalFileSystem::new_with_prefix(&dir).map_err(built)?.with_fsync(true)) as Arc<dyn ObjectStore>, String::new())
+                let store = LocalFileSystem::new_with_prefix(&dir).map_err(built)?.with_fsync(true);
+                ((Arc::new(store) as Arc<dyn ObjectStore>, None), String::new())
             }
             "s3" => (cloud!(AmazonS3Builder, with_bucket_name, "s3"), prefix),
             "gs" => (cloud!(GoogleCloudStorageBuilder, with_bucket_name, "gs"), prefix),
             "az" => (cloud!(MicrosoftAzureBuilder, with_container_name, "az"), prefix),
             _ => return Err(bad()),
         };
-        Ok(Self { store, prefix, url: url.to_owned() })
+        Ok(Self { store, multipart, prefix, url: url.to_owned() })
     }
 
     /// The key of these parts below the configured place.

@@ -67,6 +67,8 @@ pub fn boot_id() -> io::Result<Boot> {
 pub struct ProcessStat {
     /// Its parent.
     pub parent: i32,
+    /// Its process group.
+    pub group: i32,
     /// Its session.
     pub session: i32,
     /// When it started, in clock ticks since boot.
@@ -95,6 +97,7 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
         zombie,
         ending: zombie || field(9)?.parse::<u64>().ok()? & ENDING != 0,
         parent: field(4)?.parse().ok()?,
+        group: field(5)?.parse().ok()?,
         session: field(6)?.parse().ok()?,
         start_ticks: field(22)?.parse().ok()?,
     })
@@ -174,7 +177,10 @@ mod tests {
     #[test]
     fn a_process_name_full_of_brackets_does_not_shift_fields() {
         let line = "77 (a) R 9 9 (b) S 5 77 78 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 424242 9 9";
-        assert_eq!(parse_stat(line), Some(ProcessStat { parent: 5, session: 78, start_ticks: 424_242, zombie: false, ending: false }));
+        assert_eq!(
+            parse_stat(line),
+            Some(ProcessStat { parent: 5, group: 77, session: 78, start_ticks: 424_242, zombie: false, ending: false })
+        );
         assert_eq!(parse_stat("77 (a"), None);
         assert_eq!(parse_stat("77 (a) Z 1"), None);
     }

@@ -17,7 +17,7 @@
 use crate::View;
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ const FAILURES_COUNTED_MAX: u32 = 6;
 /// What a site says of its machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// What the store of checkpoints may be written with by all checkpoints that nobody asked for, in bytes a second.
+    /// What the store of checkpoints may be written with, in bytes a second, before checkpoints that nobody asked for wait.
     pub storage_bytes_per_second: f64,
-    /// How many of them may be under way at once.
+    /// How many checkpoints may be under way at once before those wait.
     pub at_once_max: usize,
     /// No work is asked more often than this, in seconds.
     pub least_interval_s: f64,
@@ -110,6 +110,8 @@ pub struct BrokerView<'a> {
     pub cluster: &'a View,
     /// What is known besides.
     pub known: &'a BTreeMap<AllocationId, Known>,
+    /// Work whose head says that it saves itself now, whoever asked it: a user, the broker, its walltime.
+    pub saving: &'a BTreeSet<AllocationId>,
     /// The store.
     pub storage: &'a Storage,
     /// The site's numbers.
@@ -236,6 +238,14 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
         }
         judged.insert(allocation.id, Judgement { terms, verdict });
     }
+    // Who is asked for another reason saves itself whatever the storage bears: there is less of it for those that can wait.
+    let counted = |allocation: &&Allocation| judged.get(&allocation.id).is_some_and(|judgement| judgement.verdict == Verdict::UnderWay);
+    let of_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_to_go(allocation);
+    for allocation in view.cluster.allocations.values().filter(|allocation| of_others(allocation) && !counted(allocation)) {
+        let known = view.known.get(&allocation.id).copied().unwrap_or_default();
+        under_way += 1;
+        written += terms(view, &queue, allocation, &known, now).bytes_per_second(view.tuning);
+    }
     let worth_more = |a: &Terms, b: &Terms| b.value_node_s().total_cmp(&a.value_node_s());
     due.sort_by(|(one, failed, a), (other, other_failed, b)| {
         failed.cmp(other_failed).then_with(|| worth_more(a, b)).then_with(|| one.cmp(other))
@@ -261,13 +271,19 @@ fn asked_unasked(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
     (allocation.state == AllocationState::Running).then_some((allocation, automatic))
 }
 
+/// Work that runs and is asked by its head, for a preemption or an urgent drain.
+fn saves_itself_to_go(allocation: &Allocation) -> bool {
+    let asked = allocation.spec.checkpoint.is_some() && allocation.preemption.as_ref().is_some_and(Preemption::stands);
+    asked && allocation.state == AllocationState::Running
+}
+
 /// What is done about it, the others left aside.
 fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, known: &Known, terms: &Terms, now: Timestamp) -> Verdict {
     // One that could not save itself and goes on is work like any other.
     if allocation.preemption.as_ref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
     }
-    if let Some(Tried::UnderWay { .. }) = known.tried {
+    if matches!(known.tried, Some(Tried::UnderWay { .. })) || view.saving.contains(&allocation.id) {
         return Verdict::UnderWay;
     }
     if let Storage::Away { why } = view.storage {

@@ -73,6 +73,7 @@ fn saved(ago_s: u64, took_s: u64, bytes: u64) -> Known {
 struct World {
     view: View,
     known: BTreeMap<AllocationId, Known>,
+    saving: BTreeSet<AllocationId>,
     storage: Storage,
     tuning: Tuning,
 }
@@ -88,11 +89,12 @@ impl World {
             known.insert(allocation.id, of_it);
             view.allocations.insert(allocation.id, allocation);
         }
-        Self { view, known, storage: Storage::Here, tuning: SITE }
+        Self { view, known, saving: BTreeSet::new(), storage: Storage::Here, tuning: SITE }
     }
 
     fn judged(&self) -> BTreeMap<AllocationId, Judgement> {
-        let view = BrokerView { cluster: &self.view, known: &self.known, storage: &self.storage, tuning: &self.tuning };
+        let Self { view, known, saving, storage, tuning } = self;
+        let view = BrokerView { cluster: view, known, saving, storage, tuning };
         should_checkpoint(&view, NOW)
     }
 
@@ -255,14 +257,13 @@ fn who_is_asked_for_something_else_is_left_alone() {
     near.spec.walltime = Some(Duration::from_secs(86_400));
     assert!(!matches!(World::of([(near, saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { .. }));
     let mut manual = running(1, 1, 1, 86_000, Automatic::Weighed);
-    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::Usr1));
+    manual.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
-#[test]
-fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again() {
-    let mut work = running(1, 1, 1, 86_000, Automatic::Every { seconds: 60 });
-    let drain = |failed: Option<&str>| Preemption {
+/// An urgent drain, which it could not save itself for where `failed` says why.
+fn drain(failed: Option<&str>) -> Preemption {
+    Preemption {
         id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
         by: "root".into(),
         reason: "node n1 is drained: fan".into(),
@@ -270,7 +271,62 @@ fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again()
         deadline_ms: 1000,
         hold: false,
         failed: failed.map(str::to_owned),
+    }
+}
+
+#[test]
+fn what_saves_itself_to_go_has_its_part_of_the_storage_though_nobody_weighs_it() {
+    let due = || (running(1, 1, 1, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
+    let mut goes = running(2, 100, 1, 1_000_000, Automatic::Weighed);
+    goes.spec.checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
+    let verdict = |goes: &Allocation| {
+        let mut world = World::of([due(), (goes.clone(), saved(500_000, 10, 6_000_000_000))]);
+        world.tuning.storage_bytes_per_second = 1e9;
+        let judged = world.judged();
+        assert_eq!(judged.contains_key(&id(2)), goes.spec.checkpoint.unwrap().automatic.is_some());
+        judged[&id(1)].verdict.clone()
     };
+    assert_eq!(verdict(&goes), Verdict::Ask);
+    goes.preemption = Some(drain(None));
+    assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 });
+    goes.spec.checkpoint.as_mut().unwrap().automatic = Some(Automatic::Weighed);
+    assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 }, "once");
+    goes.preemption = Some(drain(Some("the disk is full")));
+    goes.spec.checkpoint.as_mut().unwrap().automatic = None;
+    assert_eq!(verdict(&goes), Verdict::Ask);
+    goes.preemption = Some(drain(None));
+    goes.spec.checkpoint = None;
+    let mut world = World::of([due(), (goes, Known::default())]);
+    world.tuning.storage_bytes_per_second = 1e9;
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask, "it saves nothing");
+}
+
+#[test]
+fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again() {
+    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
+    let (mut others, known) = work(3, 1);
+    others.spec.checkpoint.as_mut().unwrap().automatic = None;
+    let mut world = World::of([work(1, 1), work(2, 4), (others, known)]);
+    world.tuning.storage_bytes_per_second = 1.3e9;
+    assert_eq!([1, 2].map(|n| world.judged()[&id(n)].verdict.clone()), [Verdict::Ask, Verdict::Ask]);
+    world.saving = [id(3)].into();
+    assert_eq!(world.judged()[&id(2)].verdict, Verdict::Ask);
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Staggered { under_way: 2 });
+    world.saving = [id(2), id(3)].into();
+    assert_eq!(world.judged()[&id(2)].verdict, Verdict::UnderWay);
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Staggered { under_way: 2 });
+    // What the broker asked for is said by its head as well, and counts once.
+    world.known.get_mut(&id(2)).unwrap().tried = Some(Tried::UnderWay { times: 0 });
+    world.saving = [id(2)].into();
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask);
+    // Of what does not run any more nothing is counted.
+    world.saving = [id(2), id(77)].into();
+    assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask);
+}
+
+#[test]
+fn what_goes_on_after_a_drain_that_it_could_not_save_itself_for_is_asked_again() {
+    let mut work = running(1, 1, 1, 86_000, Automatic::Every { seconds: 60 });
     work.preemption = Some(drain(None));
     assert_eq!(World::of([(work.clone(), saved(80_000, 1, 1))]).one().verdict, Verdict::Preempted);
     work.preemption = Some(drain(Some("the disk is full")));
@@ -402,7 +458,8 @@ proptest! {
     #[test]
     fn the_longer_it_has_not_saved_itself_the_more_it_is_worth(world in a_world(), later_s in 1..100_000u64) {
         let later = Timestamp(NOW.0 + later_s * 1000);
-        let view = BrokerView { cluster: &world.view, known: &world.known, storage: &world.storage, tuning: &world.tuning };
+        let World { view, known, saving, storage, tuning } = &world;
+        let view = BrokerView { cluster: view, known, saving, storage, tuning };
         let (now, then) = (should_checkpoint(&view, NOW), should_checkpoint(&view, later));
         for (id, judgement) in now {
             prop_assert!(then[&id].terms.recompute_saved_node_s >= judgement.terms.recompute_saved_node_s);

@@ -10,7 +10,7 @@
 
 use super::settings::CheckpointSettings;
 use super::store::{CheckpointStore, Owner, StoreError};
-use super::{ask, retention};
+use super::{ask, retention, saving};
 use crate::cluster::Cluster;
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -22,7 +22,7 @@ use lattice_quorum::client::QuorumClient;
 use lattice_quorum::pack::with_causes;
 use lattice_scheduler::View;
 use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -56,7 +56,14 @@ fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
 #[derive(Clone, Debug)]
 pub struct Latest {
     known: BTreeMap<AllocationId, Known>,
+    saving: BTreeSet<AllocationId>,
     storage: Storage,
+}
+
+impl Default for Latest {
+    fn default() -> Self {
+        Self { known: BTreeMap::new(), saving: BTreeSet::new(), storage: Storage::Here }
+    }
 }
 
 /// Runs until `stop`; does something while this agent has the lease.
@@ -180,13 +187,18 @@ impl Broker {
         // A copy of the whole cluster is not made for nothing.
         if self.known.is_empty() {
             self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
-            self.context.checkpoints.broker_says(Some(Latest { known: BTreeMap::new(), storage: self.storage.clone() }));
+            self.context.checkpoints.broker_says(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
             return;
+        }
+        let saving = saving::now(&self.context, &cluster).await;
+        // That may have taken long as well.
+        if !self.placing.leads() {
+            return self.rest();
         }
         let view = cluster.view(&self.placing.membership);
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
         let tuning = self.settings.tuning();
-        let broker_view = BrokerView { cluster: &view, known: &known, storage: &self.storage, tuning: &tuning };
+        let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
         let judged = should_checkpoint(&broker_view, crate::service::now());
         let waits = judged.values().filter(|j| matches!(j.verdict, Verdict::Staggered { .. })).count();
         let away = matches!(self.storage, Storage::Away { .. });
@@ -199,7 +211,7 @@ impl Broker {
             }
         }
         let known = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
-        self.context.checkpoints.broker_says(Some(Latest { known, storage: self.storage.clone() }));
+        self.context.checkpoints.broker_says(Some(Latest { known, saving, storage: self.storage.clone() }));
     }
 
     /// Says what becomes of the store, where that changed.
@@ -340,7 +352,7 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
     let latest = context.checkpoints.0.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Latest { known, storage } = match latest {
+    let Latest { known, saving, storage } = match latest {
         Some(latest) => latest,
         None => {
             let last = match &allocation.checkpoint {
@@ -349,13 +361,13 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
                 None => Ok(None),
             };
             match last {
-                Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), storage: Storage::Here },
-                Err(why) => Latest { known: BTreeMap::new(), storage: Storage::Away { why } },
+                Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), ..Latest::default() },
+                Err(why) => Latest { storage: Storage::Away { why }, ..Latest::default() },
             }
         }
     };
     let tuning = context.checkpoints.settings().tuning();
-    let broker_view = BrokerView { cluster: view, known: &known, storage: &storage, tuning: &tuning };
+    let broker_view = BrokerView { cluster: view, known: &known, saving: &saving, storage: &storage, tuning: &tuning };
     should_checkpoint(&broker_view, crate::service::now()).remove(&allocation.id)
 }
 

@@ -7,9 +7,10 @@
 
 use super::sightings::{Sightings, unsure_for};
 use crate::context::Context;
-use lattice_model::{AllocationId, AskSignal};
+use lattice_model::{AllocationId, AskSignal, SignalTo};
+use lattice_runtime::cgroup::Slice;
 use lattice_runtime::identity;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant};
 /// Between the two looks: longer than from fork to exec.
 pub(super) const MOMENT: Duration = Duration::from_millis(20);
 
-/// Processes of the script and of launches; terminals that users attached are not among them.
+/// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
 pub struct Hearers {
     /// How many there are in all.
     pub all: usize,
+    /// Those that do not catch it, as far as one look tells.
+    deaf: Vec<i32>,
     /// Those that catch the signal.
     catching: Vec<Hearer>,
     /// Those that do as it seems, and were not seen to long enough ago.
@@ -61,7 +64,7 @@ impl Hearers {
     fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeSet::new(), Vec::new());
-        for pid in of_work(context, allocation, shim)? {
+        for pid in addressed(context, allocation, shim, signal.whom())? {
             // Opened before it is looked at: what is seen is of this process or of none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
             match look_at(pid, signal)? {
@@ -77,16 +80,20 @@ impl Hearers {
             }
         }
         // Whose descriptor was opened and that is still listed is what was listed, or another one of the same work.
-        let still = of_work(context, allocation, shim)?;
-        let mut found = Self { all: 0, catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
+        let still = addressed(context, allocation, shim, signal.whom())?;
+        let mut found = Self { all: 0, deaf: Vec::new(), catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
         for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
             found.add(hearer, sightings, allocation);
         }
         // What has just begun counts: a node where something runs is not idle.
         for pid in still {
-            if seen.contains(&pid) || look_at(pid, signal)?.is_some() {
-                found.all += 1;
+            match look_at(pid, signal)? {
+                Some(Look::Deaf) => found.deaf.push(pid),
+                Some(Look::Catches(_)) => {}
+                None if seen.contains(&pid) => {}
+                None => continue,
             }
+            found.all += 1;
         }
         Ok(found)
     }
@@ -110,17 +117,36 @@ impl Hearers {
             // Whose descriptor is open and whose program is the same is what was seen.
             if hearer.catches_still(signal)? {
                 self.catching.push(hearer);
+            } else if look_at(hearer.pid, signal)?.is_some() {
+                self.deaf.push(hearer.pid);
             }
         }
         Ok(())
     }
 
-    /// Whether nobody catches it. What began in the last moment is waited for where there is nobody else.
-    pub fn none_catches(&mut self, signal: AskSignal) -> io::Result<bool> {
-        if self.catching.is_empty() {
+    /// Why nothing is sent: nobody catches it, or of ranks that are asked together one does not. What began in the last moment is waited
+    /// for where there is nobody else, and with ranks always.
+    pub fn not_to_be_asked(&mut self, signal: AskSignal) -> io::Result<Option<String>> {
+        let together = signal.whom() == SignalTo::Ranks;
+        if self.catching.is_empty() || together {
             self.settle(signal)?;
         }
-        Ok(self.catching.is_empty())
+        if self.catching.is_empty() {
+            return Ok(Some(none_catches(self.all, signal)));
+        }
+        let one = self.deaf.first().filter(|_| together);
+        Ok(one.map(|pid| {
+            let (name, number, all) = (signal.name(), self.deaf.len(), self.all);
+            format!(
+                "{number} of its {all} ranks does not catch {name} (process {pid}), which would end it: nothing was sent; \
+                 --checkpoint-signal={name} asks those alone that catch it"
+            )
+        }))
+    }
+
+    /// Whether anybody was seen to catch it long enough ago.
+    pub fn is_heard(&self) -> bool {
+        !self.catching.is_empty()
     }
 
     /// Those that catch it, with nothing sent.
@@ -138,6 +164,10 @@ impl Hearers {
             // Those that have it save themselves, and are waited for.
             Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
             done => done?,
+        }
+        if !self.deaf.is_empty() {
+            let (asked, deaf) = (sent.len(), self.deaf.len());
+            tracing::info!(%signal, asked, deaf, "processes that do not catch the signal get none: it would end them");
         }
         Ok(sent)
     }
@@ -188,23 +218,85 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Processes of the script and of launches.
 pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
-    let Some(slice) = &context.slice else {
-        let shim = shim.and_then(|pid| i32::try_from(pid).ok());
-        let shim =
-            shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))?;
-        return Ok(identity::descendants_or_error(shim)?.into_iter().map(|(pid, _)| pid).collect());
-    };
+    match &context.slice {
+        Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
+        None => Ok(identity::descendants_or_error(known(shim)?)?.into_iter().map(|(pid, _)| pid).collect()),
+    }
+}
+
+/// The same by the number of their launch, which is 0 of the script.
+fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32, Vec<i32>>> {
     let scope = slice.scope(allocation);
-    let Some(groups) = there(fs::read_dir(scope.work().path()))? else { return Ok(BTreeSet::new()) };
-    let mut found = BTreeSet::new();
+    let Some(groups) = there(fs::read_dir(scope.work().path()))? else { return Ok(BTreeMap::new()) };
+    let mut found = BTreeMap::new();
     for group in groups {
         let name = group?.file_name();
         if let Some(number) = name.to_str().and_then(|name| name.strip_prefix("launch-")?.parse().ok()) {
-            found.extend(scope.launch(number).processes_or_error()?);
+            found.insert(number, scope.launch(number).processes_or_error()?);
         }
     }
     Ok(found)
+}
+
+/// The process of the shim, below which all are.
+fn known(shim: Option<u32>) -> io::Result<i32> {
+    let shim = shim.and_then(|pid| i32::try_from(pid).ok());
+    shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))
+}
+
+/// Those to which the signal goes, whether they catch it or not.
+fn addressed(context: &Context, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
+    let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
+    let mut found = Vec::new();
+    for (launch, pids) in by_launch(slice, allocation)? {
+        for pid in pids {
+            if let Some(stat) = there(identity::process_stat(pid))? {
+                found.push(Process { launch, pid, parent: stat.parent, group: stat.group, session: stat.session });
+            }
+        }
+    }
+    Ok(chosen(&found, known(shim)?, to))
+}
+
+/// A process of the work, as far as it decides whom a signal is for.
+#[derive(Clone, Copy)]
+struct Process {
+    launch: u32,
+    pid: i32,
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+/// What the shim begins, the script and ranks, has a session of its own, and is its child. So is a process that left all of it and whose
+/// parent has ended.
+fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
+    let begun = || all.iter().filter(|process| process.parent == shim && process.session == process.pid);
+    match to {
+        SignalTo::All => all.iter().map(|process| process.pid).collect(),
+        SignalTo::Group => {
+            let groups: BTreeSet<i32> = begun().map(|process| process.pid).collect();
+            all.iter().filter(|process| groups.contains(&process.group)).map(|process| process.pid).collect()
+        }
+        SignalTo::Ranks => {
+            let has_ranks = begun().any(|process| process.launch > 0);
+            begun().filter(|process| !has_ranks || process.launch > 0).map(|process| process.pid).collect()
+        }
+    }
+}
+
+/// Why nothing was sent, for people.
+pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
+    let name = signal.name();
+    let (one, many) = match signal.whom() {
+        SignalTo::All => ("process", "processes"),
+        SignalTo::Group => ("process of its groups", "processes of its groups"),
+        SignalTo::Ranks => ("rank", "ranks"),
+    };
+    let which = if all == 1 { format!("its one {one} does not catch") } else { format!("none of its {all} {many} catches") };
+    format!("{which} {name}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
 }
 
 /// `None`: no living process.
@@ -243,7 +335,7 @@ fn catches(status: &str, signal: AskSignal) -> Option<bool> {
         return None;
     }
     let mask = field("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
-    Some(mask & (1 << (signal.number() - 1)) != 0)
+    Some(mask & (1_u64 << (signal.number() - 1)) != 0)
 }
 
 #[cfg(test)]
@@ -255,10 +347,53 @@ mod tests {
     #[test]
     fn what_a_process_catches_is_read_from_its_status() {
         let status = "Name:\tx\nState:\tS (sleeping)\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
-        assert_eq!(catches(status, AskSignal::Usr1), Some(true));
-        assert_eq!(catches(status, AskSignal::Usr2), Some(false));
-        assert_eq!(catches("State:\tZ (zombie)\nSigCgt:\t0000000000000200\n", AskSignal::Usr1), None);
-        assert_eq!(catches("State:\tR\n", AskSignal::Usr1), Some(false));
+        assert_eq!(catches(status, AskSignal::USR1), Some(true));
+        assert_eq!(catches(status, AskSignal::USR2), Some(false));
+        let last = "State:\tS\nSigCgt:\t8000000000000000\n";
+        let real_time = |text: &str| catches(last, text.parse().unwrap());
+        assert_eq!((real_time("RTMAX"), real_time("RTMIN")), (Some(true), Some(false)));
+        assert_eq!(catches("State:\tZ (zombie)\nSigCgt:\t0000000000000200\n", AskSignal::USR1), None);
+        assert_eq!(catches("State:\tR\n", AskSignal::USR1), Some(false));
+    }
+
+    #[test]
+    fn the_signal_goes_to_whom_it_is_said_to() {
+        let process = |launch, pid, parent, group, session| Process { launch, pid, parent, group, session };
+        // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 22 is forked by 20, 23 is a group of its own in its session,
+        // and 24 has a session of its own.
+        let script = [process(0, 10, 1, 10, 10), process(0, 11, 10, 10, 10)];
+        let ranks = [process(1, 20, 1, 20, 20), process(1, 21, 1, 21, 21)];
+        let below = [process(1, 22, 20, 20, 20), process(1, 23, 20, 23, 20), process(1, 24, 20, 24, 24)];
+        let all = [&script[..], &ranks, &below].concat();
+        let of = |all: &[Process], to| chosen(all, 1, to).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&all, SignalTo::All), [10, 11, 20, 21, 22, 23, 24]);
+        assert_eq!(of(&all, SignalTo::Group), [10, 11, 20, 21, 22]);
+        assert_eq!(of(&all, SignalTo::Ranks), [20, 21]);
+        assert_eq!(of(&script, SignalTo::Ranks), [10]);
+        assert_eq!(of(&below, SignalTo::Ranks), [0; 0]);
+        assert_eq!(of(&[], SignalTo::Group), [0; 0]);
+    }
+
+    #[test]
+    fn of_ranks_that_are_asked_together_one_that_is_deaf_keeps_all_from_being_asked() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let hearer = || {
+            let program = Program { start_ticks: 0, device: (0, 0), inode: 0 };
+            Hearer { pid: me, fd: identity::pidfd_open(me).unwrap(), program }
+        };
+        let found = |catching: usize, deaf: Vec<i32>| {
+            let catching = (0..catching).map(|_| hearer()).collect::<Vec<_>>();
+            Hearers { all: catching.len() + deaf.len(), deaf, catching, unsure: vec![], sure_at: Instant::now() }
+        };
+        let (all, ranks) = (AskSignal::USR2, AskSignal::USR2.to(SignalTo::Ranks));
+        assert_eq!(found(2, vec![7]).not_to_be_asked(all).unwrap(), None);
+        assert_eq!(found(2, vec![]).not_to_be_asked(ranks).unwrap(), None);
+        let why = found(2, vec![7]).not_to_be_asked(ranks).unwrap().unwrap();
+        assert!(why.starts_with("1 of its 3 ranks does not catch SIGUSR2 (process 7)") && why.contains("nothing was sent"), "{why}");
+        let why = found(0, vec![7, 8]).not_to_be_asked(ranks).unwrap().unwrap();
+        assert!(why.starts_with("none of its 2 ranks catches SIGUSR2"), "{why}");
+        let why = found(0, vec![7]).not_to_be_asked(all).unwrap().unwrap();
+        assert!(why.starts_with("its one process does not catch SIGUSR2"), "{why}");
     }
 
     #[test]
@@ -268,23 +403,23 @@ mod tests {
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let hearer = || match look_at(pid, AskSignal::Usr1).unwrap() {
+        let hearer = || match look_at(pid, AskSignal::USR1).unwrap() {
             Some(Look::Catches(program)) => Hearer { pid, fd: identity::pidfd_open(pid).unwrap(), program },
             Some(Look::Deaf) | None => panic!("it catches the signal"),
         };
-        let unsure = |hearer| Hearers { all: 1, catching: vec![], unsure: vec![hearer], sure_at: Instant::now() };
-        let sure = |hearer| Hearers { all: 1, catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
-        assert_eq!(unsure(hearer()).send(AskSignal::Usr1).unwrap().len(), 1);
-        assert_eq!(sure(hearer()).send(AskSignal::Usr1).unwrap().len(), 1);
+        let unsure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![], unsure: vec![hearer], sure_at: Instant::now() };
+        let sure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
+        assert_eq!(unsure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
+        assert_eq!(sure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
         let (known, new) = (hearer(), hearer());
         child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
-        while !matches!(look_at(pid, AskSignal::Usr1).unwrap(), Some(Look::Deaf)) {
+        while !matches!(look_at(pid, AskSignal::USR1).unwrap(), Some(Look::Deaf)) {
             assert!(Instant::now() < until, "it runs no other program");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(unsure(new).send(AskSignal::Usr1).unwrap().len(), 0);
-        assert_eq!(sure(known).send(AskSignal::Usr1).unwrap().len(), 0);
+        assert_eq!(unsure(new).send(AskSignal::USR1).unwrap().len(), 0);
+        assert_eq!(sure(known).send(AskSignal::USR1).unwrap().len(), 0);
         assert!(child.try_wait().unwrap().is_none(), "it was sent what ends it");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -293,7 +428,7 @@ mod tests {
     #[test]
     fn this_process_is_seen_as_it_is() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(look_at(own, AskSignal::Usr1).unwrap(), Some(Look::Deaf)));
+        assert!(matches!(look_at(own, AskSignal::USR1).unwrap(), Some(Look::Deaf)));
         let about = fs::metadata(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(executable(own).unwrap().1, std::os::unix::fs::MetadataExt::ino(&about));
         assert!(there(executable(i32::MAX)).unwrap().is_none());
@@ -301,7 +436,7 @@ mod tests {
 
     #[test]
     fn only_what_is_gone_is_not_there() {
-        assert!(look_at(i32::MAX, AskSignal::Usr1).unwrap().is_none());
+        assert!(look_at(i32::MAX, AskSignal::USR1).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
     }

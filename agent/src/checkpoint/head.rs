@@ -1,7 +1,7 @@
 //! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
 
 use super::part::Ends;
-use super::store::{CheckpointStore, StoreError};
+use super::store::{Manifest, StoreError};
 use super::{Checkpoints, late, owner_of, wall_ms};
 use crate::allocation::Standing;
 use crate::context::Shared;
@@ -46,6 +46,14 @@ enum Word {
 pub(super) struct Head {
     pub epoch: Epoch,
     pub view: watch::Receiver<Checkpointing>,
+}
+
+/// Whether it writes to the store, or is about to.
+pub(super) fn is_writing(state: &Checkpointing) -> bool {
+    match state.phase {
+        CheckpointPhase::Asking { .. } | CheckpointPhase::Saving { .. } | CheckpointPhase::Verifying { .. } => true,
+        CheckpointPhase::Deferred { .. } | CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => false,
+    }
 }
 
 /// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
@@ -531,7 +539,7 @@ fn pass(state: &Checkpointing, written: bool) {
 async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
     let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
     let owner = owner_of(share);
-    let mut manifest = CheckpointStore::manifest_of(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    let mut manifest = Manifest::made(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
     manifest.took_ms = state.round_ms(boottime_ms());
     loop {
         let store = match context.checkpoints.store() {

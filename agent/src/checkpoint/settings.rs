@@ -20,9 +20,9 @@ pub struct CheckpointSettings {
     pub max_deferral_seconds: u64,
     /// Seconds between two rounds of the broker; 1 to 3600.
     pub evaluate_seconds: u64,
-    /// What the store may be written with by all checkpoints together that the broker asks for, in bytes a second; at least 1.
+    /// What the store may be written with by all checkpoints together before the broker asks for no more, in bytes a second; at least 1.
     pub storage_bytes_per_second: u64,
-    /// Checkpoints that the broker has under way at once; 1 to 1000.
+    /// Checkpoints that are under way at once, whoever asked for them, before the broker asks for no more; 1 to 1000.
     pub at_once_max: usize,
     /// Seconds between two checkpoints of the same work that the broker asks for where it weighs them; 1 to 86,400.
     pub least_interval_seconds: u64,

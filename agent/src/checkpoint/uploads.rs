@@ -1,7 +1,8 @@
 //! What a node has put into the store already, of what it brings there: its agent's next life does not bring it again.
 //!
 //! ```text
-//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is whole in the store
+//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is whole in the store, for each upload of a large one that was
+//!                                         begun, and for each of its parts that is there
 //! ```
 //!
 //! A file counts as the one that was put there while its inode, size and time of change are the same: nobody but root can set the last one.
@@ -42,6 +43,28 @@ enum Line {
     Of { token: String, epoch: u64 },
     /// Its object is whole.
     Whole { stamp: Stamp, object_bytes: u64, entry: FileEntry },
+    /// An upload of it in parts was begun; what is below is of this one, until another one is.
+    Begun { object: String, key: String, stamp: Stamp, upload: String },
+    /// A part of it is there.
+    Part { object: String, number: usize, blake3: String, id: String },
+    /// Nobody goes on with its upload.
+    Forgotten { object: String },
+}
+
+/// A part that is in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPart {
+    pub blake3: String,
+    /// By which the store knows it.
+    pub id: String,
+}
+
+/// An upload that was begun.
+struct Begun {
+    key: String,
+    stamp: Stamp,
+    upload: String,
+    parts: BTreeMap<usize, KnownPart>,
 }
 
 /// One round's, of one allocation.
@@ -51,12 +74,15 @@ struct Inner {
     /// To which lines are added; `None`: it cannot be written.
     file: Option<File>,
     whole: BTreeMap<String, (Stamp, u64, FileEntry)>,
+    begun: BTreeMap<String, Begun>,
+    /// Keys and uploads that nobody will go on with.
+    left_over: Vec<(String, String)>,
 }
 
 impl Uploads {
     /// Of this token, under this claim; what is there of another one is forgotten.
     pub fn open(path: &Path, token: &str, epoch: u64) -> Self {
-        let mut inner = Inner { file: None, whole: BTreeMap::new() };
+        let mut inner = Inner { file: None, whole: BTreeMap::new(), begun: BTreeMap::new(), left_over: Vec::new() };
         let is_its = inner.read(path, token, epoch);
         let mut how = OpenOptions::new();
         let opened = how.create(true).append(true).mode(0o600).open(path).and_then(|mut file| {
@@ -97,6 +123,34 @@ impl Uploads {
         self.note(Line::Whole { stamp, object_bytes, entry: entry.clone() });
     }
 
+    /// The upload of an object from this very file that was begun, and its parts that are there.
+    pub fn begun(&self, object: &str, stamp: &Stamp) -> Option<(String, BTreeMap<usize, KnownPart>)> {
+        self.with(|inner| {
+            let begun = inner.begun.get(object).filter(|begun| begun.stamp == *stamp);
+            begun.map(|begun| (begun.upload.clone(), begun.parts.clone()))
+        })
+    }
+
+    /// One is begun.
+    pub fn begin(&self, object: &str, key: &str, stamp: Stamp, upload: &str) {
+        self.note(Line::Begun { object: object.to_owned(), key: key.to_owned(), stamp, upload: upload.to_owned() });
+    }
+
+    /// A part of it is there.
+    pub fn has_part(&self, object: &str, number: usize, blake3: &str, id: &str) {
+        self.note(Line::Part { object: object.to_owned(), number, blake3: blake3.to_owned(), id: id.to_owned() });
+    }
+
+    /// Nobody goes on with it.
+    pub fn forget(&self, object: &str) {
+        self.note(Line::Forgotten { object: object.to_owned() });
+    }
+
+    /// Keys and uploads that nobody will go on with: told once.
+    pub fn left_over(&self) -> Vec<(String, String)> {
+        self.with(|inner| std::mem::take(&mut inner.left_over))
+    }
+
     fn note(&self, line: Line) {
         self.with(|inner| {
             if let Some(file) = &mut inner.file
@@ -118,8 +172,10 @@ impl Inner {
         let mut lines = BufReader::new(file.take(BYTES_MAX)).lines().map_while(Result::ok).filter(|line| !line.is_empty());
         let first = lines.next().and_then(|line| serde_json::from_str(&line).ok());
         let is_its = matches!(first, Some(Line::Of { token: of, epoch: under }) if of == token && under == epoch);
-        if is_its {
-            lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|line| self.take(line));
+        lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|line| self.take(line));
+        if !is_its {
+            self.whole.clear();
+            std::mem::take(&mut self.begun).into_values().for_each(|begun| self.leave(begun));
         }
         is_its
     }
@@ -129,10 +185,31 @@ impl Inner {
             Line::Of { .. } => {}
             Line::Whole { stamp, object_bytes, entry } => {
                 if let Some(object) = entry.object.clone() {
+                    self.begun.remove(&object);
                     self.whole.insert(object, (stamp, object_bytes, entry));
                 }
             }
+            Line::Begun { object, key, stamp, upload } => {
+                let now = Begun { key, stamp, upload, parts: BTreeMap::new() };
+                if let Some(before) = self.begun.insert(object, now) {
+                    self.leave(before);
+                }
+            }
+            Line::Part { object, number, blake3, id } => {
+                if let Some(begun) = self.begun.get_mut(&object) {
+                    begun.parts.insert(number, KnownPart { blake3, id });
+                }
+            }
+            Line::Forgotten { object } => {
+                if let Some(begun) = self.begun.remove(&object) {
+                    self.leave(begun);
+                }
+            }
         }
+    }
+
+    fn leave(&mut self, begun: Begun) {
+        self.left_over.push((begun.key, begun.upload));
     }
 }
 
@@ -170,6 +247,48 @@ mod tests {
         for (token, epoch) in [("t-2", 3), ("t-2", 4)] {
             assert!(Uploads::open(&path, token, epoch).is_empty());
         }
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn parts_of_a_large_file_are_known_to_the_next_life_until_it_is_whole_or_another_one() {
+        let path = std::env::temp_dir().join(format!("lattice-uploads-parts-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let stamp = Stamp { inode: 1, bytes: 2, changed_s: 3, changed_ns: 4 };
+        let changed = Stamp { changed_ns: 5, ..stamp };
+        let known = |blake3: &str, id: &str| KnownPart { blake3: blake3.to_owned(), id: id.to_owned() };
+        let first = Uploads::open(&path, "t-1", 3);
+        assert_eq!(first.begun("0.zst", &stamp), None);
+        // Of no upload.
+        first.has_part("0.zst", 0, "aa", "e0");
+        first.begin("0.zst", "k/0.zst", stamp, "u1");
+        first.has_part("0.zst", 0, "aa", "e0");
+        first.has_part("0.zst", 1, "bb", "e1");
+        first.has_part("0.zst", 1, "cc", "e2");
+        first.begin("1.zst", "k/1.zst", stamp, "u2");
+        drop(first);
+        let second = Uploads::open(&path, "t-1", 3);
+        let parts = BTreeMap::from([(0, known("aa", "e0")), (1, known("cc", "e2"))]);
+        assert_eq!(second.begun("0.zst", &stamp), Some(("u1".to_owned(), parts)));
+        assert_eq!((second.begun("0.zst", &changed), second.left_over()), (None, vec![]));
+        // The file is another one by now: what was begun before is nobody's.
+        second.begin("0.zst", "k/0.zst", changed, "u3");
+        assert_eq!(second.left_over(), [("k/0.zst".to_owned(), "u1".to_owned())]);
+        assert_eq!(second.left_over(), []);
+        assert_eq!(second.begun("0.zst", &changed), Some(("u3".to_owned(), BTreeMap::new())));
+        let entry = FileEntry { path: "a".to_owned(), mode: 0o600, size: Some(2), blake3: None, object: Some("0.zst".to_owned()) };
+        second.is_whole(changed, 9, &entry);
+        assert_eq!(second.begun("0.zst", &changed), None);
+        drop(second);
+        // Another round: u1 is told once more, which does no harm; u2 was never ended.
+        let third = Uploads::open(&path, "t-2", 3);
+        assert_eq!(third.begun("1.zst", &stamp), None);
+        assert!(third.left_over().contains(&("k/1.zst".to_owned(), "u2".to_owned())));
+        third.begin("2.zst", "k/2.zst", stamp, "u4");
+        third.forget("2.zst");
+        assert_eq!((third.begun("2.zst", &stamp), third.left_over().len()), (None, 1));
+        drop(third);
+        assert_eq!(Uploads::open(&path, "t-2", 3).begun("2.zst", &stamp), None);
         fs::remove_file(&path).unwrap();
     }
 }

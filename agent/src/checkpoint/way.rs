@@ -76,8 +76,8 @@ impl Way {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
-            let nobody = now.none_catches(*signal).map_err(catching::unseen)?;
-            return Ok(Found { all: now.all, deaf: nobody.then(|| deaf(now.all, *signal)) });
+            let deaf = now.not_to_be_asked(*signal).map_err(catching::unseen)?;
+            return Ok(Found { all: now.all, deaf });
         }
         let all = catching::count(context, allocation, shim).map_err(catching::unseen)?;
         let deaf = match self {
@@ -158,13 +158,18 @@ impl Way {
             match way {
                 Self::Signal(signal) => {
                     let mut now = catching::look(&context, share.allocation, shim_of(&context, share.allocation), signal)?;
-                    if again && !now.none_catches(signal).map_err(catching::unseen)? {
+                    let deaf = now.not_to_be_asked(signal).map_err(catching::unseen)?;
+                    // Of ranks that were asked together one may have gone on to something else by now.
+                    if again && now.is_heard() {
                         return now.unasked(signal).map(AskedFor::Processes).map_err(catching::unseen);
                     }
-                    let all = now.all;
+                    if let Some(why) = deaf {
+                        return Err(why);
+                    }
                     going_on()?;
+                    let all = now.all;
                     let sent = now.send(signal).map_err(|e| format!("{signal} cannot be sent: {e}"))?;
-                    if sent.is_empty() { Err(deaf(all, signal)) } else { Ok(AskedFor::Processes(sent)) }
+                    if sent.is_empty() { Err(catching::none_catches(all, signal)) } else { Ok(AskedFor::Processes(sent)) }
                 }
                 Self::Page(page) => {
                     going_on()?;
@@ -239,9 +244,4 @@ async fn count(context: &Shared, share: &DesiredShare) -> Result<usize, String> 
         counted.map_err(catching::unseen)
     })
     .await
-}
-
-fn deaf(all: usize, signal: AskSignal) -> String {
-    let which = if all == 1 { "its one process does not catch".to_owned() } else { format!("none of its {all} processes catches") };
-    format!("{which} {signal}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
 }

@@ -27,6 +27,13 @@ pub enum CheckpointItem {
     Ended { id: [u8; 16], word: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
 }
 
+/// Work that saves itself now, whose head tells of it.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct SavingNow {
+    /// At most 1000.
+    pub allocations: Vec<[u8; 16]>,
+}
+
 /// From the allocation's head, to each of its nodes: its part of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct PartOpen {

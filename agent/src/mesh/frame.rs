@@ -211,6 +211,9 @@ pub enum Open {
     /// From an `api` agent, for an operator: look once more at what this node is made of. Then one
     /// [`super::conformance::FingerprintAnswer`]. An agent of the version before ends the stream, which is told as such.
     Fingerprint,
+    /// From the broker: which work whose head this node is saves itself now. Then one [`super::checkpoint::SavingNow`]. An agent of the
+    /// version before ends the stream, which counts as nothing told.
+    Saving,
 }
 
 /// Whether a session is carried.

@@ -58,7 +58,7 @@ fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, String> 
 
 pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkpoint> {
     policy.map(|policy| {
-        let signal = if policy.by.is_signal() { policy.signal.name().to_owned() } else { String::new() };
+        let signal = if policy.by.is_signal() { policy.signal.to_string() } else { String::new() };
         let (auto, every_ms) = match policy.automatic {
             None => (false, 0),
             Some(Automatic::Weighed) => (true, 0),
@@ -77,7 +77,7 @@ pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::AskSignal;
+    use lattice_model::{AskSignal, SignalTo};
 
     fn of(strategy: &str, signal: &str) -> Result<Option<CheckpointPolicy>, SpecError> {
         to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), signal: signal.to_owned(), ..Default::default() }))
@@ -85,8 +85,10 @@ mod tests {
 
     #[test]
     fn only_what_is_built_is_taken() {
-        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(AskSignal::Usr1))));
-        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(AskSignal::Usr2))));
+        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR1))));
+        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR2))));
+        let some = AskSignal::of_number(37).unwrap().to(SignalTo::Ranks);
+        assert_eq!(of("signal", "ranks:rtmin+3"), Ok(Some(CheckpointPolicy::by_signal(some))));
         assert_eq!((to_model(None), of("none", "")), (Ok(None), Ok(None)));
         for by in [AskBy::SharedMemory, AskBy::Call] {
             assert_eq!(of(by.name(), ""), Ok(Some(CheckpointPolicy::by(by))));
@@ -103,7 +105,9 @@ mod tests {
             assert!(matches!(at(strategy, port), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {port}");
         }
         assert!(matches!(of("manual", ""), Err(SpecError::NotBuilt { field: "--checkpoint=manual" })));
-        for (strategy, signal) in [("signal", "SIGKILL"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")] {
+        for (strategy, signal) in
+            [("signal", "SIGKILL"), ("signal", "9"), ("signal", "all:USR1"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")]
+        {
             assert!(matches!(of(strategy, signal), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {signal}");
         }
     }

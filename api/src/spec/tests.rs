@@ -6,9 +6,14 @@ use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
 use lattice_model::{
     AskBy, AskSignal, Automatic, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed,
-    LaunchShape, LivenessProbe, ProbeCheck,
+    LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
 };
 use proptest::prelude::*;
+
+/// All that can ask for a checkpoint.
+fn signals() -> Vec<AskSignal> {
+    (0..=u8::MAX).filter_map(AskSignal::of_number).collect()
+}
 
 fn minimal() -> v1::AllocationSpec {
     v1::AllocationSpec {
@@ -321,7 +326,7 @@ prop_compose! {
         on_isolation in prop::sample::select(vec![OnIsolation::Continue, OnIsolation::Stop]),
         checkpoint in prop::option::of((
             prop_oneof![
-                prop::sample::select(AskSignal::ALL.to_vec()).prop_map(CheckpointPolicy::by_signal),
+                (prop::sample::select(signals()), prop::sample::select(SignalTo::ALL.to_vec())).prop_map(|(signal, to)| CheckpointPolicy::by_signal(signal.to(to))),
                 prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
                 (1..=u16::MAX).prop_map(|port| CheckpointPolicy::at_port(std::num::NonZeroU16::new(port).unwrap())),
             ],

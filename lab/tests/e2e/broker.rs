@@ -9,6 +9,7 @@ use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,14 +29,40 @@ checkpoint:
 
 static BROKER: Group = Group { theme: "broker", name: "broker", nodes: 3, quorum: 1, tweak: |o| o.agent_lines += LINES };
 
+/// On a well node work is worth asking after a hundred seconds, on one that is not well after ten; the site's program says which is.
+static WEIGHS: Group = Group {
+    theme: "broker_weighs",
+    name: "broker-weighs",
+    nodes: 2,
+    quorum: 1,
+    tweak: |o| {
+        let _ = fs::remove_dir_all(folder());
+        fs::create_dir_all(folder()).unwrap();
+        let program = folder().join("check");
+        fs::write(&program, format!("#!/bin/sh\n[ ! -e {}/$LATTICE_NODE ] || exit 2\n", folder().display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        o.agent_lines = format!(
+            "checkpoint_store: file://{{dir}}/saved\ncheckpoint:\n  evaluate_seconds: 1\n  storage_bytes_per_second: 1000000000000000\n  \
+             least_interval_seconds: 1\n  node_failures_per_1000_days: 17\n  storage_cost_node_seconds_per_gb: 0\nhealth:\n  period_seconds: 1\n  \
+             checks:\n  - {{name: fabric, program: {program:?}, timeout_seconds: 1}}\n"
+        );
+    },
+};
+
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("lattice-broker-{}", std::process::id()))
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         BROKER.test("asks_work_in_turn_and_explains_it_by_its_terms", &[], in_turn),
+        BROKER.test("waits_with_others_while_a_user_has_work_save_itself", &[], beside_a_user),
         BROKER.test("asks_every_so_often_and_keeps_as_many_as_it_is_to", &[], every_so_often),
         BROKER.test("pauses_while_the_store_is_away_and_says_so", &[], store_away),
         BROKER.test("that_is_away_has_what_is_preempted_ended_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
+        WEIGHS.test("has_work_on_a_node_that_is_not_well_save_itself_earlier", &[], unwell),
     ]
 }
 
@@ -98,6 +125,53 @@ fn in_turn(w: &World) {
     let refused = w.run(&["submit", "--checkpoint=none", "--checkpoint-every=auto", "--", "/bin/true"]);
     assert!(refused.code() == 2 || refused.code() == 4, "{} {}", refused.code(), refused.err());
     assert!(refused.err().contains("--checkpoint=signal"), "{}", refused.err());
+}
+
+/// One checkpoint is under way at once, whoever asked for it.
+fn beside_a_user(w: &World) {
+    let plain = Chain::submit(w, &[], &["--nodes", "1"]);
+    plain.behaves("wait");
+    let (id, lattice) = (plain.id.clone(), w.lattice.clone());
+    let asked = std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "60s"], JOB * 2).unwrap());
+    w.wait_log(&plain.id, "asked ");
+    // Two: one of them may have the broker's node as its head, or the other.
+    let others = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
+    let node = broker(w);
+    for other in &others {
+        w.wait("it to wait for its turn", || verdict(w, &node, &other.id).contains("waits for its turn: 1 checkpoint"));
+        assert!(!saved(w, &other.id));
+    }
+    plain.release();
+    assert_eq!(asked.join().unwrap().code(), 0);
+    w.wait("the others to be asked then", || others.iter().all(|other| saved(w, &other.id)));
+    plain.end(w);
+    others.iter().for_each(|other| other.end(w));
+    w.assert_nothing_left();
+}
+
+fn unwell(w: &World) {
+    let chains = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
+    let node_of = |chain: &Chain| w.status(&chain.id)["nodes"][0].as_str().unwrap().to_owned();
+    let (sick, well) = (&chains[0], &chains[1]);
+    assert_ne!(node_of(sick), node_of(well), "each has a node of its own");
+    fs::write(folder().join(node_of(sick)), "").unwrap();
+    let broker = broker(w);
+    let term = |chain: &Chain, name: &str| {
+        let explained = w.at(&broker).json(&["explain", &chain.id]).unwrap();
+        let terms = explained["checkpoint"]["terms"].as_array().unwrap().clone();
+        terms.iter().find(|term| text(term, "name") == name).map(|term| text(term, "value"))
+    };
+    w.wait("its node to count as not well", || term(sick, "unwell_nodes").as_deref() == Some("1"));
+    w.wait("it to be asked", || saved(w, &sick.id));
+    assert!(!saved(w, &well.id), "what is on a well node is not worth it yet");
+    assert!(verdict(w, &broker, &well.id).contains("worth less than it costs"), "{}", verdict(w, &broker, &well.id));
+    assert_eq!(term(well, "unwell_nodes"), None);
+    let failure = |chain: &Chain| term(chain, "failure_probability").unwrap().parse::<f64>().unwrap();
+    w.wait("it to be likelier to fail again", || failure(sick) > failure(well));
+    fs::remove_file(folder().join(node_of(sick))).unwrap();
+    w.wait("its node to be well", || term(sick, "unwell_nodes").is_none());
+    chains.iter().for_each(|chain| chain.end(w));
+    w.assert_nothing_left();
 }
 
 fn every_so_often(w: &World) {

@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         CHECKPOINT.test("of_two_nodes_is_whole_when_both_are", &[], two_nodes),
         CHECKPOINT.test("a_program_that_would_die_of_the_signal_gets_none", &[], deaf),
         CHECKPOINT.test("one_that_ignores_it_gets_half_as_long_again_and_the_old_one_stays", &[], ignores),
+        CHECKPOINT.test("one_that_takes_longer_than_its_time_has_half_as_long_again", &[], delays),
         CHECKPOINT.test("one_that_dies_or_lies_makes_none", &[], dies_and_lies),
         CHECKPOINT.test("one_that_puts_it_off_is_asked_again", &[], defers),
         CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
@@ -59,6 +60,7 @@ save() {
     lie) echo x > "$at/x"; echo files=7 > "$at.done"; return;;
     lie-once) rm "$GO.behave"; echo x > "$at/x"; echo files=7 > "$at.done"; return;;
     empty) : > "$at.done"; return;;
+    forge) echo x > "$at/x"; echo "file=2 $(printf %064d 7) x" > "$at.done"; return;;
     link) ln -s /etc/passwd "$at/x"; : > "$at.done"; return;;
     wait) trap 'told=1; echo "told to end"' TERM; echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
     half) [ "$LATTICE_NODE_INDEX" = 0 ] || { echo "asked $n"; while [ ! -e "$GO.release" ]; do sleep 0.02; done; };;
@@ -289,11 +291,32 @@ fn ignores(w: &World) {
     chain.end(w);
 }
 
+fn delays(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    chain.behaves("wait");
+    let begun = Instant::now();
+    let done = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| w.run(&["checkpoint", "create", &chain.id, "--deadline", "8s", "-o", "json"]));
+        w.wait_log(&chain.id, "asked ");
+        // Behind its time, and well before the end of what it is extended by.
+        std::thread::sleep(Duration::from_secs(9).saturating_sub(begun.elapsed()));
+        assert!(!asked.is_finished(), "it was given up");
+        chain.release();
+        asked.join().unwrap()
+    });
+    assert_eq!(done.code(), 0, "{}", done.err());
+    assert!(begun.elapsed() > Duration::from_secs(8), "{:?}", begun.elapsed());
+    w.ok(&["checkpoint", "verify", &chain.id]);
+    chain.end(w);
+}
+
 fn dies_and_lies(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1"]);
     let (first, _) = chain.created(w);
     let lies = [
         ("lie", "the application says that it saved 7 files, and 1 are there"),
+        // As many bytes as it says, and others.
+        ("forge", "the application says that it saved another"),
         ("empty", "the application says that it saved, and no file lies in"),
         ("link", "x is a symbolic link: save files and directories alone"),
     ];

@@ -102,11 +102,14 @@ with Listener() as listener:
 print("final", n)
 "#;
 
-/// Counts, and waits in a call.
+/// Counts, each step hashed with all before it, and waits in a call. Begun again it checks what it is given before it goes on from there.
 const CALLS: &str = r#"#!/bin/sh
-n=0
+n=0 h=0
+next() { n=$(($n + 1)); h=$(echo "$h $n" | cksum | cut -d' ' -f1); }
 if [ -n "$LATTICE_RESTORE_FROM" ]; then
-  read -r n < "$LATTICE_RESTORE_FROM/n" || exit 21
+  read -r want hash < "$LATTICE_RESTORE_FROM/n" || exit 21
+  while [ $n -lt $want ]; do next; done
+  [ "$h" = "$hash" ] || exit 22
   echo "restored $n"
 fi
 T=$GO.$LATTICE_NODE_INDEX.$$
@@ -124,14 +127,14 @@ save() {
     once) rm "$GO.behave"; echo early > "$dir/early"; "$LATTICE" checkpoint defer "$token" 1s; return;;
     wait) "$LATTICE" checkpoint progress "$token" 40 --left 9s; echo asked >> "$GO.asked"; echo "asked $token"; while [ ! -e "$GO.release" ]; do sleep 0.02; done;;
   esac
-  echo $n > "$dir/n"
+  echo "$n $h" > "$dir/n"
   step=
   [ "$STEPLESS" ] || step="--step $n"
   "$LATTICE" checkpoint done "$token" $step --file "$(stat -c %s "$dir/n"):n" || echo "not taken"
 }
 waits & waiter=$!
 while [ ! -e "$GO" ]; do
-  n=$(($n + 1))
+  next
   echo "step $n"
   if [ -e "$T" ]; then
     read -r token dir < "$T"; rm "$T"

@@ -11,7 +11,10 @@ use std::path::Path;
 static CHECKPOINT_MPI: Group = Group { theme: "checkpoint_mpi", name: "checkpoint-mpi", nodes: 5, quorum: 1, tweak: |_| {} };
 
 pub fn trials() -> Vec<Trial> {
-    vec![CHECKPOINT_MPI.test("a_job_of_four_nodes_that_loses_one_counts_no_step_twice", &[Need::Mpich], one_of_four)]
+    vec![
+        CHECKPOINT_MPI.test("a_job_of_four_nodes_that_loses_one_counts_no_step_twice", &[Need::Mpich], one_of_four),
+        CHECKPOINT_MPI.test("a_job_of_three_nodes_that_is_asked_in_calls_goes_on_in_the_step_behind", &[Need::Mpich], in_calls),
+    ]
 }
 
 fn one_of_four(w: &World) {
@@ -45,5 +48,33 @@ fn one_of_four(w: &World) {
     fs::remove_file(&go).unwrap();
     w.ok(&["node", "enable", &lost]);
     w.wait("the node to be back", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
+    w.assert_nothing_left();
+}
+
+fn in_calls(w: &World) {
+    let program = mpi::compiled(w, "chain.c", include_str!("checkpoint/chain.c"), Path::new("mpicc.mpich"), &[]);
+    let (go, lattice) = (fresh_dir("mpi-calls-go"), w.dir.join("bin/lattice").display().to_string());
+    let end = go.to_string_lossy().into_owned();
+    let shape = ["--nodes", "3", "--tasks-per-node", "2", "--checkpoint=grpc", "--requeue=never"];
+    let id = w.submit(&[&shape[..], &["--", &program, &end, &lattice]].concat());
+    w.running(&id);
+    w.wait_log(&id, "step 0 5\n");
+    // More than once: who was asked waits again.
+    for _ in 0..2 {
+        w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
+    }
+    w.ok(&["checkpoint", "verify", &id]);
+    w.ok(&["preempt", &id]);
+    w.wait("it to go on", || w.log(&id).contains("restored "));
+    let saved = w.status(&id)["checkpoint"]["step"].as_u64().unwrap();
+    w.wait_log(&id, &format!("step 0 {}\n", saved + 3));
+    fs::write(&go, "").unwrap();
+    let over = w.completed(&id);
+    assert_eq!(over["preempted_count"], 1, "{over}");
+    let log = w.log(&id);
+    let (_, after) = log.split_once(&format!("restored {saved}\n")).unwrap_or_else(|| panic!("step {saved}: {log}"));
+    let counted: Vec<u64> = after.lines().filter_map(|line| line.strip_prefix("step 0 ")?.parse().ok()).collect();
+    assert_eq!(counted, (saved + 1..).take(counted.len()).collect::<Vec<_>>(), "each step behind the checkpoint, once");
+    fs::remove_file(&go).unwrap();
     w.assert_nothing_left();
 }

@@ -1,22 +1,30 @@
 //! An agent that is killed while it brings a checkpoint into the store does not bring again what is there: files in a store that is a
-//! directory.
+//! directory, and parts of a large file in an S3 server, which also stands still meanwhile.
 
-use crate::checkpoint::{last, objects};
-use crate::harness::{Group, World, fresh_dir};
+use crate::checkpoint::{Chain, last, objects};
+use crate::harness::{Group, Need, World, fresh_dir};
+use crate::moto;
 use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use lattice_lab::process;
 use libtest_mimic::Trial;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 static UPLOADS: Group = Group { theme: "checkpoint_uploads", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
+static S3: Group = Group { theme: "checkpoint_uploads_in_s3", name: "checkpoint-s3", nodes: 1, quorum: 1, tweak: |o| moto::begin(o, "") };
 /// Files of the checkpoint.
 const FILES: usize = 60;
 
 pub fn trials() -> Vec<Trial> {
-    vec![UPLOADS.test("of_many_files_go_on_where_the_agent_was_killed", &[], many_files)]
+    vec![
+        UPLOADS.test("of_many_files_go_on_where_the_agent_was_killed", &[], many_files),
+        S3.test("work_saves_itself_there_though_it_stands_still_meanwhile", &[Need::Moto], stands_still),
+        S3.test("of_a_large_file_no_part_is_put_again_after_the_agent_was_killed", &[Need::Moto], one_large_file),
+    ]
 }
 
 /// Saves many files.
@@ -84,5 +92,73 @@ fn many_files(w: &World) {
     w.completed(&id);
     let _ = fs::remove_file(&go);
     w.ok(&["node", "uncordon", "n1,n3"]);
+    w.assert_nothing_left();
+}
+
+fn stands_still(w: &World) {
+    let chain = Chain::submit(w, &["BULK=12000000"], &["--nodes", "1"]);
+    chain.behaves("wait");
+    let done = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| chain.create(w));
+        w.wait_log(&chain.id, "asked ");
+        moto::stop();
+        chain.release();
+        // It has said that all is written, and counts on.
+        let said = steps(w, &chain.id);
+        w.wait("it to count on", || steps(w, &chain.id) > said + 10);
+        let too_early = asked.is_finished();
+        moto::go_on();
+        assert!(!too_early, "nothing is whole that is not in the store");
+        asked.join().unwrap()
+    });
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let made: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+    w.ok(&["checkpoint", "verify", &chain.id, &text(&made, "id")]);
+    assert!(moto::http("GET", "/lattice?list-type=2").contains("/checkpoints/"));
+    chain.end(w);
+}
+
+fn steps(w: &World, id: &str) -> usize {
+    w.log(id).matches("step 0 ").count()
+}
+
+/// The numbers of the parts of large objects that the server has taken, each as often as it has.
+fn parts_taken() -> Vec<u32> {
+    let number = |line: String| {
+        let taken = line.contains("\"PUT /lattice/") && line.contains("\" 200 ");
+        let (_, number) = line.split_once("partNumber=").filter(|_| taken)?;
+        number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    moto::requests().into_iter().filter_map(number).collect()
+}
+
+fn one_large_file(w: &World) {
+    // 12 parts and one that is smaller, of what does not get smaller.
+    let chain = Chain::submit(w, &["BULK=104000000"], &["--nodes", "1"]);
+    let before = parts_taken().len();
+    let taken = || parts_taken().split_off(before);
+    let done = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| w.run_for(&["checkpoint", "create", &chain.id, "--deadline", "90s"], Duration::from_secs(120)));
+        // Written, read, compressed and sent, by a machine that may have other things to do.
+        assert!(process::until(Duration::from_secs(80), || taken().len() >= 4), "no parts are in the store");
+        // What it was putting then comes to nothing, or is there: at most three.
+        moto::stop();
+        faults::kill_node(&w.dir, "n1").unwrap();
+        moto::go_on();
+        let first = taken().len();
+        assert!(first < 10, "it was too late for this test");
+        faults::start_node(&w.dir, "n1").unwrap();
+        asked.join().unwrap()
+    });
+    assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&chain.id));
+    let (all, distinct) = (taken(), taken().into_iter().collect::<BTreeSet<_>>());
+    assert_eq!(distinct, (1..=13).collect(), "{all:?}");
+    assert!(all.len() - distinct.len() <= 3, "parts that were there were put again: {all:?}");
+    let verified = w.run_for(&["checkpoint", "verify", &chain.id], Duration::from_secs(60));
+    assert_eq!(verified.code(), 0, "{}", verified.err());
+    // Nothing of an upload is left behind.
+    let left = moto::http("GET", "/lattice?uploads");
+    assert!(left.starts_with("HTTP/1.1 200") && !left.contains("<UploadId>"), "{left}");
+    chain.end(w);
     w.assert_nothing_left();
 }

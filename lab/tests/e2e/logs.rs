@@ -1,16 +1,13 @@
 //! Output and its way into the log store: nothing lost, nothing twice, bounded on the node, whatever is killed meanwhile.
 
-use crate::checkpoint::Chain;
-use crate::harness::{Group, JOB, Need, World, machine};
+use crate::harness::{Group, JOB, Need, World};
+use crate::moto;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
 use lattice_lab::up::Options;
 use libtest_mimic::Trial;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,8 +33,11 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
-        S3.test("work_saves_itself_there_though_it_stands_still_meanwhile", &[Need::Moto], s3_stands_still),
     ]
+}
+
+fn in_s3(options: &mut Options) {
+    moto::begin(options, LIMITS);
 }
 
 fn in_a_directory(options: &mut Options) {
@@ -407,63 +407,11 @@ fn too_many_streams(w: &World) {
     w.ended(&id);
 }
 
-/// A real S3 server, for as long as this process lives.
-struct Moto {
-    port: u16,
-    server: Child,
-    credentials: PathBuf,
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-        let _ = std::fs::remove_file(&self.credentials);
-    }
-}
-
-static MOTO: Mutex<Option<Moto>> = Mutex::new(None);
-
-/// Ends the S3 server.
-pub fn close() {
-    *MOTO.lock().unwrap() = None;
-}
-
-fn in_s3(options: &mut Options) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let program = machine().moto.as_ref().unwrap();
-    let mut command = Command::new(program);
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let credentials = options.dir.with_extension("s3-credentials");
-    *MOTO.lock().unwrap() = Some(Moto { port, server: command.spawn().unwrap(), credentials: credentials.clone() });
-    assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
-    assert!(http("PUT", "/lattice").starts_with("HTTP/1.1 200"), "the bucket is made");
-    let mut file = std::fs::File::create(&credentials).unwrap();
-    std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap();
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    file.write_all(b"access_key_id: test\nsecret_access_key: test\n").unwrap();
-    options.log_lines = format!(
-        "log_store: s3://lattice/some/prefix\nlog_store_options: {{endpoint: \"http://127.0.0.1:{port}\", region: us-east-1, allow_http: \"true\"}}\nlog_store_credentials: {:?}\n{LIMITS}",
-        credentials.display().to_string()
-    );
-}
-
-/// One request without a body to the S3 server.
-fn http(method: &str, path: &str) -> String {
-    let port = MOTO.lock().unwrap().as_ref().unwrap().port;
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(JOB)).unwrap();
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 fn s3(w: &World) {
     let id = w.submit(&["--", "/bin/sh", "-c", &numbers(10, 100_000, "0.3")]);
     w.running(&id);
     let dir = alloc_dir(w, "n1", &id);
-    w.wait("something to be in the bucket", || http("GET", "/lattice?list-type=2").contains(&id));
+    w.wait("something to be in the bucket", || moto::http("GET", "/lattice?list-type=2").contains(&id));
     faults::kill_node(&w.dir, "n1").unwrap();
     faults::start_node(&w.dir, "n1").unwrap();
     w.completed(&id);
@@ -472,7 +420,7 @@ fn s3(w: &World) {
     let read = logs(w, &[&id]);
     assert_eq!(read.err(), "");
     assert_numbers(&read.out(), 1_000_000);
-    let listed = http("GET", "/lattice?list-type=2");
+    let listed = moto::http("GET", "/lattice?list-type=2");
     for piece in ["logs/metadata.json", "logs/metadata/", "logs/stdout/n1/", "-1-0-0-000000000000.log.zst"] {
         assert!(listed.contains("some/prefix/") && listed.contains(piece), "{piece} in {listed}");
     }
@@ -482,32 +430,4 @@ fn s3(w: &World) {
     );
     let report = doctor.unwrap().out();
     assert!(report.lines().any(|l| l.starts_with("ok") && l.contains("s3://lattice/some/prefix")), "{report}");
-}
-
-fn s3_stands_still(w: &World) {
-    let chain = Chain::submit(w, &["BULK=12000000"], &["--nodes", "1"]);
-    let server = || Pid::from_raw(i32::try_from(MOTO.lock().unwrap().as_ref().unwrap().server.id()).unwrap());
-    chain.behaves("wait");
-    let done = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| chain.create(w));
-        w.wait_log(&chain.id, "asked ");
-        kill(server(), Signal::SIGSTOP).unwrap();
-        chain.release();
-        // It has said that all is written, and counts on.
-        let said = steps(w, &chain.id);
-        w.wait("it to count on", || steps(w, &chain.id) > said + 10);
-        let too_early = asked.is_finished();
-        kill(server(), Signal::SIGCONT).unwrap();
-        assert!(!too_early, "nothing is whole that is not in the store");
-        asked.join().unwrap()
-    });
-    assert_eq!(done.code(), 0, "{}", done.err());
-    let made: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
-    w.ok(&["checkpoint", "verify", &chain.id, &text(&made, "id")]);
-    assert!(http("GET", "/lattice?list-type=2").contains("/checkpoints/"));
-    chain.end(w);
-}
-
-fn steps(w: &World, id: &str) -> usize {
-    w.log(id).matches("step 0 ").count()
 }

@@ -9,10 +9,12 @@ mod broker;
 mod certificates;
 mod checkpoint;
 mod checkpoint_full;
+mod checkpoint_inside;
 mod checkpoint_late;
 mod checkpoint_modes;
 mod checkpoint_mpi;
 mod checkpoint_port;
+mod checkpoint_signals;
 mod checkpoint_uploads;
 mod clocks;
 mod commands;
@@ -54,6 +56,7 @@ mod logs;
 mod member_disk;
 mod members;
 mod monitoring;
+mod moto;
 mod mpi;
 mod mpi4py;
 mod network;
@@ -121,6 +124,8 @@ fn main() -> ExitCode {
         checkpoint_mpi::trials(),
         checkpoint_modes::trials(),
         checkpoint_port::trials(),
+        checkpoint_signals::trials(),
+        checkpoint_inside::trials(),
         checkpoint_full::trials(),
         checkpoint_late::trials(),
         preemption::trials(),
@@ -171,6 +176,6 @@ fn main() -> ExitCode {
     ];
     let conclusion = libtest_mimic::run(&args, trials.into_iter().flatten().collect());
     harness::close();
-    logs::close();
+    moto::close();
     conclusion.exit_code()
 }

@@ -3,10 +3,10 @@
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
 use crate::wire::Refusal;
-use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
     AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
-    NodeReport, ReportItem, RequeuePolicy,
+    NodeReport, ReportItem, RequeuePolicy, SignalTo,
 };
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ fn whole(number: u128, epoch: Epoch) -> CheckpointRef {
 }
 
 fn asks() -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::Usr1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::USR1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
 }
 
 impl Saving {
@@ -135,4 +135,25 @@ fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_o
         assert_eq!(spec.unsaved_by(&now), None);
     }
     const { assert!(CHECKPOINT_MODES_LEVEL <= LEVEL_KNOWN) };
+}
+
+#[test]
+fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_for_them() {
+    let older = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
+    let with = |features: &[&str]| {
+        let mut node = lattice_model::Node::clone(&older);
+        node.features = features.iter().map(|feature| (*feature).to_owned()).collect();
+        node
+    };
+    for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
+        let signal: AskSignal = text.parse().unwrap();
+        let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
+        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL, "{text}");
+        let why = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINTS])).unwrap();
+        assert!(why.contains("an older agent") && why.contains(&signal.to_string()), "{why}");
+        let scopeless = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS]));
+        assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
+        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE])), None, "{text}");
+    }
+    assert_eq!((level_of(&asks()), asks().unsaved_by(&with(&[CHECKPOINTS]))), (7, None));
 }

@@ -17,7 +17,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// whose session another one carries; nodes that shrink while work has more of them; failures of their hardware; what nodes' software
 /// and firmware are, work that asks for the same on all of its nodes, wipes, and how far notifications are;
 /// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
-/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, or without anybody's request;
+/// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, by one that is not of the
+/// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured.
 pub const LEVEL_KNOWN: u32 = 9;
 
@@ -42,7 +43,8 @@ pub const REGISTERS_UNWELL_LEVEL: u32 = 9;
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
     if let Some(policy) = &spec.checkpoint {
-        return if policy.by.is_signal() && policy.automatic.is_none() { 7 } else { CHECKPOINT_MODES_LEVEL };
+        let first = policy.by.is_signal() && policy.signal.is_of_the_first() && policy.automatic.is_none();
+        return if first { 7 } else { CHECKPOINT_MODES_LEVEL };
     }
     if spec.on_isolation == OnIsolation::Stop || spec.constraints.conformance || spec.launch != EntryLaunch::default() {
         return 6;

@@ -16,7 +16,7 @@ struct Preempting {
 }
 
 fn saves(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::Usr1)), ..spec(nodes, requeue, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::USR1)), ..spec(nodes, requeue, 3) }
 }
 
 fn asked(number: u128, hold: bool) -> Preemption {

@@ -1,12 +1,14 @@
-// Ranks that count together, each step hashed with those of all ranks before it. Asked by SIGUSR1 they save themselves in one and the
-// same step; begun again they count to where they were, and compare, before they go on.
+// Ranks that count together, each step hashed with those of all ranks before it. Asked by SIGUSR1, or in a call in which one rank of each
+// node waits, they save themselves in one and the same step; begun again they count to where they were, and compare, before they go on.
 //
-//   chain FILE      until FILE is there
+//   chain FILE [LATTICE]      until FILE is there; LATTICE: the program that waits in calls, where they are asked so
+#include <fcntl.h>
 #include <mpi.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +21,10 @@ static void ask(int number) {
 
 static int rank, local;
 static MPI_Comm node;
+// Of the rank that waits in calls: the program, its output, what it has said so far.
+static const char *lattice;
+static FILE *waits;
+static char said[4096];
 
 static void fail(int code) {
   fprintf(stderr, "rank %d: %d\n", rank, code);
@@ -31,13 +37,36 @@ static uint64_t next(uint64_t hash, uint64_t step) {
   return (hash ^ all ^ step) * 1099511628211u + (uint64_t)rank;
 }
 
+static void wait_in_a_call(void) {
+  char command[4096];
+  snprintf(command, sizeof command, "exec %s checkpoint await", lattice);
+  waits = popen(command, "r");
+  if (!waits || fcntl(fileno(waits), F_SETFL, O_NONBLOCK)) fail(41);
+  said[0] = 0;
+}
+
+// Whether the call was answered: with a token, and a directory behind it.
+static int called(void) {
+  if (strchr(said, '\n')) return 1;
+  size_t length = strlen(said);
+  ssize_t more = read(fileno(waits), said + length, sizeof said - 1 - length);
+  if (more > 0) said[length + (size_t)more] = 0;
+  return strchr(said, '\n') != NULL;
+}
+
 static void save(uint64_t step, uint64_t hash) {
   const char *dir = getenv("LATTICE_CHECKPOINT_DIR");
   char path[4096], token[256];
-  snprintf(path, sizeof path, "%s/request", dir);
-  FILE *file = fopen(path, "r");
-  if (!file || fscanf(file, "%255s", token) != 1) fail(31);
-  fclose(file);
+  FILE *file;
+  if (lattice) {
+    if (!local && sscanf(said, "%255s", token) != 1) fail(43);
+    MPI_Bcast(token, sizeof token, MPI_CHAR, 0, node);
+  } else {
+    snprintf(path, sizeof path, "%s/request", dir);
+    file = fopen(path, "r");
+    if (!file || fscanf(file, "%255s", token) != 1) fail(31);
+    fclose(file);
+  }
   snprintf(path, sizeof path, "%s/%s", dir, token);
   mkdir(path, 0755);
   snprintf(path, sizeof path, "%s/%s/rank-%d", dir, token, rank);
@@ -46,6 +75,14 @@ static void save(uint64_t step, uint64_t hash) {
   // All of a node's ranks have written when one of them says so.
   MPI_Barrier(node);
   if (local) return;
+  if (lattice) {
+    char command[4096];
+    pclose(waits);
+    snprintf(command, sizeof command, "%s checkpoint done %s --step %llu --files 2", lattice, token, (unsigned long long)step);
+    if (system(command)) fail(44);
+    wait_in_a_call();
+    return;
+  }
   snprintf(path, sizeof path, "%s/%s.done", dir, token);
   file = fopen(path, "w");
   if (!file || fprintf(file, "step=%llu\n", (unsigned long long)step) < 0 || fclose(file)) fail(33);
@@ -58,6 +95,8 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local);
+  lattice = argc > 2 ? argv[2] : NULL;
+  if (lattice && !local) wait_in_a_call();
   const char *from = getenv("LATTICE_RESTORE_FROM"), *attempt = getenv("LATTICE_REQUEUE_COUNT");
   uint64_t step = 0, hash = (uint64_t)rank + 1;
   if (from) {
@@ -76,7 +115,8 @@ int main(int argc, char **argv) {
   }
   for (;;) {
     // Where one rank is told to end, or asked, all are in the same step.
-    int mine[2] = {access(argv[1], F_OK) == 0, asked}, all[2];
+    int heard = lattice ? local || called() : asked;
+    int mine[2] = {access(argv[1], F_OK) == 0, heard}, all[2];
     MPI_Allreduce(mine, all, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (all[0]) break;
     if (all[1]) {

@@ -49,7 +49,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let connectivity = Connectivity { network_domain, expose };
             let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
-            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(AskSignal::Usr1));
+            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(AskSignal::USR1));
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
             let spec = AllocationSpec {
                 share,

@@ -1,0 +1,196 @@
+//! A file's way into an object and back: compressed and hashed in one pass, by threads that may block.
+
+use super::StoreError;
+use crate::checkpoint::directory::{Found, Place as Directory};
+use bytes::Bytes;
+use std::io::{self, Read, Write};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Bytes of a part of a large object, at least and at most. S3 wants 5 MiB at least.
+const PART_BYTES: (usize, usize) = (8 << 20, 64 << 20);
+/// Parts of an object, of a file that does not get smaller. S3 takes 10,000.
+const PARTS_MAX: u64 = 9000;
+/// Bytes read of a file at once.
+const READ_BYTES: usize = 1 << 20;
+/// Files that are compressed or expanded at once in this process: each holds a thread of those that may block, and a store that is
+/// a directory needs others of them to go on.
+static PIPES: Semaphore = Semaphore::const_new(8);
+
+/// One of [`PIPES`].
+pub(super) async fn pipe() -> Result<SemaphorePermit<'static>, StoreError> {
+    PIPES.acquire().await.map_err(|closed| StoreError::Unfit(closed.to_string()))
+}
+
+/// How large the parts of a file's object are, in whole MiB: all of one file's are the same.
+pub(super) fn part_bytes(size: u64) -> usize {
+    let (least, most) = PART_BYTES;
+    let wanted = size.div_ceil(PARTS_MAX).div_ceil(1 << 20) << 20;
+    usize::try_from(wanted).unwrap_or(most).clamp(least, most)
+}
+
+/// What tells a thread that nobody waits for it any more: cancelled when the guard goes.
+pub(super) fn stopping() -> (CancellationToken, DropGuard) {
+    let stop = CancellationToken::new();
+    (stop.clone(), stop.drop_guard())
+}
+
+/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
+pub(super) fn compress(
+    directory: &Directory,
+    token: &str,
+    found: &Found,
+    size: u64,
+    (parts, part_bytes): (mpsc::Sender<Bytes>, usize),
+    stop: &CancellationToken,
+) -> Result<String, StoreError> {
+    let failed = |source| StoreError::Io { what: found.path.clone(), source };
+    let changed = || StoreError::Unfit(format!("{} changed while it was read, though it was said to be saved", found.path));
+    let mut file = directory.file(token, found).map_err(StoreError::Unfit)?;
+    let before = file.metadata().map_err(failed)?;
+    let mut encoder = zstd::stream::write::Encoder::new(Parts { parts, part_bytes, now: Vec::new() }, 0).map_err(failed)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0u8; READ_BYTES];
+    let mut left = size;
+    loop {
+        // A file of holes passes nothing on for as long as it is read.
+        if stop.is_cancelled() {
+            return Err(StoreError::Unfit("given up".to_owned()));
+        }
+        let read = match file.read(&mut piece) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        if read as u64 > left {
+            return Err(changed());
+        }
+        if read == 0 {
+            break;
+        }
+        left -= read as u64;
+        hasher.update(&piece[..read]);
+        encoder.write_all(&piece[..read]).map_err(failed)?;
+    }
+    let after = file.metadata().map_err(failed)?;
+    if left > 0 || after.modified().ok() != before.modified().ok() || after.len() != size {
+        return Err(changed());
+    }
+    encoder.finish().and_then(Parts::finish).map_err(failed)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Passes on what is written to it, in parts.
+struct Parts {
+    parts: mpsc::Sender<Bytes>,
+    part_bytes: usize,
+    now: Vec<u8>,
+}
+
+impl Parts {
+    /// `next`: what the next one is written to.
+    fn pass(&mut self, next: Vec<u8>) -> io::Result<()> {
+        let part = std::mem::replace(&mut self.now, next);
+        self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store does not take it"))
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if self.now.is_empty() { Ok(()) } else { self.pass(Vec::new()) }
+    }
+}
+
+impl Write for Parts {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.part_bytes - self.now.len());
+        self.now.extend_from_slice(&bytes[..taken]);
+        if self.now.len() == self.part_bytes {
+            // There was a whole one: the next one may be as large, and need not grow to that.
+            self.pass(Vec::with_capacity(self.part_bytes))?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What comes from the store.
+pub(super) struct Fed {
+    compressed: mpsc::Receiver<Bytes>,
+    now: Bytes,
+}
+
+impl Fed {
+    pub fn of(compressed: mpsc::Receiver<Bytes>) -> Self {
+        Self { compressed, now: Bytes::new() }
+    }
+}
+
+impl Read for Fed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.now.is_empty() {
+            match self.compressed.blocking_recv() {
+                Some(next) => self.now = next,
+                None => return Ok(0),
+            }
+        }
+        let taken = into.len().min(self.now.len());
+        into[..taken].copy_from_slice(&self.now.split_to(taken));
+        Ok(taken)
+    }
+}
+
+pub(super) enum Expanding {
+    Damaged(String),
+    Io(io::Error),
+}
+
+/// Expands, hashes and writes; never more than the entry says.
+pub(super) fn expand(
+    fed: Fed,
+    (size, hash): &(u64, String),
+    mut to: Option<std::fs::File>,
+    stop: &CancellationToken,
+) -> Result<(), Expanding> {
+    let damaged = |e: io::Error| Expanding::Damaged(format!("it cannot be expanded: {e}"));
+    let mut decoder = zstd::stream::read::Decoder::new(fed).map_err(damaged)?;
+    let mut hasher = blake3::Hasher::new();
+    let (mut piece, mut got) = (vec![0u8; READ_BYTES], 0u64);
+    loop {
+        if stop.is_cancelled() {
+            return Err(Expanding::Io(io::Error::other("given up")));
+        }
+        let read = decoder.read(&mut piece).map_err(damaged)?;
+        if read == 0 {
+            break;
+        }
+        got += read as u64;
+        if got > *size {
+            return Err(Expanding::Damaged(format!("it has more than the {size} bytes that were saved")));
+        }
+        hasher.update(&piece[..read]);
+        if let Some(to) = &mut to {
+            to.write_all(&piece[..read]).map_err(Expanding::Io)?;
+        }
+    }
+    let now = hasher.finalize().to_hex();
+    if got != *size || now.as_str() != hash {
+        return Err(Expanding::Damaged(format!("it has {got} bytes of BLAKE3 {now}; {size} bytes of BLAKE3 {hash} were saved")));
+    }
+    to.map_or(Ok(()), |to| to.sync_all().map_err(Expanding::Io))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_as_large_as_their_number_wants() {
+        for (size, bytes) in [(0, 8 << 20), (70 << 30, 8 << 20), (80 << 30, 10 << 20), (500 << 30, 57 << 20), (u64::MAX, 64 << 20)] {
+            assert_eq!(part_bytes(size), bytes, "{size}");
+        }
+        let most = 560_u64 << 30;
+        assert!(most / (part_bytes(most) as u64) < PARTS_MAX);
+    }
+}

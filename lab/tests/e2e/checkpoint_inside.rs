@@ -1,0 +1,50 @@
+//! Work that asks about checkpoints from inside its allocation, over its node's socket: about its own, and about no other, whoever's it is.
+
+use crate::checkpoint::{Chain, last};
+use crate::harness::{Group, World};
+use libtest_mimic::Trial;
+
+static INSIDE: Group = Group { theme: "checkpoint_inside", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![INSIDE.test("work_asks_about_its_own_allocation_and_no_other", &[], own_alone)]
+}
+
+fn own_alone(w: &World) {
+    let (own, other) = (Chain::submit(w, &[], &["--nodes", "1"]), Chain::submit(w, &[], &["--nodes", "1"]));
+    assert_eq!(other.create(w).code(), 0);
+    let others_last = last(w, &other.id);
+    // Of the same user, root, who outside may ask about both.
+    w.ok(&["checkpoint", "list", &other.id]);
+    let lattice = w.dir.join("bin/lattice").display().to_string();
+    let inside =
+        |asks: &str| w.run(&["launch", "--alloc", &own.id, "-n", "1", "sh", "-c", &format!("{lattice} {asks} 2>&1; echo gave $?")]);
+    // Which one it is of, it need not say.
+    let made = inside("checkpoint create -o name").out();
+    let own_last = last(w, &own.id);
+    assert!(made.contains(&own_last) && made.ends_with("gave 0\n"), "{made}");
+    for asks in ["list", "show", "verify"] {
+        let told = inside(&format!("checkpoint {asks} {}", own.id)).out();
+        assert!(told.ends_with("gave 0\n"), "{asks}: {told}");
+    }
+    let other_id = &other.id;
+    let asked = [
+        format!("checkpoint create {other_id}"),
+        format!("checkpoint list {other_id}"),
+        format!("checkpoint show {other_id}"),
+        format!("checkpoint verify {other_id}"),
+        format!("checkpoint rm {other_id} {others_last}"),
+        format!("preempt {other_id}"),
+        format!("status {other_id}"),
+        format!("explain {other_id}"),
+    ];
+    for asks in asked {
+        let told = inside(&asks).out();
+        let says = format!("this process is work of allocation {} and may act for that one alone", &own.id[..8]);
+        assert!(told.contains(&says) && told.ends_with("gave 4\n"), "{asks}: {told}");
+    }
+    assert_eq!(last(w, other_id), others_last, "it was not asked");
+    other.end(w);
+    own.end(w);
+    w.assert_nothing_left();
+}

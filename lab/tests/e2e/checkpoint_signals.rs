@@ -1,0 +1,180 @@
+//! Any signal that a program can catch asks for a checkpoint, and it goes to whom the submission says: all processes, those of the ranks'
+//! process groups, or the ranks alone. What does not catch it lives on.
+
+use crate::harness::{Group, World, fresh_dir};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+static SIGNALS: Group = Group { theme: "checkpoint_signals", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        SIGNALS.test("a_real_time_signal_goes_to_all_that_catch_it", &[], to_all),
+        SIGNALS.test("that_goes_to_groups_passes_by_what_left_them", &[], to_groups),
+        SIGNALS.test("that_goes_to_ranks_goes_to_all_of_them_or_none", &[], to_ranks),
+        SIGNALS.test("in_a_script_ranks_are_those_of_its_launches", &[], of_a_script),
+        SIGNALS.test("that_nothing_can_catch_is_refused", &[], uncatchable),
+    ]
+}
+
+/// A rank with processes that inherit its handler: one of its process group, one of another, one of another session; and one that
+/// catches nothing. When it ends all tell how often they were asked.
+const FAMILY: &str = r#"
+import os, signal, subprocess, sys, time
+
+go, rank, number = os.environ["GO"], os.environ.get("ROLE") or os.environ["LATTICE_RANK"], int(os.environ["NUMBER"])
+got = 0
+def notice(*_):
+    global got
+    got += 1
+def until_over():
+    while not os.path.exists(go):
+        time.sleep(0.01)
+def child(name, leave):
+    pid = os.fork()
+    if pid == 0:
+        leave()
+        until_over()
+        print(name + rank, "got", got, flush=True)
+        os._exit(0)
+    return pid
+
+# So that none of them is between fork and exec when it is looked at first.
+deaf = subprocess.Popen(["sleep", "600"])
+if os.environ.get("DEAF") != rank:
+    signal.signal(number, notice)
+family = [child("same", lambda: None), child("group", lambda: os.setpgid(0, 0)), child("session", os.setsid)]
+print("begun", rank, flush=True)
+answered = 0
+while not os.path.exists(go):
+    if got > answered and rank in ("0", "script"):
+        answered = got
+        at = os.environ["LATTICE_CHECKPOINT_DIR"]
+        token = open(os.path.join(at, "request")).readline().strip()
+        open(os.path.join(at, token, "state"), "w").write("saved")
+        open(os.path.join(at, token + ".new"), "w").write("step=1\n")
+        os.rename(os.path.join(at, token + ".new"), os.path.join(at, token + ".done"))
+    time.sleep(0.01)
+for pid in family:
+    os.waitpid(pid, 0)
+print("rank" + rank, "got", got, flush=True)
+print("deaf" + rank, "lives" if deaf.poll() is None else "ended", flush=True)
+deaf.kill()
+"#;
+
+struct Family {
+    id: String,
+    go: PathBuf,
+}
+
+impl Family {
+    /// The signal of this number, as it is asked for; two ranks of one node.
+    fn submit(w: &World, signal: &str, number: u8, env: &[&str]) -> Self {
+        let program = w.script("family.py", FAMILY);
+        Self::of(w, signal, number, env, &["--nodes", "1", "--tasks-per-node", "2", "--", "python3", &program], &["begun 0\n", "begun 1\n"])
+    }
+
+    fn of(w: &World, signal: &str, number: u8, env: &[&str], what: &[&str], begun: &[&str]) -> Self {
+        let go = fresh_dir("signals-go");
+        let (asks, number) = (format!("--checkpoint-signal={signal}"), format!("NUMBER={number}"));
+        let go_variable = format!("GO={}", go.display());
+        let mut args = vec!["--checkpoint=signal", &asks, "--env", &go_variable, "--env", &number];
+        env.iter().for_each(|variable| args.extend(["--env", variable]));
+        args.extend(what);
+        let id = w.submit(&args);
+        w.running(&id);
+        begun.iter().for_each(|word| w.wait_log(&id, word));
+        Self { id, go }
+    }
+
+    fn created(&self, w: &World) {
+        let done = w.run(&["checkpoint", "create", &self.id, "--deadline", "20s"]);
+        assert_eq!(done.code(), 0, "{}\n{}", done.err(), w.log(&self.id));
+        assert_eq!(w.status(&self.id)["checkpoint"]["step"], 1);
+    }
+
+    /// How often each was asked, by what it tells at its end: whatever was sent before has come by then.
+    fn asked(&self, w: &World) -> BTreeMap<String, u64> {
+        fs::write(&self.go, "").unwrap();
+        w.completed(&self.id);
+        let log = w.log(&self.id);
+        let deaf: Vec<&str> = log.lines().filter(|line| line.starts_with("deaf")).collect();
+        assert!(!deaf.is_empty() && deaf.iter().all(|line| line.ends_with(" lives")), "{log}");
+        log.lines().filter_map(|line| line.split_once(" got ")).map(|(who, count)| (who.to_owned(), count.parse().unwrap())).collect()
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.go);
+    }
+}
+
+fn of(told: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    told.iter().map(|(who, count)| ((*who).to_owned(), *count)).collect()
+}
+
+/// The same for both ranks.
+fn both(told: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    ["0", "1"].iter().flat_map(|rank| told.iter().map(move |(who, count)| (format!("{who}{rank}"), *count))).collect()
+}
+
+fn to_all(w: &World) {
+    let family = Family::submit(w, "RTMIN+5", 39, &[]);
+    family.created(w);
+    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 1), ("group", 1), ("session", 1)]));
+    w.assert_nothing_left();
+}
+
+fn to_groups(w: &World) {
+    let family = Family::submit(w, "group:64", 64, &[]);
+    family.created(w);
+    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 1), ("group", 0), ("session", 0)]));
+    w.assert_nothing_left();
+}
+
+fn to_ranks(w: &World) {
+    let family = Family::submit(w, "ranks:sigwinch", 28, &[]);
+    family.created(w);
+    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
+    // One of them would not hear.
+    let family = Family::submit(w, "ranks:QUIT", 3, &["DEAF=1"]);
+    let done = w.run(&["checkpoint", "create", &family.id]);
+    let says = "1 of its 2 ranks does not catch SIGQUIT";
+    assert!(done.code() == 1 && done.err().contains(says) && done.err().contains("nothing was sent"), "{}", done.err());
+    assert_eq!(text(&w.status(&family.id), "state"), "Running");
+    assert_eq!(family.asked(w), both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
+    // Where it goes to all, the other one saves both.
+    let family = Family::submit(w, "QUIT", 3, &["DEAF=1"]);
+    family.created(w);
+    let heard = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];
+    assert_eq!(family.asked(w), of(&[&heard[..], &[("rank1", 0), ("same1", 0), ("group1", 0), ("session1", 0)]].concat()));
+    w.assert_nothing_left();
+}
+
+fn of_a_script(w: &World) {
+    let program = w.script("family.py", FAMILY);
+    let lattice = w.dir.join("bin/lattice").display().to_string();
+    // The script itself catches nothing: it is no rank while it has a launch.
+    let script = w.script("family.sh", &format!("#!/bin/sh\n{lattice} launch -n 2 python3 {program}\n"));
+    let family = Family::of(w, "ranks:USR2", 12, &[], &["--nodes", "1", &script], &["begun 0\n", "begun 1\n"]);
+    family.created(w);
+    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
+    // Without one it is the script.
+    let script = w.script("alone.py", &format!("#!/usr/bin/python3\n{FAMILY}"));
+    let family = Family::of(w, "ranks:USR2", 12, &["ROLE=script"], &["--nodes", "1", &script], &["begun script\n"]);
+    family.created(w);
+    assert_eq!(family.asked(w), of(&[("rankscript", 1), ("samescript", 0), ("groupscript", 0), ("sessionscript", 0)]));
+    w.assert_nothing_left();
+}
+
+fn uncatchable(w: &World) {
+    for signal in ["KILL", "19", "33", "SIGRTMAX+1", "all:USR1"] {
+        let refused = w.run(&["submit", "--checkpoint-signal", signal, "--", "/bin/true"]);
+        let says = format!("{signal:?} is no signal that can ask for a checkpoint");
+        assert!([2, 4].contains(&refused.code()) && refused.err().contains(&says), "{signal}: {}", refused.err());
+    }
+}

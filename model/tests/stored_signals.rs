@@ -1,0 +1,21 @@
+//! Signals that ask for checkpoints, as they are stored: the first ones as ever, so that every member and agent that knows checkpoints
+//! reads them.
+
+use lattice_model::{AskSignal, SignalTo};
+
+#[test]
+fn the_first_ones_are_stored_as_ever_and_all_come_back() {
+    let text = |signal: AskSignal| serde_json::to_string(&signal).unwrap();
+    let first = [AskSignal::USR1, AskSignal::USR2, AskSignal::HUP, AskSignal::INT, AskSignal::ALRM, AskSignal::TERM];
+    assert_eq!(first.map(text), ["Usr1", "Usr2", "Hup", "Int", "Alrm", "Term"].map(|name| format!("{name:?}")));
+    for signal in (0..=u8::MAX).filter_map(AskSignal::of_number) {
+        for to in SignalTo::ALL {
+            let signal = signal.to(to);
+            assert_eq!(serde_json::from_str::<AskSignal>(&text(signal)).unwrap(), signal);
+            assert_eq!(signal.is_of_the_first(), first.contains(&signal), "{signal}");
+        }
+    }
+    for odd in [9, 0, 32, 255] {
+        assert!(serde_json::from_str::<AskSignal>(&format!(r#"{{"Other":{{"number":{odd},"to":"All"}}}}"#)).is_err(), "{odd}");
+    }
+}
