@@ -20,7 +20,7 @@ use lattice_runtime::shim::{ShimDir, boottime_ms};
 use nix::sys::epoll::Epoll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sockets::EXIT_AWAITED_MS;
+use sockets::HungUp;
 use std::collections::BTreeMap;
 
 /// In the place of a local rank's number: the first rank's terminal. Ranks are far fewer.
@@ -47,9 +47,9 @@ pub struct Launch {
     /// Which ones are here, by local rank.
     numbers: Vec<u32>,
     ranks: Vec<Rank>,
-    /// Local ranks whose socket reached its end while their process lives, or that said their last by it, and when the server is
-    /// told (milliseconds, CLOCK_BOOTTIME). Apart from `ranks`, because it is looked through at each turn of the loop.
-    hung_up: BTreeMap<u32, u64>,
+    /// Local ranks whose socket reached its end while their process lives, or that said their last by it, until the server is told.
+    /// Apart from `ranks`, because it is looked through at each turn of the loop.
+    hung_up: BTreeMap<u32, HungUp>,
     /// Local ranks whose port is left alone, and until when (milliseconds, CLOCK_BOOTTIME).
     resting_ports: BTreeMap<u32, u64>,
     /// Strangers who came to the local ranks' ports. One that is beleaguered holds up no other.
@@ -247,7 +247,7 @@ impl Launch {
         for action in actions {
             match action {
                 Action::Send { local, bytes } => happenings.extend(self.send(local, bytes, epoll, token)),
-                Action::LastWords { local } => drop(self.hung_up.insert(local, boottime_ms() + EXIT_AWAITED_MS)),
+                Action::LastWords { local } => drop(self.hung_up.insert(local, HungUp::new(boottime_ms()))),
                 Action::Fence { number, blob } => happenings.push(Happening::Fence { number, blob }),
                 Action::Call(call) => happenings.push(self.asked(call)),
                 Action::Abort { code, why } => happenings.push(Happening::Abort { code, why }),

@@ -64,6 +64,7 @@ fn unlike(world: &World) {
     let plain = |features: &[String]| {
         features.iter().filter(|f| !["pmix", "telemetry_audit"].contains(&f.as_str())).eq([
             "checkpoint_modes",
+            "checkpoint_signals",
             "checkpoints",
             "launch_calls",
             "launch_input",

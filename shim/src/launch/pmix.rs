@@ -83,7 +83,7 @@ impl Launch {
     }
 
     /// Whether a rank's process is ending: one that waits for an answer is not.
-    fn is_ending(&self, rank: u32) -> bool {
+    pub(super) fn is_ending(&self, rank: u32) -> bool {
         let at = self.numbers.iter().position(|number| *number == rank);
         match at.and_then(|local| self.ranks.get(local)).map(|rank| &rank.state) {
             Some(RankState::Running { pid, .. }) => process_stat(*pid).map_or(true, |stat| stat.ending),

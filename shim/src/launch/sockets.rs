@@ -16,7 +16,29 @@ const CHUNK_BYTES: usize = 16 * 1024;
 const CHUNKS_PER_TURN: usize = 64;
 /// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
 /// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
-pub(super) const EXIT_AWAITED_MS: u64 = 200;
+const EXIT_AWAITED_MS: u64 = 200;
+/// How long at most where it is seen to be ending: on a busy machine that takes its time.
+const ENDING_AWAITED_MS: u64 = 5_000;
+
+/// A rank that has said its last, or whose socket has reached its end, while its process was not seen to have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HungUp {
+    /// Since when (milliseconds, CLOCK_BOOTTIME).
+    since: u64,
+    /// When it is looked at.
+    until: u64,
+}
+
+impl HungUp {
+    pub(super) fn new(now: u64) -> Self {
+        Self { since: now, until: now + EXIT_AWAITED_MS }
+    }
+
+    /// When it is due: whether, and until when, its process is waited for further.
+    fn further(self, now: u64, is_ending: bool) -> Option<Self> {
+        (is_ending && now < self.since + ENDING_AWAITED_MS).then_some(Self { until: now + EXIT_AWAITED_MS, ..self })
+    }
+}
 
 /// What came by a rank's socket.
 pub(super) struct Received {
@@ -69,7 +91,7 @@ impl Launch {
             happenings.extend(received.happenings);
             if received.hung_up {
                 self.close(local, epoll);
-                self.hung_up.insert(local, now + EXIT_AWAITED_MS);
+                self.hung_up.insert(local, HungUp::new(now));
             }
         }
         happenings
@@ -77,13 +99,21 @@ impl Launch {
 
     /// When [`Self::check_hung_up`] has something to do (milliseconds, CLOCK_BOOTTIME).
     pub fn hung_up_until(&self) -> Option<u64> {
-        self.hung_up.values().min().copied()
+        self.hung_up.values().map(|hung_up| hung_up.until).min()
     }
 
-    /// The ranks whose socket ended a while ago live: they closed it themselves. All that ended is reaped before this.
+    /// The ranks whose socket ended a while ago live: they closed it themselves. All that ended is reaped before this; one that is ending
+    /// is waited for.
     pub fn check_hung_up(&mut self, now: u64, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
-        let due = self.hung_up.extract_if(.., |_, until| *until <= now).map(|(local, _)| local).collect::<Vec<_>>();
-        due.into_iter().flat_map(|local| self.handle(Event::Closed { local }, epoll, &token)).collect()
+        let due = self.hung_up.extract_if(.., |_, hung_up| hung_up.until <= now).collect::<Vec<_>>();
+        let mut happenings = Vec::new();
+        for (local, hung_up) in due {
+            match hung_up.further(now, self.is_ending(self.rank(local))) {
+                Some(further) => drop(self.hung_up.insert(local, further)),
+                None => happenings.extend(self.handle(Event::Closed { local }, epoll, &token)),
+            }
+        }
+        happenings
     }
 
     pub(super) fn receive(&mut self, local: u32, epoll: &Epoll, token: &impl Fn(u32) -> u64) -> Received {
@@ -127,5 +157,22 @@ impl Launch {
             let _ = epoll.delete(&port);
         }
         self.resting_ports.remove(&local);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_ending_is_waited_for_and_not_for_ever() {
+        let mut hung_up = HungUp::new(1_000);
+        assert_eq!(hung_up.further(1_200, false), None, "it lives");
+        let mut now = hung_up.until;
+        while let Some(further) = hung_up.further(now, true) {
+            assert_eq!((further.since, further.until), (1_000, now + EXIT_AWAITED_MS));
+            (hung_up, now) = (further, further.until);
+        }
+        assert_eq!(now, 1_000 + ENDING_AWAITED_MS);
     }
 }
