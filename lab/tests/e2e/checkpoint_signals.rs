@@ -27,6 +27,9 @@ import os, signal, subprocess, sys, time
 
 go, rank, number = os.environ["GO"], os.environ.get("ROLE") or os.environ["LATTICE_RANK"], int(os.environ["NUMBER"])
 got = 0
+def tell(*words):
+    # In one write: with PYTHONUNBUFFERED each word that is printed is one, and others write to the same file.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 def notice(*_):
     global got
     got += 1
@@ -38,7 +41,7 @@ def child(name, leave):
     if pid == 0:
         leave()
         until_over()
-        print(name + rank, "got", got, flush=True)
+        tell(name + rank, "got", got)
         os._exit(0)
     return pid
 
@@ -47,7 +50,7 @@ deaf = subprocess.Popen(["sleep", "600"])
 if os.environ.get("DEAF") != rank:
     signal.signal(number, notice)
 family = [child("same", lambda: None), child("group", lambda: os.setpgid(0, 0)), child("session", os.setsid)]
-print("begun", rank, flush=True)
+tell("begun", rank)
 answered = 0
 while not os.path.exists(go):
     if got > answered and rank in ("0", "script"):
@@ -60,8 +63,8 @@ while not os.path.exists(go):
     time.sleep(0.01)
 for pid in family:
     os.waitpid(pid, 0)
-print("rank" + rank, "got", got, flush=True)
-print("deaf" + rank, "lives" if deaf.poll() is None else "ended", flush=True)
+tell("rank" + rank, "got", got)
+tell("deaf" + rank, "lives" if deaf.poll() is None else "ended")
 deaf.kill()
 "#;
 
