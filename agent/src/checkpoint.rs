@@ -31,6 +31,7 @@ pub mod saving;
 pub mod settings;
 pub mod sightings;
 pub mod store;
+mod turns;
 mod uploads;
 mod way;
 
@@ -57,6 +58,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{CheckpointStore, Owner};
 use tokio::sync::watch;
+use turns::Turns;
 
 /// What this agent knows of checkpoints. Cloneable; all clones are one.
 #[derive(Clone)]
@@ -71,8 +73,8 @@ struct Inner {
     callers: Callers,
     /// Work that is asked by a signal, and catches it.
     sightings: Sightings,
-    /// One checkpoint is begun at a time.
-    begins: tokio::sync::Mutex<()>,
+    /// One checkpoint of an allocation is begun at a time.
+    begins: Turns,
     counts: Counts,
     settings: CheckpointSettings,
     /// What the broker knows, while it is here.
@@ -106,14 +108,13 @@ impl Checkpoints {
             }
             Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
         };
-        let begins = tokio::sync::Mutex::new(());
         let inner = Inner {
             means,
             heads: Mutex::default(),
             parts: Parts::default(),
             callers: Callers::default(),
             sightings: Sightings::default(),
-            begins,
+            begins: Turns::default(),
             counts: Counts::default(),
             settings: config.checkpoint,
             broker: Mutex::default(),

@@ -83,9 +83,20 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
                 return Some(Err(why));
             }
         }
-        let ended = match checkpoint::begin(context, &open).await {
-            Ok(items) => follow(items, pin!(limit.over()), &mut away).await,
-            Err(why) => return Some(Err(why)),
+        let ended = {
+            let mut over = pin!(limit.over());
+            // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
+            let begun = tokio::select! {
+                biased;
+                begun = checkpoint::begin(context, &open) => Ok(begun),
+                () = &mut over => Err(Followed::TooLong),
+                why = &mut away => Err(Followed::StoreAway(why)),
+            };
+            match begun {
+                Ok(Ok(items)) => follow(items, over, &mut away).await,
+                Ok(Err(why)) => return Some(Err(why)),
+                Err(ended) => ended,
+            }
         };
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),

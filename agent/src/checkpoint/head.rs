@@ -75,7 +75,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     }
     worker.settled().await?;
     let checkpoints = context.checkpoints.clone();
-    let one = checkpoints.0.begins.lock().await;
+    let one = checkpoints.0.begins.of(allocation).await;
     // After a restart the state file is who remembers.
     checkpoints.resume(context, &share, worker.dir()).await;
     let known = checkpoints.head_of(allocation, epoch);
