@@ -45,17 +45,20 @@ pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), String> 
     super::directory::gone(fs::remove_file(aside)).map_err(failed)?;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(failed)?;
     let mut page = [0; BYTES];
-    page[..MAGIC.len()].copy_from_slice(&MAGIC);
-    page[AT_VERSION..AT_VERSION + 4].copy_from_slice(&VERSION.to_ne_bytes());
-    page[AT_BYTES..AT_BYTES + 4].copy_from_slice(&bytes_word().to_ne_bytes());
+    page[..AT_BYTES + 4].copy_from_slice(&beginning());
     // All of it is written, and on the disk: who writes into a hole of a mapped file on a full disk is ended.
     file.write_all(&page).and_then(|()| file.sync_all()).map_err(failed)?;
     fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(|e| failed(e.into()))?;
     fs::rename(aside, path).map_err(failed)
 }
 
-fn bytes_word() -> u32 {
-    u32::try_from(BYTES).unwrap_or(u32::MAX)
+/// By which it is known as such a page.
+fn beginning() -> [u8; AT_BYTES + 4] {
+    let mut all = [0; AT_BYTES + 4];
+    all[..MAGIC.len()].copy_from_slice(&MAGIC);
+    all[AT_VERSION..AT_VERSION + 4].copy_from_slice(&VERSION.to_ne_bytes());
+    all[AT_BYTES..].copy_from_slice(&u32::try_from(BYTES).unwrap_or(u32::MAX).to_ne_bytes());
+    all
 }
 
 impl Page {
@@ -107,26 +110,23 @@ impl Page {
 
     /// The number under which this token was asked for, where it is what is asked for now.
     pub fn asked(&self, token: &str) -> Result<Option<u32>, String> {
-        let page = self.read()?;
-        let (number, of) = (word(&page, AT_REQUEST), word(&page, AT_OF_REQUEST));
-        let same = text(&page, AT_TOKEN, TOKEN_BYTES).is_some_and(|there| there == token);
-        Ok((number != 0 && number == of && same).then_some(number))
+        Ok(asked(&self.read()?, token))
     }
 
     /// Asks, and wakes all that wait for it. Asked for the same again, only wakes. Gives the number that an answer is to.
     pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, String> {
-        if let Some(number) = self.asked(token)? {
+        let page = self.read()?;
+        if let Some(number) = asked(&page, token) {
             self.count_up(0)?;
             return Ok(number);
         }
         if token.len() >= TOKEN_BYTES {
             return Err(self.failed(format!("a token of {} bytes has no room", token.len())));
         }
-        let page = self.read()?;
         // What is ours there the application may have written over.
-        self.write(0, &MAGIC)?;
-        self.write(AT_VERSION, &VERSION.to_ne_bytes())?;
-        self.write(AT_BYTES, &bytes_word().to_ne_bytes())?;
+        if page[..AT_BYTES + 4] != beginning() {
+            self.write(0, &beginning())?;
+        }
         let mut now = word(&page, AT_REQUEST);
         if now == u32::MAX {
             now = 0;
@@ -136,10 +136,11 @@ impl Page {
         // The next number is of no request yet: what is half written is none.
         self.write(AT_OF_REQUEST, &number.to_ne_bytes())?;
         failpoint::pass(Point::PageNumbered);
-        self.write(AT_DEADLINE, &deadline_ms.to_ne_bytes())?;
-        let mut name = [0; TOKEN_BYTES];
+        let mut request = [0; AT_TOKEN - AT_DEADLINE + TOKEN_BYTES];
+        let (deadline, name) = request.split_at_mut(AT_TOKEN - AT_DEADLINE);
+        deadline.copy_from_slice(&deadline_ms.to_ne_bytes());
         name[..token.len()].copy_from_slice(token.as_bytes());
-        self.write(AT_TOKEN, &name)?;
+        self.write(AT_DEADLINE, &request)?;
         failpoint::pass(Point::PageNamed);
         self.count_up(1)?;
         failpoint::pass(Point::PageCounted);
@@ -208,6 +209,13 @@ impl Page {
         let percent = u8::try_from(word(&page, AT_PERCENT)).ok().filter(|percent| *percent <= 100);
         Ok(Some(Progress { percent, left_ms: Some(long(&page, AT_LEFT)).filter(|left| *left <= DAY_MS) }))
     }
+}
+
+/// The number under which this token was asked for, where it is what is asked for now.
+fn asked(page: &[u8; BYTES], token: &str) -> Option<u32> {
+    let (number, of) = (word(page, AT_REQUEST), word(page, AT_OF_REQUEST));
+    let same = text(page, AT_TOKEN, TOKEN_BYTES).is_some_and(|there| there == token);
+    (number != 0 && number == of && same).then_some(number)
 }
 
 fn word(page: &[u8; BYTES], at: usize) -> u32 {
