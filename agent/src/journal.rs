@@ -29,7 +29,7 @@ pub use counts::JournalCounts;
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
 use lattice_runtime::failpoint::{self, Point};
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -421,11 +421,20 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The same for what means nothing any more once the machine has ended: whoever is killed leaves the old one or the new one, whole, and
-/// no disk is waited for.
+/// no disk is waited for: ext4 begins to write out what is put in another file's place, and has the caller wait for that. So the two
+/// change places.
 pub fn replace_for_boot(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension("json.part");
     new_file(&part)?.write_all(bytes)?;
-    fs::rename(&part, path)
+    match renameat2(AT_FDCWD, &part, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
+        // What stays of the old one, the next one is written over.
+        Ok(()) => {
+            let _ = fs::remove_file(&part);
+            Ok(())
+        }
+        // There is none yet, or the file system cannot.
+        Err(_) => fs::rename(&part, path),
+    }
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
