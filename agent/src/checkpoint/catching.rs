@@ -8,6 +8,7 @@
 use super::sightings::{Sightings, unsure_for};
 use crate::context::Context;
 use lattice_model::{AllocationId, AskSignal, SignalTo};
+use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::identity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,39 +60,44 @@ pub(super) enum Look {
 }
 
 impl Hearers {
-    /// Looks at what runs now, once; an error where that cannot be told. `shim`: its process, by which they are found on a machine
-    /// without scopes.
-    fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<Self> {
+    /// Looks at what runs now but for `asked`, once; an error where that cannot be told. `shim`: its process, by which they are found on
+    /// a machine without scopes.
+    fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
-        let (mut seen, mut catch) = (BTreeSet::new(), Vec::new());
-        for pid in addressed(context, allocation, shim, signal.whom())? {
+        let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
+        let listed = || addressed(context, allocation, shim, signal.whom());
+        for pid in listed()?.into_iter().filter(|pid| !asked.contains(pid)) {
             // Opened before it is looked at: what is seen is of this process or of none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
             match look_at(pid, signal)? {
                 None => {}
                 Some(Look::Deaf) => {
-                    seen.insert(pid);
+                    seen.insert(pid, false);
                     sightings.is_deaf(allocation, pid);
                 }
                 Some(Look::Catches(program)) => {
-                    seen.insert(pid);
+                    seen.insert(pid, true);
                     catch.push(Hearer { pid, fd, program });
                 }
             }
         }
         // Whose descriptor was opened and that is still listed is what was listed, or another one of the same work.
-        let still = addressed(context, allocation, shim, signal.whom())?;
+        let still = listed()?;
         let mut found = Self { all: 0, deaf: Vec::new(), catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
         for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
             found.add(hearer, sightings, allocation);
         }
-        // What has just begun counts: a node where something runs is not idle.
-        for pid in still {
-            match look_at(pid, signal)? {
-                Some(Look::Deaf) => found.deaf.push(pid),
-                Some(Look::Catches(_)) => {}
-                None if seen.contains(&pid) => {}
-                None => continue,
+        // What has just begun counts: a node where something runs is not idle. The rest was looked at already.
+        for pid in still.into_iter().filter(|pid| !asked.contains(pid)) {
+            let catches = match seen.get(&pid) {
+                Some(catches) => *catches,
+                None => match look_at(pid, signal)? {
+                    Some(look) => matches!(look, Look::Catches(_)),
+                    None => continue,
+                },
+            };
+            if !catches {
+                found.deaf.push(pid);
             }
             found.all += 1;
         }
@@ -145,19 +151,19 @@ impl Hearers {
     }
 
     /// Whether anybody was seen to catch it long enough ago.
-    pub fn is_heard(&self) -> bool {
+    fn is_heard(&self) -> bool {
         !self.catching.is_empty()
     }
 
     /// Those that catch it, with nothing sent.
-    pub fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+    fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
         self.settle(signal)?;
         Ok(self.catching.into_iter().map(|hearer| hearer.fd).collect())
     }
 
     /// Sends it: at once to those that were seen to catch it long enough ago, and a moment later to the others. Gives those that lived
     /// to get it.
-    pub fn send(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+    fn send(mut self, signal: AskSignal) -> io::Result<Vec<Hearer>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
@@ -172,13 +178,24 @@ impl Hearers {
         Ok(sent)
     }
 
-    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<OwnedFd>) -> io::Result<()> {
+    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<Hearer>) -> io::Result<()> {
         for hearer in self.catching.drain(..) {
             if hearer.catches_still(signal)? && there(identity::pidfd_signal(hearer.fd.as_fd(), signal.number()))?.is_some() {
-                sent.push(hearer.fd);
+                sent.push(hearer);
             }
         }
         Ok(())
+    }
+
+    /// Sends it to those alone that were seen to catch it long enough ago when they were looked at before, and are `listed` yet; and gives
+    /// those that lived to get it. Once somebody has it, what goes wrong with another one is for a look at all that runs to find.
+    fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<Hearer>> {
+        let mut sent = Vec::new();
+        self.catching.retain(|hearer| listed.contains(&hearer.pid));
+        match self.send_to_sure(signal, &mut sent) {
+            Err(error) if sent.is_empty() => Err(error),
+            Ok(()) | Err(_) => Ok(sent),
+        }
     }
 }
 
@@ -188,9 +205,59 @@ impl Hearer {
     }
 }
 
+/// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
+pub type Work<'a> = (&'a Context, AllocationId, Option<u32>);
+
 /// Looks at what runs now, with what went wrong for people.
 pub fn look(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
-    Hearers::find(context, allocation, shim, signal).map_err(unseen)
+    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(unseen)
+}
+
+/// Those that catch it of what runs there now, with nothing sent; `None`: nobody was seen to long enough ago.
+pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, String> {
+    let mut now = look(context, allocation, shim, signal)?;
+    now.not_to_be_asked(signal).map_err(unseen)?;
+    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(unseen)?) } else { None })
+}
+
+/// Sends it to what runs there now. `seen`: as it was looked at when nobody was asked yet; who was seen to catch it then has it before
+/// anybody else is looked at again, unless ranks are asked together. Gives those that lived to get it. `going_on`: whether it is wanted yet.
+pub fn ask(
+    (context, allocation, shim): Work<'_>,
+    signal: AskSignal,
+    seen: Option<Hearers>,
+    going_on: impl Fn() -> Result<(), String>,
+) -> Result<Vec<OwnedFd>, String> {
+    let unsent = |e: io::Error| format!("{signal} cannot be sent: {e}");
+    let mut sent = match seen.filter(|seen| seen.is_heard() && signal.whom() != SignalTo::Ranks) {
+        Some(seen) => {
+            let listed = addressed(context, allocation, shim, signal.whom()).map_err(unseen)?;
+            going_on()?;
+            seen.send_at_once(signal, &listed).map_err(unsent)?
+        }
+        None => Vec::new(),
+    };
+    let asked: BTreeSet<i32> = sent.iter().map(|hearer| hearer.pid).collect();
+    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(unseen);
+    if sent.is_empty() {
+        let mut now = rest?;
+        if let Some(why) = now.not_to_be_asked(signal).map_err(unseen)? {
+            return Err(why);
+        }
+        going_on()?;
+        let all = now.all;
+        sent = now.send(signal).map_err(unsent)?;
+        if sent.is_empty() {
+            return Err(none_catches(all, signal));
+        }
+    } else {
+        match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
+            Ok(more) => sent.extend(more),
+            // Those that have it save themselves, and are waited for.
+            Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
+        }
+    }
+    Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
 }
 
 /// Why it is not known what runs there, for people.
@@ -198,15 +265,24 @@ pub fn unseen(error: io::Error) -> String {
     format!("what runs there cannot be looked at: {error}")
 }
 
-/// How many processes of the script and of launches live.
-pub fn count(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<usize> {
-    let mut all = 0;
-    for pid in of_work(context, allocation, shim)? {
-        if look_at(pid, AskSignal::default())?.is_some() {
-            all += 1;
+/// Whether a process of the script or of launches lives.
+pub fn lives(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
+    let Some(slice) = &context.slice else {
+        for pid in of_work(context, allocation, shim)? {
+            if look_at(pid, AskSignal::default())?.is_some() {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    };
+    // The kernel keeps it with each group: nothing that runs there is looked at. Terminals have groups of their own.
+    let scope = slice.scope(allocation);
+    for number in launches(slice, allocation)? {
+        if scope.launch(number).is_populated().map_err(|error| io::Error::other(with_causes(&error)))? {
+            return Ok(true);
         }
     }
-    Ok(all)
+    Ok(false)
 }
 
 /// Nothing where the process is gone; every other error is one.
@@ -229,13 +305,19 @@ pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<
 /// The same by the number of their launch, which is 0 of the script.
 fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32, Vec<i32>>> {
     let scope = slice.scope(allocation);
-    let Some(groups) = there(fs::read_dir(scope.work().path()))? else { return Ok(BTreeMap::new()) };
     let mut found = BTreeMap::new();
+    for number in launches(slice, allocation)? {
+        found.insert(number, scope.launch(number).processes_or_error()?);
+    }
+    Ok(found)
+}
+
+/// The numbers of those that have a group.
+fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
+    let Some(groups) = there(fs::read_dir(slice.scope(allocation).work().path()))? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
     for group in groups {
-        let name = group?.file_name();
-        if let Some(number) = name.to_str().and_then(|name| name.strip_prefix("launch-")?.parse().ok()) {
-            found.insert(number, scope.launch(number).processes_or_error()?);
-        }
+        found.extend(group?.file_name().to_str().and_then(|name| name.strip_prefix("launch-")?.parse::<u32>().ok()));
     }
     Ok(found)
 }
@@ -411,7 +493,14 @@ mod tests {
         let sure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
         assert_eq!(unsure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
         assert_eq!(sure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
-        let (known, new) = (hearer(), hearer());
+        let at_once = |hearer, listed: &[i32]| {
+            let sent = sure(hearer).send_at_once(AskSignal::USR1, &listed.iter().copied().collect()).unwrap();
+            sent.iter().map(|hearer| hearer.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(at_once(hearer(), &[pid]), [pid]);
+        assert_eq!(at_once(hearer(), &[pid + 1]), [0; 0], "it is not the allocation's any more");
+        assert!(unsure(hearer()).send_at_once(AskSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
+        let (known, new, seen) = (hearer(), hearer(), hearer());
         child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while !matches!(look_at(pid, AskSignal::USR1).unwrap(), Some(Look::Deaf)) {
@@ -420,6 +509,7 @@ mod tests {
         }
         assert_eq!(unsure(new).send(AskSignal::USR1).unwrap().len(), 0);
         assert_eq!(sure(known).send(AskSignal::USR1).unwrap().len(), 0);
+        assert_eq!(at_once(seen, &[pid]), [0; 0]);
         assert!(child.try_wait().unwrap().is_none(), "it was sent what ends it");
         child.kill().unwrap();
         child.wait().unwrap();

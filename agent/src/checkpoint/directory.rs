@@ -19,7 +19,7 @@ use lattice_model::{AllocationId, CheckpointId, Principal};
 use lattice_runtime::remove::{remove_at_most, remove_tree};
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
+use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat2, renameat, renameat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
@@ -256,9 +256,8 @@ impl Place {
         }
     }
 
-    /// Makes room for what this token asks for, and says that it is asked for. May be done again: what was saved for this token
-    /// stays.
-    pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<(), String> {
+    /// Makes the directory for what this token asks for. May be done again: what was saved for this token stays.
+    pub fn make_room(&self, token: &str) -> Result<(), String> {
         let failed = |what: &str, e: &dyn std::fmt::Display| format!("{}/{what}: {e}", self.path.display());
         match mkdirat(&self.at, token, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
@@ -272,6 +271,11 @@ impl Place {
             }
             self.give(&directory).map_err(|e| failed(token, &e))?;
         }
+        Ok(())
+    }
+
+    /// Says that this token is asked for.
+    pub fn request(&self, token: &str, deadline_ms: u64) -> Result<(), String> {
         self.put(&format!(".{token}.request"), "request", &format!("{token}\n{deadline_ms}\n"))
     }
 
@@ -304,7 +308,11 @@ impl Place {
         let file = openat2(&self.at, new, how(flags).mode(Mode::S_IRUSR | Mode::S_IWUSR)).map_err(|e| failed(new, &e))?;
         self.give(&file).map_err(|e| failed(new, &e))?;
         File::from(file).write_all(text.as_bytes()).map_err(|e| failed(new, &e))?;
-        renameat(&self.at, new, &self.at, name).map_err(|e| failed(name, &e))
+        // One that is there changes places with it: put in its place, it would be written out first on ext4, which waits for that.
+        match renameat2(&self.at, new, &self.at, name, RenameFlags::RENAME_EXCHANGE) {
+            Ok(()) => unlinkat(&self.at, new, UnlinkatFlags::NoRemoveDir).map_err(|e| failed(new, &e)),
+            Err(_) => renameat(&self.at, new, &self.at, name).map_err(|e| failed(name, &e)),
+        }
     }
 
     fn give(&self, what: &OwnedFd) -> nix::Result<()> {
@@ -338,8 +346,14 @@ impl Place {
 
     /// Whether its owner has no room left there.
     pub fn is_full(&self) -> Result<bool, String> {
+        self.room().map(|room| room == 0)
+    }
+
+    /// How many bytes its owner has left there.
+    pub fn room(&self) -> Result<u64, String> {
         let about = fstatvfs(&self.at).map_err(|e| format!("{}: {e}", self.path.display()))?;
-        Ok(if self.owner.0 == 0 { about.blocks_free() } else { about.blocks_available() } == 0)
+        let blocks = if self.owner.0 == 0 { about.blocks_free() } else { about.blocks_available() };
+        Ok(blocks.saturating_mul(about.fragment_size()))
     }
 
     fn beneath(&self, name: &str, flags: OFlag) -> nix::Result<OwnedFd> {

@@ -22,6 +22,11 @@ impl Bed {
         Self { root, directories, owner, id }
     }
 
+    fn ask(&self, token: &str, deadline_ms: u64) -> Result<(), String> {
+        self.place().make_room(token)?;
+        self.place().request(token, deadline_ms)
+    }
+
     fn place(&self) -> Place {
         self.directories.open(self.id, &self.owner).unwrap()
     }
@@ -59,15 +64,15 @@ fn tokens() -> (String, String) {
 fn a_request_is_put_there_whole_and_what_an_earlier_one_left_goes() {
     let bed = Bed::new("ask");
     let (first, second) = tokens();
-    bed.place().ask(&first, 77).unwrap();
+    bed.ask(&first, 77).unwrap();
     let at = bed.directories.of(bed.id);
     assert_eq!(fs::read_to_string(at.join("request")).unwrap(), format!("{first}\n77\n"));
     bed.write(&format!("{first}/a/b"), "x");
     bed.write(&format!("{first}.done"), "");
     bed.write("own", "the user's");
-    bed.place().ask(&first, 77).unwrap();
+    bed.ask(&first, 77).unwrap();
     assert!(at.join(&first).join("a/b").exists(), "asked again, nothing is lost");
-    bed.place().ask(&second, 78).unwrap();
+    bed.ask(&second, 78).unwrap();
     assert!(at.join(&first).join("a/b").exists(), "it is asked for before anything is removed");
     bed.place().forget_all_but(&second).unwrap();
     assert!(!at.join(&first).exists() && !at.join(format!("{first}.done")).exists() && at.join("own").exists());
@@ -104,7 +109,7 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
 fn no_link_is_followed_out_of_the_directory() {
     let bed = Bed::new("links");
     let (first, _) = tokens();
-    bed.place().ask(&first, 1).unwrap();
+    bed.ask(&first, 1).unwrap();
     bed.write(&format!("{first}/sub/a"), "12345");
     bed.write(&format!("{first}/b"), "1");
     let paths: Vec<_> = bed.place().saved(&first).unwrap().into_iter().map(|f| (f.path, f.size)).collect();
@@ -126,7 +131,7 @@ fn no_link_is_followed_out_of_the_directory() {
     // The directory for this round itself.
     fs::remove_dir_all(at.join(&first)).unwrap();
     symlink("/etc", at.join(&first)).unwrap();
-    assert!(bed.place().ask(&first, 1).is_err() && bed.place().saved(&first).is_err());
+    assert!(bed.ask(&first, 1).is_err() && bed.place().saved(&first).is_err());
 }
 
 #[test]
@@ -160,7 +165,7 @@ fn an_answer_that_came_in_a_call_is_read_as_the_applications_own() {
     ] {
         let bed = Bed::new("called");
         assert_eq!(bed.place().requested(), Ok(None));
-        bed.place().ask(&first, 1).unwrap();
+        bed.ask(&first, 1).unwrap();
         assert_eq!((bed.place().requested(), bed.place().answered(&first)), (Ok(Some(first.clone())), Ok(None)));
         bed.place().put_answer(&first, &answer).unwrap();
         assert_eq!((bed.place().answered(&first), bed.place().answered(&second)), (Ok(Some(answer.clone())), Ok(None)));
@@ -191,7 +196,7 @@ fn what_is_withdrawn_is_asked_for_no_more() {
     let bed = Bed::new("withdrawn");
     let (first, second) = tokens();
     bed.place().withdraw(&first).unwrap();
-    bed.place().ask(&second, 1).unwrap();
+    bed.ask(&second, 1).unwrap();
     bed.place().withdraw(&first).unwrap();
     assert_eq!(bed.place().requested(), Ok(Some(second.clone())));
     bed.place().withdraw(&second).unwrap();

@@ -209,10 +209,19 @@ fn item(state: &Checkpointing) -> CheckpointItem {
     }
 }
 
-/// For the agent's next lives. The machine's own end it need not outlive: the work ends with that as well.
-async fn write_down(dir: &ShimDir, state: &Checkpointing) -> io::Result<()> {
+/// For the agent's next lives. The machine's own end it need not outlive: the work ends with that as well. `then`: what that thread does
+/// behind it, which is not waited for.
+async fn write_down(dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
-    tokio::task::spawn_blocking(move || journal::replace_for_boot(&path, &json)).await.map_err(io::Error::other)?
+    let (done, written) = oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let result = journal::replace_for_boot(&path, &json);
+        let is_there = result.is_ok();
+        if done.send(result).is_ok() && is_there {
+            then();
+        }
+    });
+    written.await.map_err(io::Error::other)?
 }
 
 /// What was written down, where it is of this claim.
@@ -420,7 +429,15 @@ impl Driver {
     /// Nothing is done of a state that is not written down, but to look whether it can be. What cannot be is given up, unless it is whole: that is only said again.
     async fn write_down(&mut self) {
         pass(&self.state, false);
-        let written = write_down(&self.dir, &self.state).await;
+        let (context, allocation, state) = (Arc::clone(&self.context), self.share.allocation, self.state.clone());
+        // This node's own work is asked by the thread that has written down that it may be. The others are told meanwhile.
+        let then = move || {
+            if matches!(state.phase, CheckpointPhase::Saving { .. }) {
+                pass(&state, true);
+                context.checkpoints.0.parts.act(allocation, (state.epoch, state.id, state.round));
+            }
+        };
+        let written = write_down(&self.dir, &self.state, then).await;
         if let Err(error) = &written
             && self.state.end().is_none()
             && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
@@ -606,7 +623,7 @@ impl Asking {
     }
 
     async fn here(&self) -> Result<(), String> {
-        let Ends { go, mut says } = self.context.checkpoints.0.parts.attach(&self.context, &self.share, &self.open);
+        let Ends { go, mut says, .. } = self.context.checkpoints.0.parts.attach(&self.context, &self.share, &self.open);
         let goes = async {
             self.told(Word::Go).await;
             if *self.word.borrow() == Word::Go {

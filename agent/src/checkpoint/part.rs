@@ -4,7 +4,7 @@ use super::directory::{self, Answer, Claims, Place};
 use super::owner_of;
 use super::store::{Part, StoreError};
 use super::uploads::Uploads;
-use super::way::{AskedFor, Found, Way};
+use super::way::{AskedFor, Found, Request, Way};
 use crate::allocation::Standing;
 use crate::context::{Context, Shared};
 use crate::environment;
@@ -19,7 +19,7 @@ use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -32,6 +32,8 @@ const PROGRESS: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How much longer than its deadline a part is kept that nobody asks for any more.
 const KEPT: Duration = Duration::from_secs(600);
+/// What a small file takes on a disk, in bytes.
+const BLOCK: u64 = 4096;
 
 /// The parts of this node.
 #[derive(Default)]
@@ -52,6 +54,24 @@ pub(super) struct Ends {
     pub go: watch::Sender<bool>,
     /// Its last word; `None`: none yet.
     pub says: watch::Receiver<Option<FromSaver>>,
+    ready: Ready,
+}
+
+/// Asks the work.
+type Act = Box<dyn FnOnce() + Send>;
+
+/// What a part does once it may, until somebody does it: its own task, or the thread that has just written down that it may.
+#[derive(Clone, Default)]
+struct Ready(Arc<Mutex<Option<Act>>>);
+
+impl Ready {
+    fn put(&self, act: Act) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
+    }
+
+    fn take(&self) -> Option<Act> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Parts {
@@ -68,11 +88,25 @@ impl Parts {
         });
         let (go, told) = watch::channel(false);
         let (out, says) = watch::channel(None);
-        let stop = CancellationToken::new();
-        let ends = Ends { go, says };
+        let (stop, ready) = (CancellationToken::new(), Ready::default());
+        let ends = Ends { go, says, ready: ready.clone() };
         all.insert(share.allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
-        tokio::spawn(run(Arc::clone(context), Arc::clone(share), open.clone(), older, told, out, stop));
+        let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
+        let (context, share, open) = (Arc::clone(context), Arc::clone(share), open.clone());
+        tokio::spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
         ends
+    }
+
+    /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a thread that may
+    /// block, and that has just written it down: changing to another one would take longer than asking.
+    pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());
+        let act = going.and_then(|going| going.ends.ready.take());
+        drop(all);
+        if let Some(act) = act {
+            act();
+        }
     }
 
     /// Ends that of a round, which nobody waits for any more.
@@ -105,7 +139,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: Se
         tracing::warn!(peer = %peer.name, %allocation, "a peer that is not the head wanted a checkpoint: refused");
         return frame::write(&mut send, &FromSaver::Failed { why: "refused: not the allocation's head".to_owned() }).await;
     }
-    let Ends { go, mut says } = context.checkpoints.0.parts.attach(context, &handle.share, &open);
+    let Ends { go, mut says, .. } = context.checkpoints.0.parts.attach(context, &handle.share, &open);
     let hears = async {
         loop {
             match frame::read::<ToSaver, _>(&mut recv).await? {
@@ -131,149 +165,189 @@ pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: Se
     tokio::select! { ended = hears => ended, ended = tells => ended }
 }
 
-async fn run(
+/// How many bytes lie there of one whose last word this was, as far as that tells.
+fn left(last: Option<&FromSaver>) -> Option<u64> {
+    match last? {
+        FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK))),
+        FromSaver::Able { .. }
+        | FromSaver::Saving
+        | FromSaver::Failed { .. }
+        | FromSaver::Deferred { .. }
+        | FromSaver::Progressed { .. } => None,
+    }
+}
+
+/// This node's part of one round.
+struct Round {
     context: Shared,
     share: Arc<DesiredShare>,
     open: PartOpen,
-    older: Option<watch::Receiver<Option<FromSaver>>>,
+    /// How many bytes the one before it left, where that is known.
+    left: Option<u64>,
+    /// Whether it may ask.
     told: watch::Receiver<bool>,
     out: watch::Sender<Option<FromSaver>>,
+    ready: Ready,
     stop: CancellationToken,
-) {
-    // What an earlier round asked for is taken back before this one asks.
-    if let Some(mut older) = older {
-        while older.changed().await.is_ok() {}
-    }
-    let until = Duration::from_millis(open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
-    let allocation = share.allocation;
-    let ended = async {
-        let Some(worker) = context.workers.of_epoch(allocation, share.epoch) else { return };
-        let mut standing = worker.standing;
-        // An agent that stops, while its work goes on, takes nothing back.
-        let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
-        if stops {
-            std::future::pending::<()>().await;
+    /// Held by the thread that asks.
+    asking: Arc<Mutex<()>>,
+}
+
+impl Round {
+    async fn run(self, older: Option<watch::Receiver<Option<FromSaver>>>) {
+        // What an earlier round asked for is taken back before this one asks.
+        if let Some(mut older) = older {
+            while older.changed().await.is_ok() {}
         }
-    };
-    let asking = Arc::new(Mutex::new(()));
-    let last = tokio::select! {
-        () = stop.cancelled() => None,
-        () = tokio::time::sleep(until) => None,
-        () = ended => None,
-        word = saved(&context, &share, &open, told, &out, (&stop, &asking)) => Some(word),
-    };
-    if last.is_none() {
-        // Before it is taken back: a thread that asks yet goes no further.
-        stop.cancel();
-    }
-    let failed = matches!(last, Some(FromSaver::Failed { .. }));
-    if let Err(why) = withdrawn(&context, &share, &open, &asking, failed).await {
-        tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
-    }
-    if let Some(word) = last {
-        tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
-        out.send_replace(Some(word));
-        // Its last word stays for a head that asks again.
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(until) => {}
-        }
-    }
-    stop.cancel();
-}
-
-/// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who has
-/// not said that it failed, and was given up, may be writing yet.
-async fn withdrawn(context: &Shared, share: &DesiredShare, open: &PartOpen, asking: &Arc<Mutex<()>>, failed: bool) -> Result<(), String> {
-    let way = Way::of(context, share)?;
-    let directories = context.checkpoints.means()?.directories.clone();
-    let (allocation, owner) = (share.allocation, share.owner.clone());
-    let place = Arc::new(blocking(move || directories.open(allocation, &owner)).await?);
-    let token = directory::token(CheckpointId(Uuid::from_bytes(open.id)), open.round);
-    way.withdraw(&place, &token, asking).await?;
-    if failed {
-        blocking(move || place.forget(&token).map_err(|e| format!("{token}: {e}"))).await?;
-    }
-    Ok(())
-}
-
-/// All of it; gives the last word.
-async fn saved(
-    context: &Shared,
-    share: &Arc<DesiredShare>,
-    open: &PartOpen,
-    mut told: watch::Receiver<bool>,
-    out: &watch::Sender<Option<FromSaver>>,
-    asks: (&CancellationToken, &Arc<Mutex<()>>),
-) -> FromSaver {
-    match try_saved(context, share, open, &mut told, out, asks).await {
-        Ok(word) => word,
-        Err(why) => FromSaver::Failed { why },
-    }
-}
-
-async fn try_saved(
-    context: &Shared,
-    share: &Arc<DesiredShare>,
-    open: &PartOpen,
-    told: &mut watch::Receiver<bool>,
-    out: &watch::Sender<Option<FromSaver>>,
-    (stop, asking): (&CancellationToken, &Arc<Mutex<()>>),
-) -> Result<FromSaver, String> {
-    let id = CheckpointId(Uuid::from_bytes(open.id));
-    let token = directory::token(id, open.round);
-    let Looked { way, place, before } = {
-        let (context, share, token) = (Arc::clone(context), Arc::clone(share), token.clone());
-        blocking(move || Looked::at(&context, &share, &token)).await?
-    };
-    let known = match before {
-        Before::Answered(answer) => Some(answer),
-        Before::Unanswered { asked, found } => {
-            let now = way.heard(found, asked).await;
-            if now.all == 0 && has_ranks_here(context, share) {
-                return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
+        let until = Duration::from_millis(self.open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
+        let allocation = self.share.allocation;
+        let ended = async {
+            let Some(worker) = self.context.workers.of_epoch(allocation, self.share.epoch) else { return };
+            let mut standing = worker.standing;
+            // An agent that stops, while its work goes on, takes nothing back.
+            let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
+            if stops {
+                std::future::pending::<()>().await;
             }
-            if now.all == 0 {
-                if asked {
-                    return Err("what ran there was asked, and has ended without an answer".to_owned());
+        };
+        let last = tokio::select! {
+            () = self.stop.cancelled() => None,
+            () = tokio::time::sleep(until) => None,
+            () = ended => None,
+            word = self.saved() => Some(word.unwrap_or_else(|why| FromSaver::Failed { why })),
+        };
+        if last.is_none() {
+            // Before it is taken back: a thread that asks yet goes no further.
+            self.stop.cancel();
+        }
+        drop(self.ready.take());
+        let failed = matches!(last, Some(FromSaver::Failed { .. }));
+        if let Err(why) = self.withdrawn(failed).await {
+            tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
+        }
+        if let Some(word) = last {
+            tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
+            self.out.send_replace(Some(word));
+            // Its last word stays for a head that asks again.
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(until) => {}
+            }
+        }
+        self.stop.cancel();
+    }
+
+    fn token(&self) -> String {
+        directory::token(CheckpointId(Uuid::from_bytes(self.open.id)), self.open.round)
+    }
+
+    /// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who
+    /// has not said that it failed, and was given up, may be writing yet.
+    async fn withdrawn(&self, failed: bool) -> Result<(), String> {
+        let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
+        let token = self.token();
+        blocking(move || {
+            // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
+            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let way = Way::of(&context, &share)?;
+            let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
+            way.withdraw(&place, &token)?;
+            if failed { place.forget(&token).map_err(|e| format!("{token}: {e}")) } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// All of it; gives the last word.
+    async fn saved(&self) -> Result<FromSaver, String> {
+        let (context, share, out) = (&self.context, &self.share, &self.out);
+        let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
+        let Looked { way, place, before } = {
+            let (context, share, token) = (Arc::clone(context), Arc::clone(share), token.clone());
+            blocking(move || Looked::at(&context, &share, &token)).await?
+        };
+        let answer = match before {
+            Before::Answered(answer) => {
+                out.send_replace(Some(FromSaver::Able { idle: false }));
+                self.may_ask().await;
+                answer
+            }
+            Before::Unanswered { asked, found } => {
+                let now = way.heard(found, asked).await;
+                if !now.lives && has_ranks_here(context, share) {
+                    return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
                 }
-                out.send_replace(Some(FromSaver::Able { idle: true }));
-                let _ = told.wait_for(|go| *go).await;
-                // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
-                let (context, allocation) = (Arc::clone(context), share.allocation);
-                return match blocking(move || way.find(&context, allocation)).await?.all {
-                    0 => Ok(FromSaver::from(Saved::default())),
-                    _ => Err("something was begun there when it was asked for already: ask for another".to_owned()),
+                if !now.lives {
+                    if asked {
+                        return Err("what ran there was asked, and has ended without an answer".to_owned());
+                    }
+                    out.send_replace(Some(FromSaver::Able { idle: true }));
+                    self.may_ask().await;
+                    // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
+                    let (context, allocation) = (Arc::clone(context), share.allocation);
+                    return match blocking(move || way.find(&context, allocation)).await?.lives {
+                        false => Ok(FromSaver::from(Saved::default())),
+                        true => Err("something was begun there when it was asked for already: ask for another".to_owned()),
+                    };
+                }
+                if let Some(deaf) = now.deaf {
+                    return Err(deaf);
+                }
+                let request = Request {
+                    context: Arc::clone(context),
+                    share: Arc::clone(share),
+                    way: way.clone(),
+                    place: Arc::clone(&place),
+                    token: token.clone(),
+                    deadline_ms: self.open.deadline_ms,
+                    asked,
+                    left: self.left,
+                    hearers: now.hearers,
+                    stop: self.stop.clone(),
+                    asking: Arc::clone(&self.asking),
                 };
+                let asked = self.asked(request).await?;
+                failpoint::pass(Point::SaveAsked);
+                out.send_replace(Some(FromSaver::Saving));
+                let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };
+                waiting.answer().await?
             }
-            if let Some(deaf) = now.deaf {
-                return Err(deaf);
+        };
+        failpoint::pass(Point::SaveAnswered);
+        match answer {
+            Answer::Failed { why } => Err(why),
+            Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
+            Answer::Done(claims) => {
+                let part = part_of(context, share, id, self.open.round)?;
+                put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
             }
-            None
-        }
-    };
-    out.send_replace(Some(FromSaver::Able { idle: false }));
-    let _ = told.wait_for(|go| *go).await;
-    let answer = match known {
-        Some(answer) => answer,
-        None => {
-            failpoint::pass(Point::SaveUnasked);
-            let asked = way.ask(context, share, &place, &token, open.deadline_ms, stop, asking).await?;
-            failpoint::pass(Point::SaveAsked);
-            out.send_replace(Some(FromSaver::Saving));
-            let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };
-            waiting.answer().await?
-        }
-    };
-    failpoint::pass(Point::SaveAnswered);
-    match answer {
-        Answer::Failed { why } => Err(why),
-        Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
-        Answer::Done(claims) => {
-            let part = part_of(context, share, id, open.round)?;
-            put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
         }
     }
+
+    async fn may_ask(&self) {
+        let _ = self.told.clone().wait_for(|go| *go).await;
+    }
+
+    /// Says that it could ask, and what was asked for once it may: by the thread that has written that down, or by one of its own.
+    async fn asked(&self, request: Request) -> Result<AskedFor, String> {
+        let (made, mut asked) = oneshot::channel();
+        self.ready.put(Box::new(move || {
+            failpoint::pass(Point::SaveUnasked);
+            drop(made.send(request.make()));
+        }));
+        self.out.send_replace(Some(FromSaver::Able { idle: false }));
+        tokio::select! {
+            made = &mut asked => return made.unwrap_or_else(|_| Err(broke())),
+            () = self.may_ask() => {}
+        }
+        if let Some(act) = self.ready.take() {
+            tokio::task::spawn_blocking(act);
+        }
+        asked.await.unwrap_or_else(|_| Err(broke()))
+    }
+}
+
+fn broke() -> String {
+    "asking for it broke".to_owned()
 }
 
 /// What a node's part begins from: looked at at once, since each change of the thread takes longer than all of it.
@@ -294,9 +368,11 @@ impl Looked {
     fn at(context: &Context, share: &DesiredShare, token: &str) -> Result<Self, String> {
         let way = Way::of(context, share)?;
         let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
-        let before = match way.answer(&place, token)? {
+        // What was never asked for was not answered.
+        let asked = place.asked(token)?;
+        let before = match if asked { way.answer(&place, token)? } else { None } {
             Some(answer) => Before::Answered(answer),
-            None => Before::Unanswered { asked: place.asked(token)?, found: way.find(context, share.allocation)? },
+            None => Before::Unanswered { asked, found: way.find(context, share.allocation)? },
         };
         Ok(Self { way, place: Arc::new(place), before })
     }

@@ -2,7 +2,7 @@
 //! which it waits, or in a call to a port of its own.
 
 use super::callers::{Asked, Asking, Callers};
-use super::catching;
+use super::catching::{self, Hearers};
 use super::directory::{Answer, Place};
 use super::page::Page;
 use super::part::{blocking, shim_of};
@@ -32,10 +32,12 @@ pub enum Way {
 
 /// What runs there.
 pub struct Found {
-    /// Processes in all.
-    pub all: usize,
+    /// Whether any process does.
+    pub lives: bool,
     /// Why none of them would hear.
     pub deaf: Option<String>,
+    /// Those that are asked by a signal, as they were looked at.
+    pub hearers: Option<Hearers>,
 }
 
 /// What was asked for, until the answer is there.
@@ -77,26 +79,26 @@ impl Way {
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
             let deaf = now.not_to_be_asked(*signal).map_err(catching::unseen)?;
-            return Ok(Found { all: now.all, deaf });
+            return Ok(Found { lives: now.all > 0, deaf, hearers: Some(now) });
         }
-        let all = catching::count(context, allocation, shim).map_err(catching::unseen)?;
+        let lives = catching::lives(context, allocation, shim).map_err(catching::unseen)?;
         let deaf = match self {
-            Self::Page(page) if all > 0 => {
+            Self::Page(page) if lives => {
                 let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names: nothing was asked; \
                            --checkpoint=shmem is for programs that use it, with lattice_checkpoint for one";
                 (!page.is_listened()?).then(|| why.to_owned())
             }
-            Self::Port { port, .. } if all > 0 => port.deaf()?,
+            Self::Port { port, .. } if lives => port.deaf()?,
             Self::Page(_) | Self::Port { .. } | Self::Call { .. } | Self::Signal(_) => None,
         };
-        Ok(Found { all, deaf })
+        Ok(Found { lives, deaf, hearers: None })
     }
 
     /// The same, once work that is asked in calls has had the time to call. `asked`: the same was asked before; who heard it then waits
     /// no more.
     pub async fn heard(&self, found: Found, asked: bool) -> Found {
         match self {
-            Self::Call { callers, key } if found.all > 0 && !asked => {
+            Self::Call { callers, key } if found.lives && !asked => {
                 let mut waiting = callers.waiting(*key);
                 let called = matches!(tokio::time::timeout(CALLS_AGAIN, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
                 let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
@@ -116,81 +118,114 @@ impl Way {
     }
 
     /// Takes back what was asked for, where no answer came: the application would save itself for nobody, and be told that it was heard.
-    /// `asking`: as of [`Self::ask`], after which nothing is asked for this token again.
-    pub async fn withdraw(&self, place: &Arc<Place>, token: &str, asking: &Arc<Mutex<()>>) -> Result<(), String> {
-        let (way, place, token, asking) = (self.clone(), Arc::clone(place), token.to_owned(), Arc::clone(asking));
-        blocking(move || {
-            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
-            match way {
-                Self::Signal(_) => Ok(()),
-                Self::Page(page) => page.withdraw(&token),
-                Self::Call { .. } | Self::Port { .. } if matches!(place.answered(&token), Ok(Some(_))) => Ok(()),
-                Self::Call { .. } | Self::Port { .. } => place.withdraw(&token),
-            }
-        })
-        .await
+    /// For a thread that may block, behind all that ask for this token.
+    pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), String> {
+        match self {
+            Self::Signal(_) => Ok(()),
+            Self::Page(page) => page.withdraw(token),
+            Self::Call { .. } | Self::Port { .. } if matches!(place.answered(token), Ok(Some(_))) => Ok(()),
+            Self::Call { .. } | Self::Port { .. } => place.withdraw(token),
+        }
+    }
+}
+
+/// A request to one node's work, of which nothing was said yet.
+pub struct Request {
+    pub context: Shared,
+    pub share: Arc<DesiredShare>,
+    pub way: Way,
+    pub place: Arc<Place>,
+    pub token: String,
+    pub deadline_ms: u64,
+    /// It was asked before, perhaps.
+    pub asked: bool,
+    /// How many bytes the request before it left there; `None`: that is not known.
+    pub left: Option<u64>,
+    /// Those that are asked by a signal, as they were looked at.
+    pub hearers: Option<Hearers>,
+    /// It is not wanted any more.
+    pub stop: CancellationToken,
+    /// Held for as long as a thread asks, which may outlive who wanted it.
+    pub asking: Arc<Mutex<()>>,
+}
+
+impl Request {
+    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. For a thread that may block.
+    pub fn make(mut self) -> Result<AskedFor, String> {
+        let asking = Arc::clone(&self.asking);
+        let _turn = asking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.goes_on()?;
+        let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
+        // Removing what an earlier one left takes as long as there is much of it: the work is told first, where there is room for both.
+        let roomy = self.left.is_some_and(|left| self.place.room().is_ok_and(|room| room / 2 > left));
+        if !roomy {
+            self.forget_earlier()?;
+            self.goes_on()?;
+        }
+        self.prepare().or_else(|_| {
+            // Perhaps for want of room, which there is then.
+            self.forget_earlier()?;
+            self.goes_on()?;
+            self.prepare()
+        })?;
+        let asked = self.tell(again)?;
+        if matches!(self.way, Way::Page(_))
+            && let Err(why) = self.place.request(&self.token, self.deadline_ms)
+        {
+            tracing::warn!(allocation = %self.share.allocation, %why, "what is asked for is said by the page alone");
+        }
+        if roomy && let Err(why) = self.forget_earlier() {
+            tracing::warn!(allocation = %self.share.allocation, %why, "it takes room");
+        }
+        Ok(asked)
     }
 
-    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. `asking` is held for as long as a thread
-    /// does it, which may outlive the call.
-    #[expect(clippy::too_many_arguments, reason = "what is asked, of whom, and until when")]
-    pub async fn ask(
-        &self,
-        context: &Shared,
-        share: &Arc<DesiredShare>,
-        place: &Arc<Place>,
-        token: &str,
-        deadline_ms: u64,
-        stop: &CancellationToken,
-        asking: &Arc<Mutex<()>>,
-    ) -> Result<AskedFor, String> {
-        let (context, share, place, token) = (Arc::clone(context), Arc::clone(share), Arc::clone(place), token.to_owned());
-        let (way, stop, asking) = (self.clone(), stop.clone(), Arc::clone(asking));
-        blocking(move || {
-            let _turn = asking.lock().unwrap_or_else(PoisonError::into_inner);
-            // A thread outlives the round that it works for: what is asked for since then stays as it is.
-            let going_on = || if stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) };
-            going_on()?;
-            let again = place.saved(&token).is_ok_and(|found| !found.is_empty());
-            place.forget_all_but(&token).map_err(|e| format!("what earlier checkpoints left there: {e}"))?;
-            going_on()?;
-            place.ask(&token, deadline_ms)?;
-            match way {
-                Self::Signal(signal) => {
-                    let mut now = catching::look(&context, share.allocation, shim_of(&context, share.allocation), signal)?;
-                    let deaf = now.not_to_be_asked(signal).map_err(catching::unseen)?;
-                    // Of ranks that were asked together one may have gone on to something else by now.
-                    if again && now.is_heard() {
-                        return now.unasked(signal).map(AskedFor::Processes).map_err(catching::unseen);
-                    }
-                    if let Some(why) = deaf {
-                        return Err(why);
-                    }
-                    going_on()?;
-                    let all = now.all;
-                    let sent = now.send(signal).map_err(|e| format!("{signal} cannot be sent: {e}"))?;
-                    if sent.is_empty() { Err(catching::none_catches(all, signal)) } else { Ok(AskedFor::Processes(sent)) }
-                }
-                Self::Page(page) => {
-                    going_on()?;
-                    let number = page.ask(&token, deadline_ms)?;
-                    Ok(AskedFor::Page(page, number))
-                }
-                Self::Call { callers, key } => {
-                    going_on()?;
-                    let _asking = callers.ask(key, Asked { token, deadline_ms });
-                    Ok(AskedFor::Call { callers, key, _asking })
-                }
-                Self::Port { callers, key, port } => {
-                    going_on()?;
-                    let asked = Asked { token, deadline_ms };
-                    let _asking = callers.ask(key, asked.clone());
-                    let calling = Calling::begin(context.checkpoints.clone(), share, port, asked);
-                    Ok(AskedFor::Port { callers, key, _asking, calling })
-                }
+    /// A thread outlives the round that it works for: what is asked for since then stays as it is.
+    fn goes_on(&self) -> Result<(), String> {
+        if self.stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) }
+    }
+
+    fn forget_earlier(&self) -> Result<(), String> {
+        self.place.forget_all_but(&self.token).map_err(|e| format!("what earlier checkpoints left there: {e}"))
+    }
+
+    /// All that lies there before the work is told. Who is asked through the page reads what is asked for there, and no file.
+    fn prepare(&self) -> Result<(), String> {
+        self.place.make_room(&self.token)?;
+        match self.way {
+            Way::Page(_) => Ok(()),
+            Way::Signal(_) | Way::Call { .. } | Way::Port { .. } => self.place.request(&self.token, self.deadline_ms),
+        }
+    }
+
+    /// `again`: it has begun to answer.
+    fn tell(&mut self, again: bool) -> Result<AskedFor, String> {
+        let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
+        let seen = self.hearers.take();
+        self.goes_on()?;
+        match &self.way {
+            Way::Signal(signal) => {
+                let work = (&*self.context, allocation, shim_of(&self.context, allocation));
+                // Of ranks that were asked together one may have gone on to something else by now.
+                let heard = if again { catching::heard(work, *signal)? } else { None };
+                let asked = match heard {
+                    Some(heard) => heard,
+                    None => catching::ask(work, *signal, seen.filter(|_| !again), || self.goes_on())?,
+                };
+                Ok(AskedFor::Processes(asked))
             }
-        })
-        .await
+            Way::Page(page) => page.ask(&token, deadline_ms).map(|number| AskedFor::Page(Arc::clone(page), number)),
+            Way::Call { callers, key } => {
+                let _asking = callers.ask(*key, Asked { token, deadline_ms });
+                Ok(AskedFor::Call { callers: callers.clone(), key: *key, _asking })
+            }
+            Way::Port { callers, key, port } => {
+                let asked = Asked { token, deadline_ms };
+                let _asking = callers.ask(*key, asked.clone());
+                let calling = Calling::begin(self.context.checkpoints.clone(), Arc::clone(&self.share), port.clone(), asked);
+                Ok(AskedFor::Port { callers: callers.clone(), key: *key, _asking, calling })
+            }
+        }
     }
 }
 
@@ -209,8 +244,9 @@ impl AskedFor {
             }
             Self::Port { calling, .. } => Ok(calling.over()),
             Self::Call { .. } => {
-                let all = count(context, share).await?;
-                Ok((all == 0).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
+                let (context, allocation) = (Arc::clone(context), share.allocation);
+                let lives = move || catching::lives(&context, allocation, shim_of(&context, allocation)).map_err(catching::unseen);
+                Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
             }
         }
     }
@@ -235,13 +271,4 @@ impl AskedFor {
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),
         }
     }
-}
-
-async fn count(context: &Shared, share: &DesiredShare) -> Result<usize, String> {
-    let (context, allocation) = (Arc::clone(context), share.allocation);
-    blocking(move || {
-        let counted = catching::count(&context, allocation, shim_of(&context, allocation));
-        counted.map_err(catching::unseen)
-    })
-    .await
 }

@@ -216,6 +216,11 @@ fn one_node(w: &World) {
     w.ok(&["checkpoint", "rm", id, newer]);
     let (second, later) = chain.created(w);
     assert!(later > step && second != first);
+    // What the first one left on the node is gone: it took as long as the program to save itself, and room.
+    let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
+    let there = fs::read_dir(w.cluster().run_dir.join(node).join("state/checkpoints").join(id)).unwrap();
+    let tokens: Vec<String> = there.flatten().filter(|e| e.path().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect();
+    assert_eq!(tokens, [format!("{}-1", second.replace('-', ""))]);
     assert_eq!(text(&w.lattice.json(&["checkpoint", "show", id]).unwrap(), "parent"), first);
     // A byte of the first one's object is another one now; the second one is as it was.
     let object = find(&objects(w, id, &first), "00000000.zst");
