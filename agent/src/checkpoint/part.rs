@@ -284,10 +284,10 @@ impl Round {
                     self.may_ask().await;
                     // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
                     let (context, allocation) = (Arc::clone(context), share.allocation);
-                    return match blocking(move || way.find(&context, allocation)).await?.lives {
-                        false => Ok(FromSaver::from(Saved::default())),
-                        true => Err("something was begun there when it was asked for already: ask for another".to_owned()),
-                    };
+                    if blocking(move || way.find(&context, allocation)).await?.lives {
+                        return Err("something was begun there when it was asked for already: ask for another".to_owned());
+                    }
+                    return Ok(FromSaver::from(Saved::default()));
                 }
                 if let Some(deaf) = now.deaf {
                     return Err(deaf);
