@@ -21,6 +21,7 @@ mod directory;
 mod head;
 mod kept;
 mod late;
+pub mod mount;
 mod page;
 mod part;
 mod port;
@@ -30,6 +31,7 @@ pub mod said;
 pub mod saving;
 pub mod settings;
 pub mod sightings;
+pub mod simulated;
 pub mod store;
 mod turns;
 mod uploads;
@@ -92,7 +94,7 @@ impl Checkpoints {
     /// As configured, with the authorities that the agent trusts.
     pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
-            if !config.checkpoint_store.is_empty() {
+            if config.wants_checkpoints() {
                 anyhow::bail!(why);
             }
             if !config.log_store.is_empty() {

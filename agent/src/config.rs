@@ -1,5 +1,6 @@
 //! The agent's configuration: one YAML file, read once.
 
+use crate::checkpoint::mount;
 use crate::checkpoint::settings::{CheckpointSettings, CheckpointSettingsError};
 use crate::checkpoint::store::CheckpointStore;
 use crate::conformance::settings::{ConformanceSettings, ConformanceSettingsError};
@@ -466,7 +467,13 @@ impl AgentConfig {
         if self.checkpoint_dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint_dir.clone() }
     }
 
-    /// Whether checkpoints have a store to which nobody else comes, or why not: they are the memory of users' programs.
+    /// Whether the configuration says more of checkpoints than that there is a store for output, in which they would lie as well.
+    pub fn wants_checkpoints(&self) -> bool {
+        !self.checkpoint_store.is_empty() || !self.checkpoint_dir.as_os_str().is_empty()
+    }
+
+    /// Whether checkpoints have a store to which nobody else comes, and a directory of this node's own, or why not: they are the memory of
+    /// users' programs, and requests and answers of two nodes would lie in one place.
     pub fn makes_checkpoints(&self) -> Result<(), String> {
         let (setting, url) = match (self.checkpoint_store.as_str(), self.log_store.as_str()) {
             ("", "") => return Err("neither checkpoint_store nor log_store is configured".to_owned()),
@@ -479,7 +486,22 @@ impl AgentConfig {
                  place as checkpoint_store",
                 dir.display()
             )),
-            None => Ok(()),
+            None => self.saves_here(),
+        }
+    }
+
+    /// That no other node has the directory in which work saves itself.
+    fn saves_here(&self) -> Result<(), String> {
+        let dir = self.checkpoint_dir();
+        // What cannot be looked at is made, and found wanting, later.
+        match mount::kind_of(&dir) {
+            Ok(kind) if mount::is_shared(&kind) => Err(format!(
+                "checkpoint_dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
+                 place: name a directory on a disk of the node as checkpoint_dir; what nodes share is the store, as checkpoint_store: \
+                 file:///DIRECTORY there",
+                dir.display()
+            )),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

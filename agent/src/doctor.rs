@@ -140,6 +140,9 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         }
         Err(why) => add("log store", Health::Missing, format!("{why}; output stays on its node meanwhile")),
     }
+    if let Some((health, text)) = checkpoints(config) {
+        add("checkpoints", health, text);
+    }
     let (health, text) = measured;
     add("measures", health, text);
     let (health, text) = in_kernel;
@@ -188,6 +191,16 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         look("kept states", kept);
     }
     out
+}
+
+/// Where work saves itself, where there is a store for that.
+fn checkpoints(config: &AgentConfig) -> Option<tried::Look> {
+    let stored = !config.checkpoint_store.is_empty() || !config.log_store.is_empty();
+    match config.makes_checkpoints() {
+        Ok(()) => Some((Health::Ok, format!("work saves itself below {}", config.checkpoint_dir().display()))),
+        Err(why) if config.wants_checkpoints() => Some((Health::Missing, format!("{why}; the agent does not start"))),
+        Err(why) => stored.then(|| (Health::Degraded, format!("none are made here: {why}"))),
+    }
 }
 
 /// What came of loading a program and attaching it to a scope.

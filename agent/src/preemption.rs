@@ -46,7 +46,7 @@ async fn run(context: Shared, share: DesiredShare) {
     tracing::info!(allocation = %share.allocation, by = %order.by, reason = %order.reason, "to give its nodes back");
     let begun = Instant::now();
     let Some(saved) = saved(&context, &share, &order).await else { return };
-    context.checkpoints.counts().preempted(&share.spec, &order, saved.is_ok(), begun.elapsed());
+    context.checkpoints.counts().preempted(&share, &order, saved.is_ok(), begun.elapsed());
     if let Err(why) = &saved {
         tracing::warn!(allocation = %share.allocation, %why, "it could not save itself");
     }
@@ -243,10 +243,10 @@ mod tests {
         let id = CheckpointId(Uuid::from_u128(7));
         let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
         let (send, items) = mpsc::channel(4);
-        send.send(stands("saving")).await.unwrap();
+        send.send(stands("requested")).await.unwrap();
         assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
         let (send, items) = mpsc::channel(4);
-        send.send(stands("saving")).await.unwrap();
+        send.send(stands("requested")).await.unwrap();
         assert!(matches!(follow(items, after(60_000), ready("away".to_owned())).await, Followed::StoreAway(why) if why == "away"));
         drop(send);
         let (send, items) = mpsc::channel(4);

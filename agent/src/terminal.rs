@@ -16,7 +16,8 @@ use crate::allocation::{AllocationHandle, News, OpenTerminal, Standing};
 use crate::context::{Context, Shared};
 use crate::environment;
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
-use lattice_model::{AllocationId, Epoch, Principal};
+use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, Principal};
+use lattice_node::{CheckpointEnd, Checkpointing};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Size, Terminal};
 use nix::errno::Errno;
@@ -39,6 +40,8 @@ const START_WAIT: Duration = Duration::from_secs(10);
 const DRAIN_WAIT: Duration = Duration::from_millis(300);
 /// How long the word of its end is waited for, once nothing more can be shown.
 const END_WAIT: Duration = Duration::from_secs(3);
+/// How long the word is waited for that the quorum has suspended what is being ended.
+const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
 /// What a shell says of a program that was hung up.
 const HUNG_UP: i32 = 128 + 1;
 
@@ -91,7 +94,8 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let argv = made.argv.clone();
     handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
     let session = Session { master, told, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
-    tokio::spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave)));
+    let preempted = preempted(Arc::clone(context), Arc::clone(&handle.share));
+    tokio::spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
     Ok(Ends { keyboard, screen: shown })
 }
 
@@ -178,8 +182,9 @@ enum Break {
 }
 
 impl Session {
-    /// `slave` is held until a program has it: a terminal that nobody holds is hung up.
-    async fn run(mut self, slave: OwnedFd) -> Over {
+    /// `slave` is held until a program has it: a terminal that nobody holds is hung up. `preempted`: asked once the allocation is being
+    /// ended, what its user is told where it gives its nodes back.
+    async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> Over {
         let started = tokio::time::timeout(START_WAIT, self.told.recv()).await;
         match started {
             Ok(Some(News::Started)) => drop(slave),
@@ -212,6 +217,7 @@ impl Session {
                 Ok(Some(News::Started) | None) | Err(_) => self.ended(HUNG_UP, None).await,
             },
             Break::Closed(why) => {
+                let why = preempted.await.unwrap_or(why);
                 let _ = self.screen.send(FromTerminal::Notice(why.clone())).await;
                 let _ = self.screen.send(FromTerminal::Ended { code: HUNG_UP }).await;
                 Over::Closed(why)
@@ -315,6 +321,40 @@ async fn closed(standing: &mut watch::Receiver<Standing>, short: &str) -> String
     }
 }
 
+/// What is said of work that is being ended because it saved itself to give its nodes back; `None`: it ends for something else.
+async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> {
+    let (allocation, epoch) = (share.allocation, share.epoch);
+    share.spec.checkpoint?;
+    // The head knows before the quorum does; the other nodes end it because the quorum has suspended it.
+    let order = {
+        let view = context.view.borrow();
+        let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));
+        local.and_then(|local| local.share.preempt.clone())
+    };
+    let whole = |view: watch::Receiver<Checkpointing>| matches!(view.borrow().end(), Some(CheckpointEnd::Complete { .. }));
+    if let Some(order) = order
+        && context.checkpoints.last(allocation, epoch).is_some_and(whole)
+    {
+        return Some(suspended(&allocation.short(), order.hold));
+    }
+    let mut cluster = context.cluster.clone();
+    let over = |a: &lattice_model::Allocation| a.epoch != epoch || a.state != AllocationState::Running;
+    let told = cluster.wait_for(|cluster| cluster.allocations.get(&allocation).is_none_or(over));
+    let cluster = tokio::time::timeout(SUSPENDED_WAIT, told).await.ok()?.ok()?;
+    let now = cluster.allocations.get(&allocation).filter(|a| a.state == AllocationState::Suspended)?;
+    matches!(now.reason, Some(EndReason::Preempted { .. })).then(|| suspended(&allocation.short(), now.held))
+}
+
+/// The documents' text.
+fn suspended(short: &str, held: bool) -> String {
+    let again = if held {
+        format!("Use 'lattice resume {short}' to have it go on, and 'lattice attach {short}' to reconnect then.")
+    } else {
+        format!("Use 'lattice attach {short}' to reconnect after rescheduling.")
+    };
+    format!("Allocation preempted. Session suspended. {again}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,7 +384,7 @@ mod tests {
         // SAFETY: the descriptor is open, and the AsyncFd owns it.
         let master = unsafe { AsyncFd::register_with_interest(terminal.master, interest) }.unwrap();
         let session = Session { master, told, typed, screen, standing: view, short: "1234".into(), line_begun: false, waiting: vec![] };
-        let over = tokio::spawn(session.run(terminal.slave));
+        let over = tokio::spawn(session.run(terminal.slave, std::future::ready(None)));
         Bench { news, keyboard, screen: shown, standing, path: terminal.path, over }
     }
 

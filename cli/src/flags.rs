@@ -10,6 +10,7 @@ use lattice_api::v1;
 use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
+use lattice_model::preemption::CLASS_MAX;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -106,6 +107,9 @@ pub struct SubmitFlags {
     /// How hard it is to preempt, 0 (first) to 10 [default: 5]
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
+    /// Nobody but me preempts it: the same as --preemption-class=10
+    #[arg(long, conflicts_with = "preemption_class")]
+    pub no_preempt: bool,
     #[command(flatten)]
     pub layout: LayoutFlags,
     #[command(flatten)]
@@ -150,7 +154,9 @@ impl SubmitFlags {
             vcluster: self.vcluster.or(under.vcluster),
             tenant: self.tenant.or(under.tenant),
             project: self.project.or(under.project),
-            preemption_class: self.preemption_class.or(under.preemption_class),
+            // One class, however it was said.
+            preemption_class: self.preemption_class.or(if self.no_preempt { None } else { under.preemption_class }),
+            no_preempt: self.no_preempt || (under.no_preempt && self.preemption_class.is_none()),
             layout: self.layout.over(under.layout),
             binding: self.binding.over(under.binding),
             data: self.data.over(under.data),
@@ -192,6 +198,11 @@ impl SubmitFlags {
         })
     }
 
+    /// How hard it is to preempt, where that was said.
+    pub fn class(&self) -> Option<u32> {
+        if self.no_preempt { Some(CLASS_MAX.into()) } else { self.preemption_class }
+    }
+
     /// What its nodes must have.
     pub fn constraints(&self) -> impl Iterator<Item = &str> {
         let pmix = (self.pmi == Some(Wireup::Pmix)).then_some(PMIX);
@@ -221,6 +232,7 @@ impl SubmitFlags {
             ("--tenant", self.tenant.is_some()),
             ("--project", self.project.is_some()),
             ("--preemption-class", self.preemption_class.is_some()),
+            ("--no-preempt", self.no_preempt),
         ];
         let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
         given.or_else(|| self.data.first()).or_else(|| self.network.first()).or_else(|| self.unbuilt.first())

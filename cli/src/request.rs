@@ -138,8 +138,8 @@ pub fn specification(
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
             walltime_seconds: flags.walltime.map_or(if flags.service { 0 } else { WALLTIME_SECONDS_DEFAULT }, |time| time.as_secs()),
-            preemption_class: flags.preemption_class.unwrap_or_default(),
-            preemption_class_set: flags.preemption_class.is_some(),
+            preemption_class: flags.class().unwrap_or_default(),
+            preemption_class_set: flags.class().is_some(),
         }),
         tasks_per_node: flags.tasks_per_node.unwrap_or_default(),
         binding: flags.binding.message(),
@@ -222,6 +222,17 @@ mod tests {
         assert_eq!(spec.env[PMI_PORT_VARIABLE], PMI_PORT_ASKED);
         assert_eq!((spec.name.as_str(), spec.tenant.as_str()), ("a?b.sh", "u"));
         assert!(spec.lifecycle.unwrap().preemption_class_set);
+    }
+
+    #[test]
+    fn what_nobody_preempts_is_of_the_highest_class_unless_another_is_said_above_it() {
+        let class = |flags: SubmitFlags| {
+            let spec = specified(&flags, Program::Command(vec!["/bin/true".into()]));
+            lattice_api::spec::to_model(&spec).unwrap().preemption_class
+        };
+        let never = || SubmitFlags { no_preempt: true, ..Default::default() };
+        let third = || SubmitFlags { preemption_class: Some(3), ..Default::default() };
+        assert_eq!([class(never()), class(never().over(third())), class(third().over(never()))], [10, 10, 3]);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Program {
             fs::write(Path::new(&request.directory).join(FILE), &text)?;
             let file =
                 v1::SavedFile { path: FILE.to_owned(), bytes: Some(text.len() as u64), blake3: blake3::hash(text.as_bytes()).to_string() };
-            Word::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), bytes: None, list: vec![file] })
+            Word::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), list: vec![file], ..Default::default() })
         };
         self.now().answered = Some((token, word.clone()));
         Ok(word)

@@ -5,9 +5,10 @@ use crate::gpus::{self, Fault};
 use crate::lattice::Lattice;
 use crate::networks::{Direction, From, Networks};
 use crate::preload::Shared;
-use crate::process::until;
+use crate::process::{Identity, until};
 use crate::up;
 use anyhow::{Context, Result, bail};
+use lattice_runtime::identity::descendants;
 use nix::sys::signal::Signal;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -22,6 +23,21 @@ const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 pub fn kill_node(dir: &Path, node: &str) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     kill(&Cluster::load(dir)?.node(node)?.daemon)
+}
+
+/// SIGKILL to a node's agent, and to all that runs on the node: its shims with all their work. As though its machine were gone.
+pub fn lose_node(dir: &Path, node: &str) -> Result<()> {
+    let status = Lattice::to(&Cluster::load(dir)?, node)?.json(&["node", "status"])?;
+    kill_node(dir, node)?;
+    let shims = status["allocations"].as_array().into_iter().flatten().filter_map(|a| i32::try_from(a["shim_pid"].as_i64()?).ok());
+    for shim in shims {
+        // Before the shim: who is left by it has another parent.
+        let below = descendants(shim).into_iter().map(|(pid, _)| pid);
+        for process in below.chain([shim]).filter_map(|pid| Identity::of(pid).ok()) {
+            process.kill()?;
+        }
+    }
+    Ok(())
 }
 
 /// SIGKILL to a member.

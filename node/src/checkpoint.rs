@@ -9,6 +9,10 @@
 //!     (another round)                                   ▼
 //! ```
 //!
+//! While they save, the documents' states are told of what was heard: *requested*, *acknowledged* once a program of every node that saves has
+//! heard it, *writing* once each has said how far it is. A signal has no such answer: work that is asked by one stays *requested* until it has
+//! saved itself. Nothing is decided by that.
+//!
 //! Every answer of a node carries the round that it answers. What a node saved before another one asked for a deferral is of an
 //! earlier moment than what is saved after it: it counts for nothing, however late it is heard.
 //!
@@ -40,13 +44,24 @@ pub struct Saved {
     pub manifest: Option<String>,
 }
 
-/// How far a node's application says that it is: for people.
+/// How far a node's application says that it is: for people. That there is one says that it has heard, though it says nothing in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Of 100.
     pub percent: Option<u8>,
     /// How long it will take yet, in milliseconds.
     pub left_ms: Option<u64>,
+}
+
+/// How much those say that are to save themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heard {
+    /// Not every one is known to have heard.
+    Requested,
+    /// Every one has.
+    Acknowledged,
+    /// Every one has said how far it is, or is done.
+    Writing,
 }
 
 /// When a round is over.
@@ -197,7 +212,11 @@ impl Checkpointing {
     pub fn word(&self) -> &'static str {
         match &self.phase {
             CheckpointPhase::Asking { .. } => "asking",
-            CheckpointPhase::Saving { .. } => "saving",
+            CheckpointPhase::Saving { saved, idle, .. } => match self.heard(saved, idle) {
+                Heard::Requested => "requested",
+                Heard::Acknowledged => "acknowledged",
+                Heard::Writing => "writing",
+            },
             CheckpointPhase::Deferred { .. } => "deferred",
             CheckpointPhase::Verifying { .. } => "verifying",
             CheckpointPhase::Committing { .. } => "committing",
@@ -205,6 +224,17 @@ impl Checkpointing {
             CheckpointPhase::Ended(CheckpointEnd::Failed { .. }) => "failed",
             CheckpointPhase::Ended(CheckpointEnd::TimedOut { .. }) => "timed out",
         }
+    }
+
+    /// The least that one of the nodes says.
+    fn heard(&self, saved: &BTreeMap<NodeId, Saved>, idle: &BTreeSet<NodeId>) -> Heard {
+        let said = |node: &NodeId| match self.progress.get(node) {
+            None => Heard::Requested,
+            Some(Progress { percent: None, left_ms: None }) => Heard::Acknowledged,
+            Some(Progress { .. }) => Heard::Writing,
+        };
+        let awaited = self.nodes.iter().filter(|node| !saved.contains_key(node) && !idle.contains(node));
+        awaited.map(said).min().unwrap_or(Heard::Writing)
     }
 
     /// The node's part is awaited yet.

@@ -131,6 +131,44 @@ fn how_far_nodes_say_that_they_are_is_of_this_round_and_decides_nothing() {
 }
 
 #[test]
+fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
+    let mut c = begun(3);
+    let says = |n, percent| {
+        let progress = Progress { percent, left_ms: None };
+        CheckpointEvent::Progressed { node: node(n), round: 1, progress }
+    };
+    let mut after = |event| {
+        let steps = c.handle(1, event);
+        (c.word(), steps)
+    };
+    assert_eq!(after(says(0, None)), ("asking", vec![]), "it was asked nothing yet");
+    assert_eq!(after(able(0, 1)), ("asking", vec![]));
+    assert_eq!(after(able(1, 1)), ("asking", vec![]));
+    // Nothing runs on the third, which has nothing to hear.
+    let idle = CheckpointEvent::Able { node: node(2), round: 1, idle: true };
+    assert_eq!(after(idle), ("requested", vec![CheckpointStep::Go { round: 1 }]));
+    assert_eq!(after(says(0, None)), ("requested", vec![]), "the other one has not heard");
+    assert_eq!(after(says(0, Some(10))), ("requested", vec![]));
+    assert_eq!(after(says(1, None)), ("acknowledged", vec![]));
+    assert_eq!(after(says(1, Some(0))), ("writing", vec![]));
+    assert_eq!(after(saved(1, 1, None)), ("writing", vec![]));
+    assert_eq!(after(says(0, None)), ("acknowledged", vec![]), "it begins again, and says less");
+    assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "what saves itself is done");
+    let nothing = CheckpointEvent::NodeSaved { node: node(2), round: 1, saved: Saved::default() };
+    assert_eq!(after(nothing), ("verifying", vec![CheckpointStep::Write { round: 1 }]));
+    // What is asked by a signal says nothing before it is done, and what is put off is asked anew.
+    let mut c = begun(1);
+    c.handle(1, able(0, 1));
+    c.handle(1, says(0, Some(50)));
+    c.handle(2, CheckpointEvent::Deferred { node: node(0), round: 1, for_ms: 1000 });
+    c.handle(1002, CheckpointEvent::Clock);
+    c.handle(1003, able(0, 2));
+    assert_eq!(c.word(), "requested");
+    c.handle(1004, saved(0, 2, None));
+    assert_eq!(c.word(), "verifying");
+}
+
+#[test]
 fn steps_that_differ_are_of_different_moments() {
     let mut c = begun(2);
     c.handle(1, able(0, 1));

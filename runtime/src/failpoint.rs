@@ -191,6 +191,8 @@ points! {
     SaveBegun = "save-begun", Save, Any;
     SaveSavingUnwritten = "save-saving-unwritten", Save, Any;
     SaveSavingWritten = "save-saving-written", Save, Any;
+    SaveDeferredUnwritten = "save-deferred-unwritten", Save, Any;
+    SaveDeferredWritten = "save-deferred-written", Save, Any;
     SaveUnasked = "save-unasked", Save, Any;
     SaveAsked = "save-asked", Save, Any;
     SaveAnswered = "save-answered", Save, Any;

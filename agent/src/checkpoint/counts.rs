@@ -1,6 +1,6 @@
 //! What became of checkpoints and preemptions of which this node was the head, and what the broker does where it is here; for metrics.
 
-use lattice_model::{AllocationSpec, DEFAULT_VCLUSTER, Preemption};
+use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, Preemption, RequeuePolicy};
 use lattice_node::CheckpointEnd;
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::histogram::Histogram;
@@ -60,18 +60,28 @@ impl Default for Counts {
 
 impl Counts {
     /// Work was to give its nodes back, and has saved itself for it (or not) after so long.
-    pub fn preempted(&self, spec: &AllocationSpec, order: &Preemption, saved: bool, took: Duration) {
+    pub fn preempted(&self, share: &DesiredShare, order: &Preemption, saved: bool, took: Duration) {
+        let spec = &share.spec;
         if saved {
             self.seconds.observe(took);
-            self.requeued.fetch_add(u64::from(!order.hold), Ordering::Relaxed);
         } else if spec.checkpoint.is_some() {
             self.unsaved.fetch_add(1, Ordering::Relaxed);
+        }
+        let begins_anew = spec.requeue == RequeuePolicy::Always && share.requeue_count < spec.requeues_max;
+        let waits = if saved { !order.hold } else { order.cause.ends_unsaved() && begins_anew };
+        if waits {
+            self.requeued();
         }
         if saved || order.cause.ends_unsaved() {
             let vcluster = if spec.vcluster.is_empty() { DEFAULT_VCLUSTER } else { &spec.vcluster };
             let key = (vcluster.to_owned(), order.cause.to_string());
             *self.preempted.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
         }
+    }
+
+    /// Work that was preempted waits for nodes again: at once, or, where it was held, when it is resumed.
+    pub fn requeued(&self) {
+        self.requeued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Walltime was over while a checkpoint was under way.

@@ -14,6 +14,7 @@
 //! at any moment, and the agent has root's rights: every name is opened below it without following links, and only a regular file
 //! of the user's own is read.
 
+use super::simulated::{NoTime, SimulatedTime};
 use crate::data_plane::own_directory;
 use lattice_model::{AllocationId, CheckpointId, Principal};
 use lattice_runtime::remove::{remove_at_most, remove_tree};
@@ -71,6 +72,8 @@ pub enum Answer {
 pub struct Claims {
     /// The step that it saved.
     pub step: Option<u64>,
+    /// The time of what it simulates.
+    pub time: Option<SimulatedTime>,
     /// How many files.
     pub files: Option<u64>,
     /// How many bytes.
@@ -123,11 +126,12 @@ impl Claims {
     pub fn to_text(&self) -> String {
         let numbers = [("step", self.step), ("files", self.files), ("bytes", self.bytes)];
         let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}\n", value?)));
+        let time = self.time.map(|time| format!("time={time}\n"));
         let listed = self.listed.iter().map(|(path, said)| {
             let number = said.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
             format!("file={number} {} {path}\n", said.blake3.as_deref().unwrap_or("-"))
         });
-        numbers.chain(listed).collect()
+        numbers.chain(time).chain(listed).collect()
     }
 }
 
@@ -525,6 +529,10 @@ fn done(text: &str) -> Result<Answer, String> {
             claims.listed.insert(path, said);
             continue;
         }
+        if key.trim() == "time" {
+            claims.time = Some(value.trim().parse().map_err(|e: NoTime| e.to_string())?);
+            continue;
+        }
         let number = Some(value.trim().parse().map_err(|_| odd(line))?);
         match key.trim() {
             "step" => claims.step = number,
@@ -538,7 +546,7 @@ fn done(text: &str) -> Result<Answer, String> {
 
 fn odd(line: &str) -> String {
     let line: String = line.chars().take(40).collect();
-    format!("{line:?} is none of step=NUMBER, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not told)")
+    format!("{line:?} is none of step=NUMBER, time=SECONDS, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not told)")
 }
 
 /// `BYTES BLAKE3 PATH`, of a file.

@@ -86,8 +86,8 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
         ("done", "", Answer::Done(Claims::default())),
         (
             "done",
-            "step=5\nfiles = 2\n\nbytes=9",
-            Answer::Done(Claims { step: Some(5), files: Some(2), bytes: Some(9), ..Claims::default() }),
+            "step=5\nfiles = 2\n\nbytes=9\ntime=1e-3",
+            Answer::Done(Claims { step: Some(5), time: "0.001".parse().ok(), files: Some(2), bytes: Some(9), ..Claims::default() }),
         ),
         ("failed", "no space\n", Answer::Failed { why: "no space".to_owned() }),
         ("deferred", "1.5\n", Answer::Deferred { for_ms: 1500 }),
@@ -97,7 +97,12 @@ fn answers_are_read_and_what_is_odd_in_them_is_said() {
         assert_eq!(bed.answer(&first), Ok(Some(want)));
         assert_eq!(bed.place().answer(&second), Ok(None), "an answer to another round");
     }
-    for (ending, text, says) in [("done", "step=x", "step=x"), ("done", "all is well", "none of"), ("deferred", "soon", "seconds")] {
+    for (ending, text, says) in [
+        ("done", "step=x", "step=x"),
+        ("done", "time=-1", "0 to 1e28"),
+        ("done", "all is well", "none of"),
+        ("deferred", "soon", "seconds"),
+    ] {
         let bed = Bed::new("odd");
         bed.write(&format!("{first}.{ending}"), text);
         let why = bed.answer(&first).unwrap_err();
@@ -159,7 +164,7 @@ fn an_answer_that_came_in_a_call_is_read_as_the_applications_own() {
         ("d".to_owned(), Listed { bytes: None, blake3: Some("0f".repeat(32)) }),
     ]);
     for answer in [
-        Answer::Done(Claims { step: Some(1), files: None, bytes: Some(2), listed }),
+        Answer::Done(Claims { step: Some(1), time: Some("0.25".parse().unwrap()), files: None, bytes: Some(2), listed }),
         Answer::Failed { why: "no space".to_owned() },
         Answer::Deferred { for_ms: 1250 },
     ] {

@@ -544,7 +544,7 @@ fn pass(state: &Checkpointing, written: bool) {
     let [before, behind] = match &state.phase {
         CheckpointPhase::Asking { .. } => return,
         CheckpointPhase::Saving { .. } => [Point::SaveSavingUnwritten, Point::SaveSavingWritten],
-        CheckpointPhase::Deferred { .. } => return,
+        CheckpointPhase::Deferred { .. } => [Point::SaveDeferredUnwritten, Point::SaveDeferredWritten],
         CheckpointPhase::Verifying { .. } => [Point::SaveVerifyingUnwritten, Point::SaveVerifyingWritten],
         CheckpointPhase::Committing { .. } => [Point::SaveCommittingUnwritten, Point::SaveCommittingWritten],
         CheckpointPhase::Ended(_) => [Point::SaveEndUnwritten, Point::SaveEndWritten],

@@ -6,10 +6,11 @@
 //! that is not there is an error of those calls, where it would be the end of a process that touched it.
 
 use super::directory::{Answer, Claims};
+use super::simulated::SimulatedTime;
 use lattice_checkpoint::layout::{
     AT_ANSWER, AT_ANSWERED, AT_BYTES, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST,
-    AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES, TOKEN_BYTES, UNSAID,
-    VERSION,
+    AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_TOLD, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES,
+    TOKEN_BYTES, UNSAID, VERSION,
 };
 use lattice_model::Principal;
 use lattice_node::Progress;
@@ -189,7 +190,10 @@ impl Page {
         match word(&page, AT_ANSWER) {
             DONE => {
                 let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
-                Ok(Some(Answer::Done(Claims { step, files, bytes, ..Claims::default() })))
+                // What an older library leaves there is zeros.
+                let time = (word(&page, AT_TIME_TOLD) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
+                let time = time.transpose().map_err(|odd| odd.to_string())?;
+                Ok(Some(Answer::Done(Claims { step, time, files, bytes, ..Claims::default() })))
             }
             FAILED => {
                 let why = text(&page, AT_REASON, REASON_BYTES).unwrap_or_default();

@@ -70,7 +70,7 @@ fn who_waits_is_woken() {
     let waits = std::thread::spawn(move || {
         tid.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
         let request = listener.wait(Duration::from_secs(60)).unwrap();
-        request.done(lattice_checkpoint::Done { files: Some(3), ..Default::default() });
+        request.done(lattice_checkpoint::Done { files: Some(3), time_seconds: Some(0.5), ..Default::default() });
     });
     let sleeps = || {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", waiter.load(Ordering::Relaxed))).unwrap_or_default();
@@ -85,7 +85,29 @@ fn who_waits_is_woken() {
     let asked_at = std::time::Instant::now();
     waits.join().unwrap();
     assert!(asked_at.elapsed() < Duration::from_secs(20), "it was found when the time was over, and nobody was woken");
-    assert_eq!(page.answer(number), Ok(Some(Answer::Done(Claims { files: Some(3), ..Claims::default() }))));
+    let time = "0.5".parse().ok();
+    assert_eq!(page.answer(number), Ok(Some(Answer::Done(Claims { files: Some(3), time, ..Claims::default() }))));
+}
+
+#[test]
+fn a_time_that_cannot_be_is_no_answer_and_that_it_was_heard_is_seen_at_once() {
+    let bed = Bed::new("time");
+    let (page, listener) = (bed.page(), bed.listener());
+    for (time, taken) in [(f64::NAN, false), (-1.0, false), (1e27, true)] {
+        let number = page.ask(&format!("aa-{time}"), 1).unwrap();
+        assert_eq!(page.progress(number), Ok(None));
+        let token = page.ask("aa-1", 1).unwrap();
+        let request = listener.asked().unwrap();
+        assert_eq!(page.progress(token), Ok(Some(Progress::default())), "it says no more than that it has heard");
+        request.progress(30, None);
+        assert_eq!(page.progress(token).map(|now| now.unwrap().percent), Ok(Some(30)));
+        let again = listener.asked().unwrap();
+        assert_eq!(page.progress(token).map(|now| now.unwrap().percent), Ok(Some(30)), "it looks twice");
+        again.done(lattice_checkpoint::Done { time_seconds: Some(time), ..Default::default() });
+        let answer = page.answer(token);
+        assert_eq!(answer.is_ok(), taken, "{answer:?}");
+        page.ask(&format!("bb-{taken}"), 1).unwrap();
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What applications say in calls, checked: the same whether they call their agent or it calls them.
 
 use super::directory::{Answer, Claims, Listed, is_blake3, reason};
+use super::simulated::SimulatedTime;
 use lattice_api::v1;
 use lattice_node::Progress;
 
@@ -37,12 +38,13 @@ pub fn failure(said: &v1::SaveFailure) -> Answer {
 /// # Errors
 /// What it says that cannot be.
 pub fn done(said: v1::SaveDone) -> Result<Answer, String> {
-    let v1::SaveDone { token: _, step, files, bytes, list } = said;
+    let v1::SaveDone { token: _, step, files, bytes, list, time_seconds } = said;
     if list.len() > FILES_MAX {
         let what = "the names of its files have more than 64 KiB";
         return Err(format!("{what}: tell how many files and bytes there are instead, or pack them, with tar"));
     }
-    let mut claims = Claims { step, files, bytes, ..Claims::default() };
+    let time = time_seconds.map(SimulatedTime::try_from).transpose().map_err(|odd| odd.to_string())?;
+    let mut claims = Claims { step, time, files, bytes, ..Claims::default() };
     for v1::SavedFile { path, bytes, blake3 } in list {
         let odd = |why: &str| Err(format!("{:?}: {why}", path.chars().take(80).collect::<String>()));
         // They are lines of a file.

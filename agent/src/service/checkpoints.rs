@@ -2,6 +2,7 @@
 
 use super::Api;
 use super::launching::{self, Target, lives};
+use crate::checkpoint::simulated::SimulatedTime;
 use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
 use crate::checkpoint::{self, retention, verify};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -208,6 +209,7 @@ fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::Checkpo
         nodes: manifest.nodes.iter().map(node).collect(),
         goes_at_ms: goes_at_ms(api, allocation),
         damaged: String::new(),
+        time_seconds: None,
     }
 }
 
@@ -242,8 +244,9 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
     for (index, (entry, node)) in manifest.nodes.iter().zip(&mut info.nodes).enumerate() {
         let part =
             Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
-        let files = store.node_manifest(&part, entry).await.map_err(|e| status(&e))?.map(|m| m.files).unwrap_or_default();
-        let files = files.into_iter().filter(|f| f.size.is_some()).take(left);
+        let Some(of_node) = store.node_manifest(&part, entry).await.map_err(|e| status(&e))? else { continue };
+        info.time_seconds = info.time_seconds.or(of_node.time_seconds.map(SimulatedTime::seconds));
+        let files = of_node.files.into_iter().filter(|f| f.size.is_some()).take(left);
         node.list = files
             .map(|f| v1::checkpoint_info::File { path: f.path, bytes: f.size.unwrap_or_default(), blake3: f.blake3.unwrap_or_default() })
             .collect();

@@ -4,7 +4,7 @@ use super::Api;
 use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
-use lattice_model::{AllocationState, CheckpointId, PreemptCause, Preemption};
+use lattice_model::{AllocationState, CheckpointId, EndReason, PreemptCause, Preemption};
 use lattice_quorum::ledger::SUSPENDS_LEVEL;
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
@@ -52,5 +52,8 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
     }
     api.at_level(SUSPENDS_LEVEL).await?;
     api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
+    if allocation.held && matches!(allocation.reason, Some(EndReason::Preempted { .. })) {
+        api.context.checkpoints.counts().requeued();
+    }
     Ok(v1::ResumeResponse { id: allocation.id.to_string() })
 }

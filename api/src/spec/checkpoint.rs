@@ -7,7 +7,7 @@ use lattice_model::{AskBy, Automatic, CheckpointPolicy};
 use std::num::NonZeroU16;
 
 /// Ways of the documents that are not built yet.
-const LATER: [(&str, &str); 1] = [("manual", "--checkpoint=manual")];
+const LATER: [(&str, &str); 2] = [("manual", "--checkpoint=manual"), ("dmtcp", "--checkpoint=dmtcp")];
 
 /// `signal`, `shmem`, `grpc`, and `auto`, which is by a signal; `none` and nothing said are the same.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
@@ -105,6 +105,7 @@ mod tests {
             assert!(matches!(at(strategy, port), Err(SpecError::Invalid { field: "checkpoint", .. })), "{strategy} {port}");
         }
         assert!(matches!(of("manual", ""), Err(SpecError::NotBuilt { field: "--checkpoint=manual" })));
+        assert!(matches!(of("dmtcp", ""), Err(SpecError::NotBuilt { field: "--checkpoint=dmtcp" })));
         for (strategy, signal) in
             [("signal", "SIGKILL"), ("signal", "9"), ("signal", "all:USR1"), ("none", "SIGUSR1"), ("", ""), ("sometimes", "")]
         {

@@ -85,6 +85,9 @@ pub struct CheckpointDone {
     /// The step that was saved, the same on all nodes
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
+    /// The time of what is simulated, in seconds: 12.5
+    #[arg(long, value_name = "SECONDS")]
+    pub time: Option<f64>,
     /// How many files there are; compared with what lies there
     #[arg(long, value_name = "N")]
     pub files: Option<u64>,

@@ -70,9 +70,9 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let told = v1::SaveFailure { token, why };
             say(session, async |client| answer(client.application().fail(told.clone())).await).await
         }
-        CheckpointCommand::Done(CheckpointDone { token, step, files, bytes, list }) => {
+        CheckpointCommand::Done(CheckpointDone { token, step, time, files, bytes, list }) => {
             let list = list.into_iter().map(|(bytes, path)| v1::SavedFile { path, bytes: Some(bytes), blake3: String::new() }).collect();
-            let told = v1::SaveDone { token, step, files, bytes, list };
+            let told = v1::SaveDone { token, step, files, bytes, list, time_seconds: time };
             say(session, async |client| answer(client.application().done(told.clone())).await).await
         }
     }
@@ -232,9 +232,10 @@ fn table(all: &[v1::CheckpointInfo]) -> String {
 fn text(one: &v1::CheckpointInfo) -> String {
     let last = if one.last { ": the last, from which the allocation begins when it runs again" } else { "" };
     let step = one.step.map_or_else(String::new, |step| format!("Step:     {step}\n"));
+    let simulated = one.time_seconds.map_or_else(String::new, |seconds| format!("Time:     {seconds} s, simulated\n"));
     let parent = if one.parent.is_empty() { String::new() } else { format!("Parent:   {}\n", one.parent) };
     let mut text = format!(
-        "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{parent}Size:     {} in {} files\n",
+        "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{simulated}{parent}Size:     {} in {} files\n",
         one.id,
         time(one.made_at_ms).unwrap_or_default(),
         one.epoch,
@@ -261,6 +262,7 @@ fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
         "epoch": c.epoch,
         "parent": filled(&c.parent),
         "step": c.step,
+        "time_seconds": c.time_seconds,
         "made_at": time(c.made_at_ms),
         "files": c.files,
         "bytes": c.bytes,

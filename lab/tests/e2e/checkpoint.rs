@@ -72,7 +72,7 @@ save() {
   [ -z "$BULK" ] || head -c $BULK /dev/urandom > "$at/bulk"
   step=
   [ "$STEPLESS" ] || step="step=$n"
-  echo $step > "$at.done"
+  printf "$step\ntime=$n.25\n" > "$at.done"
   trap - TERM
   [ ! "$told" ] || exit 0
 }
@@ -157,7 +157,8 @@ impl Drop for Chain {
     }
 }
 
-fn behaviour(go: &Path) -> PathBuf {
+/// Where it is said how a program behaves that ends by this file.
+pub fn behaviour(go: &Path) -> PathBuf {
     go.with_extension("behave")
 }
 
@@ -189,6 +190,9 @@ fn one_node(w: &World) {
     assert_eq!((last(w, id), list(w, id).len()), (first.clone(), 1));
     let shown = w.at("n2").json(&["checkpoint", "show", id]).unwrap();
     assert_eq!((text(&shown, "id"), shown["step"].as_u64(), shown["files"].as_u64()), (first.clone(), step, Some(2)), "{shown}");
+    assert_eq!(shown["time_seconds"].as_f64(), step.map(|step| step as f64 + 0.25));
+    let told = w.ok(&["checkpoint", "show", id]);
+    assert!(told.contains(&format!("Time:     {}.25 s, simulated\n", step.unwrap())), "{told}");
     let paths: Vec<String> = shown["nodes"][0]["list"].as_array().unwrap().iter().map(|f| text(f, "path")).collect();
     assert_eq!(paths, ["bulk", "state/chain"]);
     let audit = w.ok(&["audit", "query", "--alloc", id, "--type", "checkpoint-committed"]);
@@ -415,6 +419,10 @@ fn every_point(w: &World) {
     let program = w.script("chain.sh", CHAIN);
     for point in points() {
         let go = fresh_dir("chain-go");
+        // Each rank puts it off once.
+        if point.starts_with("save-deferred") {
+            fs::write(behaviour(&go), "defer\n").unwrap();
+        }
         let id = caller
             .ok(&[
                 "submit",
@@ -466,6 +474,7 @@ fn every_point(w: &World) {
         let over = caller.ended_within(&id, JOB).unwrap();
         assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
         let _ = fs::remove_file(&go);
+        let _ = fs::remove_file(behaviour(&go));
     }
     w.ok(&["node", "uncordon", "n3"]);
 }

@@ -62,9 +62,12 @@ with Listener() as listener:
     while not os.path.exists(go):
         n += 1
         print("step", n, flush=True)
-        request = listener.asked()
+        behave = behaviour()
+        request = None if behave == "deaf" else listener.asked()
         if request:
-            behave = behaviour()
+            while behave == "slow":
+                time.sleep(0.02)
+                behave = behaviour()
             if behave == "fail":
                 try:
                     with request:
@@ -97,6 +100,7 @@ with Listener() as listener:
                     with open(os.path.join(request.directory, "n"), "w") as file:
                         file.write(str(n))
                     # A number of another type, as one of numpy is: it fails, and the program runs on.
+                    request.time = n / 4
                     request.step, request.files = n + 0.5 if behave == "odd" else n, 7 if behave == "lie" else 1
         time.sleep(0.02)
 print("final", n)
@@ -129,7 +133,7 @@ save() {
   esac
   echo "$n $h" > "$dir/n"
   step=
-  [ "$STEPLESS" ] || step="--step $n"
+  [ "$STEPLESS" ] || step="--step $n --time $n.5"
   "$LATTICE" checkpoint done "$token" $step --file "$(stat -c %s "$dir/n"):n" || echo "not taken"
 }
 waits & waiter=$!
@@ -185,7 +189,10 @@ impl Counting {
     }
 
     fn behaves(&self, how: &str) {
-        fs::write(self.go.with_extension("behave"), format!("{how}\n")).unwrap();
+        // It may be reading.
+        let new = self.go.with_extension("behave-new");
+        fs::write(&new, format!("{how}\n")).unwrap();
+        fs::rename(new, self.go.with_extension("behave")).unwrap();
     }
 
     fn behaves_well(&self) {
@@ -319,7 +326,7 @@ fn memory_misbehaves(w: &World) {
     });
     counting.behaves("odd");
     counting.fails(w, "step is ", "20s", &first);
-    shows_progress(w, &counting);
+    shows_whether_it_heard(w, &counting);
     let first = text(&w.status(&counting.id)["checkpoint"], "id");
     counting.behaves("defer");
     let (second, _) = counting.created(w);
@@ -366,11 +373,18 @@ impl Drop for Asking {
     }
 }
 
-/// How far it says that it is is shown to who waits for it.
-fn shows_progress(w: &World, counting: &Counting) {
-    counting.behaves("wait");
+/// A program that looks late, and then takes its time: it is told apart.
+fn shows_whether_it_heard(w: &World, counting: &Counting) {
+    counting.behaves("deaf");
     let asking = Asking::begin(w, &counting.id);
+    w.wait("it to be asked", || asking.said().contains(": requested, waits for n"));
+    counting.behaves("slow");
+    w.wait("it to have heard", || asking.said().contains(": acknowledged, waits for n"));
+    counting.behaves("wait");
     w.wait("how far it is to be shown", || asking.said().contains("(40 %, 9 s left)"));
+    let words = asking.said();
+    let at = |word: &str| words.find(&format!(": {word}, ")).unwrap_or_else(|| panic!("never {word}: {words}"));
+    assert!(at("requested") < at("acknowledged") && at("acknowledged") < at("writing"), "{words}");
     counting.release();
     asking.complete();
 }

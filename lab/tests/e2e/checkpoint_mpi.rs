@@ -2,6 +2,7 @@
 
 use crate::harness::{Group, Need, World, fresh_dir};
 use crate::mpi;
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -32,7 +33,9 @@ fn one_of_four(w: &World) {
     // It has gone on for a while when it is lost.
     w.wait_log(&id, &format!("step 0 {}\n", saved + 3));
     let lost = w.status(&id)["nodes"][2].as_str().unwrap().to_owned();
-    w.ok(&["node", "disable", &lost, "--yes", "--reason", "it burns"]);
+    faults::lose_node(&w.dir, &lost).unwrap();
+    // Nobody hears it, and somebody has looked.
+    w.wait("its death to be believed", || w.run(&["node", "confirm-dead", &lost, "--yes", "--reason", "it burns"]).code() == 0);
     w.wait("it to run again", || text(&w.status(&id), "requeue_count") == "1");
     w.running(&id);
     assert!(!w.status(&id)["nodes"].as_array().unwrap().iter().any(|n| *n == lost.as_str()));
@@ -46,7 +49,7 @@ fn one_of_four(w: &World) {
     assert_eq!(counted, expected, "each step behind the checkpoint, once");
     assert!(log.contains(&format!("final {}\n", expected.last().unwrap())), "{log}");
     fs::remove_file(&go).unwrap();
-    w.ok(&["node", "enable", &lost]);
+    faults::start_node(&w.dir, &lost).unwrap();
     w.wait("the node to be back", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
     w.assert_nothing_left();
 }

@@ -1,9 +1,10 @@
 //! Preemption: work saves itself, gives its nodes back, and goes on elsewhere from the step behind; work that ignores, walltime in the
 //! middle of it, agents killed in each state, a quorum that is away, and urgent drains.
 
-use crate::checkpoint::{CHAIN, Chain, last, objects};
+use crate::checkpoint::{CHAIN, Chain, behaviour, last, objects};
 use crate::harness::{Group, JOB, NOBODY, World};
 use crate::telemetry::get;
+use crate::tty::Tty;
 use lattice_lab::faults;
 use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
@@ -36,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("is_for_owners_and_operators_and_of_work_that_has_nodes", &[], refused),
         PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
+        PREEMPTION.test("and_a_request_are_done_when_the_quorum_and_the_heads_agent_were_killed_in_any_state", &[], all_away),
         LED.test("goes_on_under_the_next_leader_when_one_is_killed_meanwhile", &[], leader_killed),
         PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
         PREEMPTION.test("is_not_needed_at_walltime_before_which_work_is_asked_by_itself", &[], asked_before_walltime),
@@ -85,6 +87,13 @@ fn goes_on_from(w: &World, id: &str, step: u64) {
     assert!(counted.iter().zip(step + 1..).all(|(counted, wanted)| *counted == wanted), "{after}");
 }
 
+/// A terminal in it, in which a shell answers.
+fn attached(lattice: &Lattice, args: &[&str]) -> Tty {
+    let mut terminal = Tty::start(lattice.command(&[&["attach"], args].concat()));
+    terminal.asks("echo $((40 + 2))", "42");
+    terminal
+}
+
 fn step_of_last(w: &World, id: &str) -> u64 {
     w.status(id)["checkpoint"]["step"].as_u64().unwrap()
 }
@@ -100,9 +109,12 @@ fn held_and_resumed(w: &World) {
     let [ended, saved, requeued] = metrics();
     let by_the_other_name = || counted(w, "lattice_scheduling_preemptions_total{");
     let node = before["nodes"][0].as_str().unwrap().to_owned();
+    let mut terminal = attached(&w.lattice, &[id]);
     let said = w.ok(&["preempt", id, "--hold", "--reason", "the nodes are needed"]);
     assert!(said.contains("Preempting"), "{said}");
     let now = wait_for(w, id, "Suspended");
+    let shown = terminal.ended_with(129);
+    assert!(shown.contains("Allocation preempted. Session suspended. Use 'lattice resume"), "{shown}");
     assert_eq!((now["held"].as_bool(), now["preempted_count"].as_u64(), now["requeue_count"].as_u64()), (Some(true), Some(1), Some(0)));
     assert_eq!((&now["submitted_at"], now["nodes"].as_array().unwrap().len()), (&before["submitted_at"], 0));
     let reason = text(&now, "reason");
@@ -135,6 +147,7 @@ fn held_and_resumed(w: &World) {
     w.ok(&["resume", id]);
     // Said again after an answer that was lost: it waits for nodes.
     w.ok(&["resume", id]);
+    w.wait("it to be counted once among what waits", || metrics()[2] == requeued + 1.0);
     let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|other| *other != node).collect();
     w.ok(&["node", "uncordon", &others.join(",")]);
     w.running(id);
@@ -172,7 +185,11 @@ fn two_nodes(w: &World) {
     // Another node than the head: its agent goes on with its part of the checkpoint.
     faults::kill_node(&w.dir, &other).unwrap();
     faults::start_node(&w.dir, &other).unwrap();
+    let mut terminal = attached(&w.at(&other), &[id, "--node", &other]);
     chain.release();
+    let shown = terminal.ended_with(129);
+    let documented = format!("Allocation preempted. Session suspended. Use 'lattice attach {}' to reconnect after rescheduling.", &id[..8]);
+    assert!(shown.contains(&documented), "{shown}");
     w.wait("it to run again", || {
         let now = w.status(id);
         text(&now, "state") == "Running" && now["preempted_count"] == 1
@@ -225,7 +242,10 @@ fn ignores(w: &World) {
     // Its policy has it begin again, from its beginning.
     let again = w.submit(&["--requeue=always", "--", "/bin/sleep", "600"]);
     w.running(&again);
+    let waits = || counted(w, "lattice_preemption_victim_requeue_total");
+    let before = waits();
     w.ok(&["preempt", &again]);
+    w.wait("it to be counted among what waits", || waits() == before + 1.0);
     w.wait("it to run again", || {
         let now = w.status(&again);
         text(&now, "state") == "Running" && now["requeue_count"] == 1
@@ -251,6 +271,11 @@ fn refused(w: &World) {
     let none = w.run(&["preempt", "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"]);
     assert_eq!(none.code(), 3, "{}", none.err());
     assert_eq!(state(w, id), "Running");
+    let never = w.run_as(NOBODY, &["submit", "-o", "name", "--no-preempt", "--", "/bin/sleep", "600"]).out();
+    w.running(never.trim());
+    let exempt = w.run(&["preempt", never.trim()]);
+    assert!(exempt.code() == 4 && exempt.err().contains("its preemption class is 10, which nothing preempts"), "{}", exempt.err());
+    w.ok(&["cancel", never.trim()]);
     chain.end(w);
     let over = w.run(&["preempt", id]);
     assert!(over.code() == 4 && over.err().contains("Completed"), "{}", over.err());
@@ -261,6 +286,7 @@ const POINTS: &[&str] = &[
     "preempt-begun",
     "save-begun",
     "save-saving-written",
+    "save-deferred-written",
     "save-asked",
     "save-put",
     "save-committing-written",
@@ -282,6 +308,9 @@ fn every_point(w: &World) {
     let program = w.script("chain.sh", CHAIN);
     for point in POINTS {
         let go = crate::harness::fresh_dir("chain-go");
+        if *point == "save-deferred-written" {
+            std::fs::write(behaviour(&go), "defer\n").unwrap();
+        }
         let variable = format!("GO={}", go.display());
         let id = caller
             .ok(&["submit", "-o", "name", "--requeue=never", "--checkpoint=signal", "--env", &variable, "--", "/bin/sh", &program])
@@ -306,6 +335,7 @@ fn every_point(w: &World) {
         let over = caller.ended_within(&id, JOB).unwrap();
         assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
         let _ = std::fs::remove_file(&go);
+        let _ = std::fs::remove_file(behaviour(&go));
     }
     w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
@@ -325,9 +355,7 @@ fn quorum_away(w: &World) {
     let local = || w.at(&node).json(&["node", "status"]);
     w.wait("the agent to answer", || local().is_ok_and(|s| s["allocations"][0]["shim_pid"].is_i64()));
     chain.release();
-    let saved = objects(w, id, "").join("..").join("checkpoints");
-    let manifest = || std::fs::read_dir(&saved).is_ok_and(|mut all| all.any(|e| e.is_ok_and(|e| e.path().join("manifest.json").exists())));
-    w.wait("the checkpoint to be whole in the store", manifest);
+    w.wait("the checkpoint to be whole in the store", || manifests(w, id) == 1);
     assert_eq!(text(&local().unwrap()["allocations"][0], "phase"), "Running", "nobody knows of it yet: it goes on");
     faults::start_member(&w.dir, 1).unwrap();
     wait_for(w, id, "Suspended");
@@ -338,6 +366,64 @@ fn quorum_away(w: &World) {
     goes_on_from(w, id, step);
     chain.end(w);
     w.assert_nothing_left();
+}
+
+/// A state of the head for each: put off, asked, all of it in the store, and whole.
+const STATES: &[&str] = &["save-deferred-written", "save-begun", "save-verifying-written", "save-committing-written"];
+
+/// One that is preempted and one that is only asked, whose heads' agents come to the same state; the quorum is killed there as well, and
+/// away until both checkpoints are whole in the store.
+fn all_away(w: &World) {
+    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
+    let caller = w.at("n3");
+    let [preempted, asked] = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]));
+    let both = [&preempted, &asked];
+    for (made, point) in STATES.iter().enumerate() {
+        // It is put off once in the life of a program.
+        let how = if *point == "save-deferred-written" { "defer" } else { "save" };
+        for chain in both {
+            chain.behaves(how);
+            let node = caller.json(&["status", &chain.id]).unwrap()["nodes"][0].as_str().unwrap().to_owned();
+            faults::kill_node(&w.dir, &node).unwrap();
+            faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        }
+        caller.ok(&["preempt", &preempted.id, "--hold", "--deadline", "60s"]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+        let asking = {
+            let (caller, id) = (caller.clone(), asked.id.clone());
+            std::thread::spawn(move || caller.run(&["checkpoint", "create", &id, "--deadline", "60s"], Duration::from_secs(90)).unwrap())
+        };
+        let dead = || w.cluster().nodes.iter().filter(|node| !node.daemon.alive()).map(|node| node.id.clone()).collect::<Vec<_>>();
+        w.wait(&format!("both agents to come to {point}"), || dead().len() == 2);
+        faults::kill_member(&w.dir, 1).unwrap();
+        for node in dead() {
+            faults::start_node(&w.dir, &node).unwrap();
+        }
+        for chain in both {
+            w.wait(&format!("{point}: it to be whole in the store"), || manifests(w, &chain.id) == made + 1);
+        }
+        assert!(!asking.is_finished(), "{point}: the quorum does not have it");
+        faults::start_member(&w.dir, 1).unwrap();
+        let done = asking.join().unwrap();
+        assert_eq!(done.code(), 0, "{point}: {}", done.err());
+        let suspended = |now: Value| text(&now, "state") == "Suspended";
+        w.wait(&format!("{point}: it to be suspended"), || caller.json(&["status", &preempted.id]).is_ok_and(suspended));
+        assert_eq!(state(w, &asked.id), "Running", "{point}");
+        both.iter().for_each(|chain| drop(w.ok(&["checkpoint", "verify", &chain.id])));
+        let step = step_of_last(w, &preempted.id);
+        w.ok(&["resume", &preempted.id]);
+        w.running(&preempted.id);
+        goes_on_from(w, &preempted.id, step);
+    }
+    assert_eq!(w.status(&preempted.id)["preempted_count"], STATES.len());
+    both.iter().for_each(|chain| chain.end(w));
+    w.ok(&["node", "uncordon", "n3"]);
+    w.assert_nothing_left();
+}
+
+/// Checkpoints of it that are whole in the store.
+fn manifests(w: &World, id: &str) -> usize {
+    let all = std::fs::read_dir(objects(w, id, "")).into_iter().flatten().flatten();
+    all.filter(|entry| entry.path().join("manifest.json").exists()).count()
 }
 
 fn leader_killed(w: &World) {

@@ -44,7 +44,7 @@ fn main() -> io::Result<()> {
         chain = next(chain, step);
         if let Some(request) = listener.as_ref().and_then(Listener::asked) {
             match save(&request.directory, step, chain) {
-                Ok(()) => request.done(Done { step: Some(step), files: Some(1), bytes: None }),
+                Ok(()) => request.done(Done { step: Some(step), files: Some(1), ..Done::default() }),
                 Err(error) => request.failed(&error.to_string()),
             }
         }

@@ -46,6 +46,10 @@ void lattice_checkpoint_progress(const lattice_checkpoint *listener, const latti
 void lattice_checkpoint_done(const lattice_checkpoint *listener, const lattice_checkpoint_request *request, int64_t step, int64_t files,
                              int64_t bytes);
 
+/* The same, with the time of what is simulated, in seconds, 0 to 1e28. */
+void lattice_checkpoint_done_at(const lattice_checkpoint *listener, const lattice_checkpoint_request *request, double time_seconds,
+                                int64_t step, int64_t files, int64_t bytes);
+
 /* It cannot be saved: the checkpoint before this one stays, and the work runs on. */
 void lattice_checkpoint_failed(const lattice_checkpoint *listener, const lattice_checkpoint_request *request, const char *why);
 

@@ -38,6 +38,7 @@ _W_ANSWERED, _W_ANSWER, _W_TAKEN, _W_PERCENT = 256, 257, 258, 259
 _L_DEADLINE, _L_LEFT, _L_STEP, _L_FILES, _L_SAVED_BYTES, _L_DEFERRAL = 9, 130, 131, 132, 133, 134
 _AT_TOKEN, _TOKEN_BYTES = 80, 64
 _AT_REASON, _REASON_BYTES = 1080, 256
+_W_TIME_TOLD, _D_TIME = 334, 168
 _open = weakref.WeakSet()
 
 
@@ -70,7 +71,7 @@ class Listener:
     def __init__(self, page=None, directory=None):
         page = page or os.environ.get("LATTICE_CHECKPOINT_SHM")
         self._directory = directory or os.environ.get("LATTICE_CHECKPOINT_DIR")
-        self._file = self._map = self._words = self._longs = self._opener = None
+        self._file = self._map = self._words = self._longs = self._doubles = self._opener = None
         if not page or not self._directory:
             return
         file = open(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)
@@ -83,6 +84,7 @@ class Listener:
             # Whole words are loaded and stored, of the machine's own byte order.
             self._words = memoryview(self._map).cast("I")
             self._longs = memoryview(self._map).cast("Q")
+            self._doubles = memoryview(self._map).cast("d")
             if self._map[:8] != _MAGIC or self._words[_W_BYTES] != _BYTES:
                 raise ValueError(f"{page}: it is no page of checkpoints")
             if self._words[_W_VERSION] != _VERSION:
@@ -103,7 +105,7 @@ class Listener:
 
     def close(self):
         """Says that nobody listens any more."""
-        for view in (self._words, self._longs):
+        for view in (self._words, self._longs, self._doubles):
             if view is not None:
                 view.release()
         if self._map is not None:
@@ -114,7 +116,7 @@ class Listener:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
         _open.discard(self)
-        self._file = self._map = self._words = self._longs = None
+        self._file = self._map = self._words = self._longs = self._doubles = None
 
     def asked(self):
         """The request that stands; one that is false where none does."""
@@ -130,6 +132,10 @@ class Listener:
         # While the agent writes the next one the numbers differ: it is found a moment later.
         if not whole or not token or not all(c == "-" or c in "0123456789abcdefABCDEF" for c in token):
             return Request(None, 0, None, None, 0)
+        if words[_W_TAKEN] != number:
+            # It was heard; how far it is, the program says.
+            words[_W_PERCENT], self._longs[_L_LEFT] = 0xFFFFFFFF, _UNSAID
+            words[_W_TAKEN] = number
         return Request(self, number, token, os.path.join(self._directory, token), deadline_ms)
 
     def wait(self, seconds):
@@ -153,12 +159,13 @@ class Request:
     token, directory: the directory's name, new with each request, and its path: it is there.
     deadline_ms: by when, in milliseconds since 1970; the agent waits half as long again.
     step, files, bytes: told with the answer where they are set; files and bytes are compared with what lies there.
+    time: the time of what is simulated, in seconds, 0 to 1e28; told where it is set.
     """
 
     def __init__(self, listener, number, token, directory, deadline_ms):
         self._listener, self._number, self._open = listener, number, listener is not None
         self.token, self.directory, self.deadline_ms = token, directory, deadline_ms
-        self.step = self.files = self.bytes = None
+        self.step = self.files = self.bytes = self.time = None
 
     def __bool__(self):
         return self._listener is not None
@@ -196,6 +203,15 @@ class Request:
                     self.failed(f"{name} is {value!r}, and has to be a whole number that is not negative")
                     return
                 self._listener._longs[place] = number
+            try:
+                seconds = 0.0 if self.time is None else float(self.time)
+                if not 0 <= seconds <= 1e28:
+                    raise ValueError
+            except (TypeError, ValueError):
+                self.failed(f"time is {self.time!r}, and has to be a number of seconds from 0 to 1e28")
+                return
+            self._listener._doubles[_D_TIME] = seconds
+            self._listener._words[_W_TIME_TOLD] = 0 if self.time is None else 1
             self._answer(_DONE)
 
     def failed(self, why):

@@ -134,7 +134,25 @@ pub unsafe extern "C" fn lattice_checkpoint_done(listener: *const Listener, told
     let number = |value: i64| u64::try_from(value).ok();
     // SAFETY: the caller's promise.
     if let Some(request) = unsafe { request(listener, told) } {
-        request.done(Done { step: number(step), files: number(files), bytes: number(bytes) });
+        request.done(Done { step: number(step), files: number(files), bytes: number(bytes), time_seconds: None });
+    }
+}
+
+/// # Safety
+/// As of [`lattice_checkpoint_asked`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lattice_checkpoint_done_at(
+    listener: *const Listener,
+    told: *const CRequest,
+    time_seconds: f64,
+    step: i64,
+    files: i64,
+    bytes: i64,
+) {
+    let number = |value: i64| u64::try_from(value).ok();
+    // SAFETY: the caller's promise.
+    if let Some(request) = unsafe { request(listener, told) } {
+        request.done(Done { step: number(step), files: number(files), bytes: number(bytes), time_seconds: Some(time_seconds) });
     }
 }
 

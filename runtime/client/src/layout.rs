@@ -14,7 +14,7 @@
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |
 //! | 1028 | u32 the answer: [`DONE`], [`FAILED`] or [`DEFERRED`] | application |
-//! | 1032 | u32 the number of the request that it is working on: written after the next two | application |
+//! | 1032 | u32 the number of the request that it has heard: written after the next two, at once, and again with each progress | application |
 //! | 1036 | u32 how far it is, in percent; [`UNSAID_32`]: it does not say | application |
 //! | 1040 | u64 how long it will take yet, in milliseconds; [`UNSAID`] | application |
 //! | 1048 | u64 the step that it saved; [`UNSAID`] | application |
@@ -22,6 +22,8 @@
 //! | 1064 | u64 how many bytes; [`UNSAID`] | application |
 //! | 1072 | u64 of [`DEFERRED`]: after how many milliseconds it wants to be asked again | application |
 //! | 1080 | of [`FAILED`]: why, UTF-8, ended by a zero | application |
+//! | 1336 | u32 1: the next is told, of [`DONE`]; what knows nothing of it leaves 0 there | application |
+//! | 1344 | f64 the time of what is simulated, in seconds | application |
 //!
 //! A request stands while the word at 64 is not 0 and not the number at 1024. It is whole where the number at 68 is the same as that
 //! at 64, before and after the rest was read. Who waits for the next one does so with `FUTEX_WAIT` on the word at 64, not the private
@@ -59,7 +61,7 @@ pub const TOKEN_BYTES: usize = 64;
 pub const AT_ANSWERED: usize = 1024;
 /// The answer.
 pub const AT_ANSWER: usize = 1028;
-/// The number of the request that is being worked on.
+/// The number of the request that was heard.
 pub const AT_TAKEN: usize = 1032;
 /// Percent.
 pub const AT_PERCENT: usize = 1036;
@@ -77,6 +79,11 @@ pub const AT_DEFERRAL: usize = 1072;
 pub const AT_REASON: usize = 1080;
 /// Bytes of a reason with its zero.
 pub const REASON_BYTES: usize = 256;
+
+/// Whether the time is told.
+pub const AT_TIME_TOLD: usize = 1336;
+/// The time of what is simulated.
+pub const AT_TIME: usize = 1344;
 
 /// All is saved.
 pub const DONE: u32 = 1;

@@ -32,7 +32,7 @@ mod page;
 
 use layout::{
     AT_ANSWER, AT_ANSWERED, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST, AT_SAVED_BYTES,
-    AT_STEP, AT_TAKEN, AT_TOKEN, DEFERRED, DONE, FAILED, REASON_BYTES, TOKEN_BYTES, UNSAID, UNSAID_32,
+    AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_TOLD, AT_TOKEN, DEFERRED, DONE, FAILED, REASON_BYTES, TOKEN_BYTES, UNSAID, UNSAID_32,
 };
 use page::Page;
 use std::env;
@@ -61,10 +61,12 @@ pub struct Request<'a> {
 }
 
 /// What was saved. What is told is compared with what lies there, and makes the checkpoint fail where it differs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     /// The step, the same on all nodes.
     pub step: Option<u64>,
+    /// The time of what is simulated, in seconds, 0 to 1e28: beside the step or instead of it.
+    pub time_seconds: Option<f64>,
     /// How many files.
     pub files: Option<u64>,
     /// How many bytes they have together.
@@ -106,6 +108,7 @@ impl Listener {
         }
         // A name, and no way out of the directory, whatever somebody wrote there.
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))?;
+        self.acknowledge(number);
         Some(Request { directory: self.directory.join(&token), token, deadline_ms, number, listener: self })
     }
 
@@ -125,6 +128,15 @@ impl Listener {
             // another number.
             let written = seen != 0 && seen != self.page.load(AT_ANSWERED) && self.page.load(AT_OF_REQUEST) != 0;
             self.page.sleep(AT_REQUEST, seen, if written { left.min(Duration::from_millis(1)) } else { left });
+        }
+    }
+
+    /// Says that a request was heard, where it says no more of it yet.
+    fn acknowledge(&self, number: u32) {
+        if self.page.load(AT_TAKEN) != number {
+            self.page.store(AT_PERCENT, UNSAID_32);
+            self.page.store_long(AT_LEFT, UNSAID);
+            self.page.store(AT_TAKEN, number);
         }
     }
 
@@ -152,6 +164,8 @@ impl Request<'_> {
         page.store_long(AT_STEP, what.step.unwrap_or(UNSAID));
         page.store_long(AT_FILES, what.files.unwrap_or(UNSAID));
         page.store_long(AT_SAVED_BYTES, what.bytes.unwrap_or(UNSAID));
+        page.store_long(AT_TIME, what.time_seconds.unwrap_or_default().to_bits());
+        page.store(AT_TIME_TOLD, what.time_seconds.is_some().into());
         self.listener.answer(self.number, DONE);
     }
 

@@ -48,7 +48,7 @@ families! {
     PREEMPTION_SECONDS = Histogram "lattice_preemption_checkpoint_duration_seconds", Seconds, [], Agent, PREEMPTIONS_OF,
         "From the request to the checkpoint that the quorum has, where there was one.";
     PREEMPTION_REQUEUES = Counter "lattice_preemption_victim_requeue_total", Count, [], Agent, PREEMPTIONS_OF,
-        "Those that saved themselves and wait for nodes again, to go on from there.";
+        "Those that wait for nodes again: saved, to go on from there (held ones when they are resumed, by the agent that was asked), or ended unsaved, to begin anew.";
     PREEMPTION_UNSAVED = Counter "lattice_preemption_failed_checkpoint_total", Count, [], Agent, PREEMPTIONS_OF,
         "Those that were asked to save themselves and did not: no answer in time, or an answer that came to nothing.";
     CHECKPOINT_WALLTIME = Counter "lattice_checkpoint_walltime_conflict_total", Count, [], Agent, PREEMPTIONS_OF,

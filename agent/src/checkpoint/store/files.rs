@@ -54,7 +54,7 @@ impl CheckpointStore {
         let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
         let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
         let (id, allocation, epoch, node) = (part.id, part.owner.allocation, part.epoch, part.node.clone());
-        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step: claims.step, files };
+        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step: claims.step, time_seconds: claims.time, files };
         let json = to_json(&manifest)?;
         let hash = blake3::hash(&json).to_hex().to_string();
         self.objects.store.put(&self.part_key(part, "node.json"), PutPayload::from(json)).await?;

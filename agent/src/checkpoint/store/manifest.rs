@@ -1,6 +1,7 @@
 //! What is written down of a checkpoint: `manifest.json` by the head, `node.json` by each node.
 
 use super::{Owner, StoreError};
+use crate::checkpoint::simulated::SimulatedTime;
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
 use lattice_node::{Checkpointing, Saved};
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,9 @@ pub struct NodeManifest {
     pub epoch: Epoch,
     pub node: NodeId,
     pub step: Option<u64>,
+    /// Of what it simulates, where the application told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_seconds: Option<SimulatedTime>,
     pub files: Vec<FileEntry>,
 }
 

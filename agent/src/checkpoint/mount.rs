@@ -1,0 +1,100 @@
+//! Which file system a directory is on, and whether other nodes may have the same one.
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Those whose files other machines may have as well, as the kernel names them in `/proc/self/mountinfo`.
+const SHARED: &[&str] = &[
+    "afs", "beegfs", "ceph", "cifs", "dvs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3",
+    "smbfs", "wekafs",
+];
+/// The same of those that are programs (FUSE), which the kernel names `fuse.NAME`.
+const SHARED_FUSE: &[&str] = &[
+    "beegfs",
+    "ceph",
+    "ceph-fuse",
+    "cvmfs2",
+    "gcsfuse",
+    "glusterfs",
+    "goofys",
+    "juicefs",
+    "lizardfs",
+    "mfs",
+    "rclone",
+    "s3fs",
+    "seaweedfs",
+    "sshfs",
+];
+
+/// The file system that a directory is on, or would be once it is made. Nothing is asked of a server of the network that is mounted there: it
+/// may be away.
+pub fn kind_of(dir: &Path) -> io::Result<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    if let Some(kind) = by_path(&mounts, dir).filter(|kind| is_shared(kind)) {
+        return Ok(kind.to_owned());
+    }
+    // Links of the path may lead elsewhere.
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut there = dir;
+    let opened = loop {
+        match (open(there, flags, Mode::empty()), there.parent()) {
+            (Ok(opened), _) => break opened,
+            (Err(Errno::ENOENT), Some(above)) => there = above,
+            (Err(error), _) => return Err(error.into()),
+        }
+    };
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
+    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim).unwrap_or_default();
+    named(&mounts, id).ok_or_else(|| io::Error::other(format!("its mount {id:?} is not among this process's")))
+}
+
+/// In the text of mountinfo, by a mount's number.
+fn named(mounts: &str, id: &str) -> Option<String> {
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
+    line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
+}
+
+/// The same by the path alone: of the mount that it is below. The longest counts; of two at one place, the later one lies on top.
+fn by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
+    let all = mounts.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        Some((mount.split(' ').nth(4)?, kind.split(' ').next()?))
+    });
+    all.filter(|(point, _)| dir.starts_with(point)).max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind)
+}
+
+/// Whether other nodes may have the files of such a file system as well.
+pub fn is_shared(kind: &str) -> bool {
+    SHARED.contains(&kind) || kind.strip_prefix("fuse.").is_some_and(|program| SHARED_FUSE.contains(&program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_yet_would_be_on_the_file_system_above() {
+        assert_eq!(kind_of(Path::new("/proc")).unwrap(), "proc");
+        let dir = std::env::temp_dir();
+        let kind = kind_of(&dir).unwrap();
+        assert_eq!(kind_of(&dir.join("not/yet")).unwrap(), kind);
+        assert!(!kind.is_empty() && kind_of(Path::new("/proc/self/stat")).is_err());
+    }
+
+    #[test]
+    fn what_other_machines_may_have_is_told_by_its_name() {
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 /a /home rw shared:1 - nfs4 server:/home rw\n";
+        assert_eq!(
+            (named(mounts, "30").as_deref(), named(mounts, "22").as_deref(), named(mounts, "3")),
+            (Some("nfs4"), Some("ext4"), None)
+        );
+        assert_eq!((by_path(mounts, Path::new("/home/x")), by_path(mounts, Path::new("/homes"))), (Some("nfs4"), Some("ext4")));
+        assert!(["nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "fuse.sshfs", "fuse.glusterfs"].into_iter().all(is_shared));
+        assert!(!["ext4", "xfs", "tmpfs", "overlay", "zfs", "fuse", "fuse.squashfuse", "sshfs", "fuseblk"].into_iter().any(is_shared));
+    }
+}
