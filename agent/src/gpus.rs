@@ -3,12 +3,12 @@
 //! ```text
 //!   bus, kernel log (every 5 s) ─┐                          ┌─▶ Offer: the session registers anew
 //!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: who had a lost one fails, or one whose error hit it; nobody
-//!                                                           │          gets one that is not well
+//!   both behind each allocation                             │          gets one that is not well
 //!                                                           └─▶ Health, `lattice node status`
 //! ```
 //!
-//! Drivers are asked beside the looks at the bus: one that hangs delays no other news. A GPU that came since other work was begun
-//! is offered once that work is kept from it.
+//! Drivers are asked beside the looks at the bus: one that hangs delays no other news. Behind allocations that follow each other
+//! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
 use crate::allocation::AllocationHandle;
 use crate::config::AgentConfig;
@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the bus: with a re-registration well within one heartbeat.
@@ -117,6 +117,7 @@ pub struct GpuWatching {
     /// How often which error was reported of which GPU.
     xids: BTreeMap<(String, u32), u64>,
     reading: Option<(Instant, JoinHandle<Read>)>,
+    looked_at: Instant,
     read_at: Instant,
     told: Option<GpusNow>,
     topology: watch::Sender<Arc<NodeTopology>>,
@@ -139,6 +140,7 @@ impl GpuWatching {
             unfiltered: String::new(),
             xids: BTreeMap::new(),
             reading: None,
+            looked_at: Instant::now(),
             read_at: Instant::now(),
             told: None,
             topology: watch::Sender::new(Arc::new(found.clone())),
@@ -147,7 +149,7 @@ impl GpuWatching {
         if let Some(look) = watching.watch.as_mut().map(GpuWatch::look) {
             watching.looked(&look);
         }
-        watching.read(read_gpus(&machine_files(), &watching.on_bus));
+        watching.read(read_gpus(&machine_files(), &watching.simulated, &watching.on_bus));
         watching.judge();
         watching
     }
@@ -213,23 +215,55 @@ impl GpuWatching {
     /// Looks until `stop`.
     pub async fn run(mut self, context: Shared, offering: Offering, finds: Finds, stop: CancellationToken) {
         let period = Duration::from_secs(offering.config.health.period_seconds);
-        let mut checked = false;
+        let between = LOOK_EVERY.min(period);
+        let mut ended = context.checks.asked();
+        let (mut checked, mut asked, mut news) = (false, false, true);
         loop {
             self.tell(&context, &offering).await;
             // Who waits for the first round of the checks waits for all of it.
-            if checked {
+            if checked && news {
                 finds.found(self.findings(offering.config.health.expect.gpus));
             }
+            news = true;
+            let due = self.due(between, asked);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = context.checks.made(), if !checked => checked = true,
-                () = tokio::time::sleep(LOOK_EVERY.min(period)) => self.look(&context, period).await,
+                // Where no driver is there to be asked, the next look at the bus is soon enough.
+                Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
+                read = answered(&mut self.reading) => self.take(read),
+                () = tokio::time::sleep_until(due.into()) => {
+                    // One look with what drivers say to it: what is well twice was looked at twice.
+                    let asks = self.look(&context, period, asked).await;
+                    (asked, news) = (asked && !asks, !asks);
+                }
             }
         }
     }
 
-    async fn look(&mut self, context: &Shared, period: Duration) {
-        let Some(mut watch) = self.watch.take() else { return };
+    /// When it is to be looked again; `asked`: drivers as well.
+    fn due(&self, between: Duration, asked: bool) -> Instant {
+        let next = self.looked_at + between;
+        if asked && self.reading.is_none() && !self.on_bus.is_empty() { next.min(self.read_at + between) } else { next }
+    }
+
+    /// Takes what drivers said.
+    fn take(&mut self, read: Result<Read, JoinError>) {
+        match read {
+            Ok((reads, found)) => {
+                self.read(reads);
+                if let Some(found) = found {
+                    self.found(found);
+                }
+            }
+            Err(broke) => tracing::error!(%broke, "the question to the GPUs' drivers broke"),
+        }
+    }
+
+    /// Looks at bus and kernel log, and asks drivers where that is due or `asked` for: whether it does.
+    async fn look(&mut self, context: &Shared, period: Duration, asked: bool) -> bool {
+        self.looked_at = Instant::now();
+        let Some(mut watch) = self.watch.take() else { return false };
         let looked = tokio::task::spawn_blocking(move || (watch.look(), watch)).await;
         let (look, watch) = match looked {
             Ok((look, watch)) => (Some(look), watch),
@@ -239,32 +273,23 @@ impl GpuWatching {
             }
         };
         self.watch = Some(watch);
-        let mut urgent = false;
+        let mut urgent = asked;
         if let Some(look) = look {
-            urgent = look.on_bus != self.on_bus || look.said.iter().any(|(_, event)| matches!(event, GpuEvent::Xid { .. }));
+            urgent |= look.on_bus != self.on_bus || !look.said.is_empty();
             self.looked(&look);
             self.hit(context, &look).await;
         }
-        if let Some((_, reading)) = self.reading.take_if(|(_, reading)| reading.is_finished()) {
-            match reading.await {
-                Ok((reads, found)) => {
-                    self.read(reads);
-                    if let Some(found) = found {
-                        self.found(found);
-                    }
-                }
-                Err(broke) => tracing::error!(%broke, "the question to the GPUs' drivers broke"),
-            }
-        }
-        if self.reading.is_none() && !self.on_bus.is_empty() && (urgent || self.read_at.elapsed() >= period) {
+        let asks = self.reading.is_none() && !self.on_bus.is_empty() && (urgent || self.read_at.elapsed() >= period);
+        if asks {
             let (on_bus, unknown, simulated) = (self.on_bus.clone(), !self.unknown().is_empty(), self.simulated.clone());
             let reading = tokio::task::spawn_blocking(move || {
                 let found = unknown.then(|| machine::look(&simulated).topology);
-                (read_gpus(&machine_files(), &on_bus), found)
+                (read_gpus(&machine_files(), &simulated, &on_bus), found)
             });
             self.reading = Some((Instant::now(), reading));
         }
         self.admit(context).await;
+        asks
     }
 
     /// Work that had a GPU when an error came that asks for the program to be started again: it fails, as its owner wants it begins
@@ -361,6 +386,14 @@ impl GpuWatching {
         self.told = Some(gpus.clone());
         context.tell(Event::Gpus(Box::new(gpus))).await;
     }
+}
+
+/// Waits for what drivers say, where they were asked.
+async fn answered(reading: &mut Option<(Instant, JoinHandle<Read>)>) -> Result<Read, JoinError> {
+    let Some((_, answer)) = reading else { return std::future::pending().await };
+    let read = answer.await;
+    *reading = None;
+    read
 }
 
 /// Makes of what there is what is offered.

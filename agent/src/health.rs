@@ -4,7 +4,8 @@
 //! ```text
 //!   looks (blocking, each with a limit) ─┐
 //!   the site's programs ─────────────────┼─▶ Health (pure) ──▶ unwell: with every heartbeat ──▶ Degraded, no new work
-//!   GPUs (agent::gpus) ──────────────────╯                 └─▶ `lattice node status`
+//!   GPUs (agent::gpus) ──────────────────╯                 ├─▶ a drain asked for, failed hardware: a hold, by the leader's clock
+//!                                                          └─▶ `lattice node status`
 //! ```
 //!
 //! What a look cannot say in time is critical, and its thread is left to it: nobody can end a thread that hangs in a mount. The
@@ -14,20 +15,23 @@ mod looks;
 pub mod settings;
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
+use crate::journal;
 use crate::service::now;
 use lattice_model::NodeId;
-use lattice_node::health::{Finding, Health};
-use lattice_quorum::wire::NodeHealth;
+use lattice_node::health::{Finding, Health, OwnDrain};
+use lattice_quorum::wire::{DrainWish, NodeHealth};
 use looks::{Look, Looks};
 use settings::{HealthSettings, SiteCheck};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// In the state folder: for what the node asked to be drained.
+const OWN_DRAIN: &str = "own-drain.json";
 /// How long one of the agent's own looks may take.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 /// Between two rounds while something is critical, and behind allocations that ended, where the period is longer.
@@ -39,7 +43,8 @@ const LAG_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Checks {
     health: watch::Receiver<Arc<Health>>,
-    again: Arc<Notify>,
+    /// How often they were asked for.
+    again: watch::Sender<u64>,
 }
 
 impl Checks {
@@ -66,32 +71,72 @@ impl Checks {
             return NodeHealth::Failed { why };
         }
         let unmade = || health.checks().next().is_none().then(|| "its first checks are not over yet".to_owned());
-        health.unwell().or_else(unmade).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why })
+        let drain = health.drains().map(|(asked, why)| DrainWish { asked, why });
+        health.unwell().or_else(unmade).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why, drain })
     }
 
-    /// They are to be made again soon.
+    /// They are to be made again soon, by whoever makes some.
     pub fn again(&self) {
-        self.again.notify_one();
+        self.again.send_modify(|asked| *asked = asked.wrapping_add(1));
+    }
+
+    /// Changes each time that they are asked for.
+    pub fn asked(&self) -> watch::Receiver<u64> {
+        self.again.subscribe()
     }
 }
 
 /// Where is said what was found. Cloneable; all clones are one.
 #[derive(Clone, Debug)]
-pub struct Finds(watch::Sender<Arc<Health>>);
+pub struct Finds {
+    health: watch::Sender<Arc<Health>>,
+    /// Where is kept for what a drain was asked: the next agent must not ask for it again.
+    file: Arc<PathBuf>,
+}
 
 impl Finds {
+    /// Nothing was found yet by this agent.
+    fn new(state_dir: &Path) -> Self {
+        let file = state_dir.join(OWN_DRAIN);
+        let own_drain = read_own_drain(&file).unwrap_or_else(|why| {
+            tracing::warn!(file = %file.display(), why, "for what this node asked to be drained is not known any more");
+            OwnDrain::default()
+        });
+        Self { health: watch::Sender::new(Arc::new(Health::of(own_drain))), file: Arc::new(file) }
+    }
+
     /// Takes what was found.
     pub fn found(&self, found: Vec<(String, Finding)>) {
-        let (before, at) = (self.0.borrow().unwell(), now());
-        self.0.send_modify(|health| {
+        let (before, at) = (self.health.borrow().unwell(), now());
+        self.health.send_modify(|health| {
             let health = Arc::make_mut(health);
+            let asked = health.own_drain().clone();
             found.into_iter().for_each(|(name, finding)| health.found(at, &name, finding));
+            // Before anybody is told. A few times in a node's life.
+            if *health.own_drain() != asked {
+                self.keep(health.own_drain());
+            }
         });
-        match (before, self.0.borrow().unwell()) {
+        match (before, self.health.borrow().unwell()) {
             (before, Some(why)) if before.as_ref() != Some(&why) => tracing::warn!(%why, "this node is not well: it takes no new work"),
             (Some(_), None) => tracing::info!("this node is well again"),
             _ => {}
         }
+    }
+
+    fn keep(&self, own_drain: &OwnDrain) {
+        let kept = serde_json::to_vec(own_drain).map_err(std::io::Error::other);
+        if let Err(error) = kept.and_then(|bytes| journal::replace(&self.file, &bytes)) {
+            tracing::warn!(file = %self.file.display(), %error, "for what this node asks to be drained cannot be kept: its next agent may ask again");
+        }
+    }
+}
+
+fn read_own_drain(file: &Path) -> Result<OwnDrain, String> {
+    match std::fs::read(file) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(OwnDrain::default()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -100,7 +145,7 @@ pub struct Checking {
     settings: HealthSettings,
     looks: Looks,
     finds: Finds,
-    again: Arc<Notify>,
+    again: watch::Receiver<u64>,
     /// This node's name, for the site's programs.
     node: String,
     /// Looks that were not answered in time.
@@ -110,11 +155,11 @@ pub struct Checking {
 impl Checking {
     /// Nothing was looked at yet.
     pub fn new(settings: HealthSettings, node: &NodeId, state_dir: &Path) -> (Self, Checks) {
-        let (health, seen) = watch::channel(Arc::default());
-        let again = Arc::new(Notify::new());
+        let finds = Finds::new(state_dir);
+        let (asks, again) = watch::channel(0);
         let looks = Looks::of(&settings, state_dir);
-        let checks = Checks { health: seen, again: Arc::clone(&again) };
-        (Self { settings, looks, finds: Finds(health), again, node: node.to_string(), hanging: BTreeMap::new() }, checks)
+        let checks = Checks { health: finds.health.subscribe(), again: asks };
+        (Self { settings, looks, finds, again, node: node.to_string(), hanging: BTreeMap::new() }, checks)
     }
 
     /// For who looks at something by himself.
@@ -128,12 +173,12 @@ impl Checking {
             // To its end: a program that is left in its middle would go on behind us.
             self.round(&stop).await;
             let configured = Duration::from_secs(self.settings.period_seconds);
-            let period = if self.finds.0.borrow().unwell().is_some() { configured.min(UNWELL_PERIOD) } else { configured };
+            let period = if self.finds.health.borrow().unwell().is_some() { configured.min(UNWELL_PERIOD) } else { configured };
             let slept = Instant::now();
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Not behind each of many short ones.
-                () = self.again.notified() => {
+                Ok(()) = self.again.changed() => {
                     let pause = tokio::time::sleep_until((slept + UNWELL_PERIOD.min(configured)).into());
                     if stop.run_until_cancelled(pause).await.is_none() {
                         return;

@@ -311,6 +311,7 @@ mod tests {
             conformance: None,
             wipes: false,
             wipe: None,
+            drain_asked: None,
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use lattice_model::gpu_load::GpuLoad;
+use lattice_model::gpu_look::GpuReading;
 use lattice_runtime::topology::{SimulatedReadings, load_file, readings_file};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 pub const NODE_MAX: u32 = 16;
 /// Numbers for local and experimental use (the kernel's Documentation/admin-guide/devices.txt).
 const MAJORS: std::ops::RangeInclusive<u64> = 240..=254;
+
+/// Links of each to others, all of which are up at first.
+const NVLINKS: u32 = 4;
 
 /// Makes a node's devices in `dir`; `node` is `n<number>`. Every user may open them, as he may those of real GPUs.
 pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
@@ -32,6 +36,7 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
             .with_context(|| format!("cannot make the device {} (only root can)", path.display()))?;
         // Whatever the umask is.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        says(&path, &new())?;
         devices.push(path);
     }
     Ok(devices)
@@ -48,6 +53,10 @@ pub enum Fault {
     Xid(u32),
     /// It has had so many memory errors that could not be corrected.
     Ecc(u64),
+    /// So many of its four links to others are up.
+    Nvlink(u32),
+    /// Its clocks are held down for these reasons; none: they are not.
+    Throttle(Vec<String>),
     /// It is so hot, of 87 °C at which it slows down and 92 °C at which it switches itself off.
     Hot(u32),
     /// It is so busy.
@@ -75,11 +84,11 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
             if !aside.exists() {
                 bail!("it is there");
             }
-            for file in [&file, &load_file(&device)] {
-                if file.exists() {
-                    fs::remove_file(file)?;
-                }
+            let load = load_file(&device);
+            if load.exists() {
+                fs::remove_file(&load)?;
             }
+            says(&device, &new())?;
             Ok(fs::rename(&aside, &device)?)
         }
         Fault::Load(load) => {
@@ -96,23 +105,37 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
             // Opening it for reading waits for somebody who writes.
             mkfifo(&file, Mode::from_bits_truncate(0o600)).with_context(|| file.display().to_string())
         }
-        Fault::Xid(_) | Fault::Ecc(_) | Fault::Hot(_) => {
-            let known = if file.exists() { fs::read_to_string(&file)? } else { "{}".to_owned() };
+        Fault::Xid(_) | Fault::Ecc(_) | Fault::Nvlink(_) | Fault::Throttle(_) | Fault::Hot(_) => {
+            let known = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             let mut now: SimulatedReadings = serde_json::from_str(&known).with_context(|| file.display().to_string())?;
             match fault {
                 Fault::Xid(number) => now.xids.push(*number),
                 Fault::Ecc(errors) => now.reading.ecc_uncorrected = Some(*errors),
+                Fault::Nvlink(up) => now.reading.nvlinks_up = Some((*up).min(NVLINKS)),
+                Fault::Throttle(why) => now.reading.throttled.clone_from(why),
                 Fault::Hot(degrees) => {
                     let reading = &mut now.reading;
                     (reading.temperature_c, reading.slowdown_c, reading.shutdown_c) = (Some(*degrees), Some(SLOWDOWN_C), Some(SHUTDOWN_C));
                 }
                 Fault::Remove | Fault::Add | Fault::Load(_) | Fault::Hang => {}
             }
-            let part = file.with_extension("part");
-            fs::write(&part, serde_json::to_vec(&now)?)?;
-            Ok(fs::rename(&part, &file)?)
+            says(&device, &now)
         }
     }
+}
+
+/// Of one with which nothing is the matter.
+fn new() -> SimulatedReadings {
+    let reading = GpuReading { nvlinks_up: Some(NVLINKS), ..GpuReading::default() };
+    SimulatedReadings { xids: Vec::new(), reading }
+}
+
+/// What driver and kernel log say of a device from now on.
+fn says(device: &Path, now: &SimulatedReadings) -> Result<()> {
+    let file = readings_file(device);
+    let part = file.with_extension("part");
+    fs::write(&part, serde_json::to_vec(now)?)?;
+    Ok(fs::rename(&part, &file)?)
 }
 
 /// What the agent's configuration says of them: two islands, each of one half.

@@ -162,6 +162,10 @@ enum GpuFault {
     Xid { number: u32 },
     /// It has had so many memory errors that could not be corrected
     Ecc { errors: u64 },
+    /// So many of its four links to other GPUs are up
+    Nvlink { up: u32 },
+    /// Its clocks are held down for these reasons; none: they are not any more
+    Throttle { why: Vec<String> },
     /// It has so many degrees Celsius: it slows down at 87 and switches itself off at 92
     Hot { degrees: u32 },
     /// It is so busy, as JSON: utilization (0 to 1), memory_used_bytes, power_watts, energy_joules, throttled, …
@@ -326,6 +330,8 @@ fn act(command: Command) -> Result<ExitCode> {
                 GpuFault::Add => gpus::Fault::Add,
                 GpuFault::Xid { number } => gpus::Fault::Xid(number),
                 GpuFault::Ecc { errors } => gpus::Fault::Ecc(errors),
+                GpuFault::Nvlink { up } => gpus::Fault::Nvlink(up),
+                GpuFault::Throttle { why } => gpus::Fault::Throttle(why),
                 GpuFault::Hot { degrees } => gpus::Fault::Hot(degrees),
                 GpuFault::Load { load } => gpus::Fault::Load(load),
                 GpuFault::Hang => gpus::Fault::Hang,

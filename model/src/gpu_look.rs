@@ -14,11 +14,9 @@ pub struct GpuLook {
     pub on_bus: BTreeSet<String>,
     /// What the kernel said of them since the look before, in order.
     pub said: Vec<(String, GpuEvent)>,
-    /// What their drivers say. Of one that is missing here nothing was asked, and what it said before stands.
-    pub read: GpuReads,
 }
 
-/// What drivers say when they are asked.
+/// What drivers say when they are asked. Of a GPU that is missing here nothing was asked, and what it said before stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReads {
     /// By GPU.

@@ -23,7 +23,7 @@
 //! | silent | the leader's clock, after `node_degraded_after_ms` | Ready, Draining, Drained | | Degraded |
 //! | not well (as silent) | the leader's clock, at once where the agent says so | Ready | no drain | Degraded |
 //! | grace over | the leader's clock, after `node_down_after_ms` more, and `node_cut_off_ms` where other nodes hear it (each time by what it is used for) | Degraded | | Down |
-//! | drain set | an operator | any | | Ready: Draining or Drained; the others stay, with the hold beside them |
+//! | drain set | an operator, or a check of the node's own, once for what it found | any | | Ready: Draining or Drained; the others stay, with the hold beside them |
 //! | last share gone | the node's agent | Draining | nothing is left | Drained |
 //! | share found | the node's agent, after a recovery of the quorum | Drained | something is there | Draining |
 //! | drain lifted | an operator | Drained | | Ready |

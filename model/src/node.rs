@@ -262,6 +262,9 @@ pub struct Node {
     /// The wipe that is asked for, while its hold stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wipe: Option<Wipe>,
+    /// The last request of its own checks to be drained that was granted, by the time that it has (its agent's).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_asked: Option<Timestamp>,
     /// The revision at which its holds or state last changed: claims are conditional on it.
     pub hold_revision: Revision,
     /// The sequence number of its agent's last acknowledged report, within the incarnation.

@@ -4,7 +4,8 @@
 //!   none, warn ─────────────────────── said, the GPU stays what it is
 //!   restart_application ────────────── the same, and what runs on it fails, so that it begins again where its owner wants that
 //!   reset, replace ─────────────────── not offered until it is well
-//!   drain ──────────────────────────── the same, and no new work on the whole node
+//!   drain ──────────────────────────── the same, and the node asks to be drained (`crate::health`)
+//!   fail ───────────────────────────── the same, and the node's hardware counts as failed: Down at once
 //! ```
 //!
 //! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with the Xid Catalog", column
@@ -53,6 +54,8 @@ pub enum Response {
     Replace,
     /// The whole node is to be emptied, then restarted or looked into.
     Drain,
+    /// The node's hardware failed: it is out of service at once, until somebody says that it is repaired. A site's own answer alone.
+    Fail,
 }
 
 impl Response {
@@ -60,7 +63,7 @@ impl Response {
     pub fn withholds(self) -> bool {
         match self {
             Self::None | Self::Warn | Self::RestartApplication => false,
-            Self::Reset | Self::Replace | Self::Drain => true,
+            Self::Reset | Self::Replace | Self::Drain | Self::Fail => true,
         }
     }
 }
@@ -74,6 +77,7 @@ impl fmt::Display for Response {
             Self::Reset => "reset the GPU, which is not offered until then",
             Self::Replace => "replace the GPU, which is not offered any more",
             Self::Drain => "drain the node, then restart or repair the machine",
+            Self::Fail => "the node is out of service until it is repaired",
         })
     }
 }
@@ -396,17 +400,12 @@ impl Gpus {
                 }
             }
         }
-        self.take(now, &look.read.gpus);
     }
 
     /// Takes what the drivers said.
     pub fn read(&mut self, now: Timestamp, reads: &GpuReads) {
         self.unsupported.clone_from(&reads.unsupported);
-        self.take(now, &reads.gpus);
-    }
-
-    fn take(&mut self, now: Timestamp, reads: &BTreeMap<String, GpuRead>) {
-        for (key, read) in reads {
+        for (key, read) in &reads.gpus {
             // What was asked before it went says nothing of it.
             let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
             match read {
@@ -499,14 +498,13 @@ impl Gpus {
             Finding::Critical(all.join(": "))
         };
         let each = standings.into_iter().map(|(key, standing)| {
-            let drains = standing.troubles.iter().any(|(response, _)| *response == Response::Drain);
             let why = standing.why();
-            let finding = if drains {
-                Finding::Critical(why)
-            } else if why.is_empty() {
-                Finding::Well
-            } else {
-                Finding::Warning(why)
+            // The severest comes first.
+            let finding = match standing.troubles.first().map(|(response, _)| response) {
+                Some(Response::Fail) => Finding::Failure(why),
+                Some(Response::Drain) => Finding::Drain(why),
+                Some(_) | None if why.is_empty() => Finding::Well,
+                Some(_) | None => Finding::Warning(why),
             };
             (format!("gpu {key}"), finding)
         });

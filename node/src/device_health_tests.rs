@@ -45,6 +45,7 @@ fn the_operators_handbook_has_the_same_table() {
         Response::Reset => "reset",
         Response::Replace => "replace",
         Response::Drain => "drain",
+        Response::Fail => "fail",
     };
     let known = XIDS.iter().flat_map(|(numbers, response, _)| numbers.clone().map(|number| (number, named(*response).to_owned())));
     assert_eq!(told, known.collect());
@@ -123,8 +124,8 @@ fn an_error_is_what_the_table_makes_of_it() {
         let standing = stands(&gpus, 1);
         assert_eq!((standing.is_healthy(), standing.is_allocatable()), (healthy, allocatable), "XID {number}");
         assert!(stands(&gpus, 1).lost.is_none());
-        let critical = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Critical(why) if why.contains("XID 79"));
-        assert_eq!(critical, number == 79);
+        let drains = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(why) if why.contains("XID 79"));
+        assert_eq!(drains, number == 79);
         // What asks for nothing that lasts is told for an hour.
         let standing = stands(&gpus, 2 + TOLD_MS);
         assert_eq!(standing.is_allocatable(), allocatable);
@@ -210,7 +211,7 @@ fn a_gpu_without_a_driver_is_what_the_site_says_and_keeps_no_other_work_off() {
         let mut gpus = Gpus::new(policy);
         gpus.looked(Timestamp(0), &there());
         gpus.read(Timestamp(1), &GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), read)]), unsupported: Vec::new() });
-        (stands(&gpus, 1).is_allocatable(), matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Critical(_)))
+        (stands(&gpus, 1).is_allocatable(), matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(_)))
     };
     let silent = || GpuRead::Silent("driver: vfio-pci".to_owned());
     let lost = || GpuRead::Lost("fell".to_owned());
@@ -221,6 +222,24 @@ fn a_gpu_without_a_driver_is_what_the_site_says_and_keeps_no_other_work_off() {
     assert_eq!(judged(policy.clone(), lost()), (false, true));
     let own = Policy { xids: BTreeMap::from([(79, Response::Replace)]), ..policy };
     assert_eq!(judged(own, lost()), (false, false));
+}
+
+#[test]
+fn a_site_may_have_memory_errors_and_others_take_the_node_out_of_service() {
+    let own =
+        Policy { version: Some(1), xids: BTreeMap::from([(140, Response::Fail)]), ecc_uncorrected: Response::Fail, ..Policy::default() };
+    let mut gpus = Gpus::new(own);
+    let name = format!("gpu {KEY}");
+    gpus.looked(Timestamp(0), &there());
+    gpus.read(Timestamp(1), &told(GpuReading { ecc_uncorrected: Some(1), ..GpuReading::default() }));
+    assert!(matches!(finding(&gpus, 1, 0, &name), Finding::Failure(why) if why.contains("1 memory errors that could not be corrected")));
+    assert!(!stands(&gpus, 1).is_allocatable());
+    gpus.read(Timestamp(2), &told(GpuReading::default()));
+    assert_eq!(finding(&gpus, 2, 0, &name), Finding::Well);
+    // It is severer than a drain.
+    gpus.looked(Timestamp(3), &xid(79));
+    gpus.looked(Timestamp(3), &xid(140));
+    assert!(matches!(finding(&gpus, 3, 0, &name), Finding::Failure(why) if why.starts_with("XID 140")));
 }
 
 #[test]
@@ -278,7 +297,7 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     gpus.read(Timestamp(2), &reads(GpuRead::Lost("GPU is lost".to_owned())));
     gpus.looked(Timestamp(3), &there());
     assert!(stands(&gpus, 3).lost.is_some(), "the bus alone does not bring it back");
-    assert!(matches!(finding(&gpus, 3, 2, &name), Finding::Critical(why) if why.contains("drain the node")));
+    assert!(matches!(finding(&gpus, 3, 2, &name), Finding::Drain(why) if why.contains("drain the node")));
     assert!(matches!(finding(&gpus, 3, 2, "gpus"), Finding::Critical(why) if why == format!("1 of 2 GPUs: {KEY} is missing")));
     gpus.read(Timestamp(4), &told(GpuReading::default()));
     assert_eq!((finding(&gpus, 4, 2, &name), finding(&gpus, 4, 2, "gpus")), (Finding::Well, Finding::Well));

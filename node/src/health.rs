@@ -5,15 +5,21 @@
 //! ```
 //!
 //! One bad look is enough, since the next job would pay for it; one good look is not, since what comes and goes is not well.
+//!
+//! Some of what is found asks for a drain of the node: once, until the check that found it is well again. Whoever lifts that drain
+//! meanwhile is not overruled, by the next agent neither: what was asked for outlives it ([`OwnDrain`]).
 
 use lattice_model::Timestamp;
-use std::collections::{BTreeMap, VecDeque};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Looks in a row without anything critical until a check counts as well again.
 const WELL_AGAIN: u32 = 2;
 /// Bytes of what is said of one check, and of all that keeps work off.
 const WHY_BYTES_MAX: usize = 200;
 const UNWELL_BYTES_MAX: usize = 500;
+/// Bytes of why the node is to be drained: a hold's reason has no more.
+const DRAIN_BYTES_MAX: usize = 250;
 
 /// What one look at one thing found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +32,8 @@ pub enum Finding {
     Warning(String),
     /// No new work until it is over.
     Critical(String),
+    /// As critical, and the node asks to be drained: it is to be emptied, then restarted or repaired.
+    Drain(String),
     /// The hardware failed: as critical, and the node is Down until somebody says that it is repaired.
     Failure(String),
 }
@@ -43,13 +51,34 @@ pub struct Check {
     wells: u32,
 }
 
+/// For what a node asked to be drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnDrain {
+    /// When it last did: each request has another time.
+    pub asked: Timestamp,
+    /// The checks for which it did, until they are well again.
+    pub checks: BTreeSet<String>,
+}
+
 /// All checks of a node, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     checks: BTreeMap<String, Check>,
+    own_drain: OwnDrain,
 }
 
 impl Health {
+    /// Of a node that asked for this before: nothing was looked at yet.
+    pub fn of(own_drain: OwnDrain) -> Self {
+        Self { checks: BTreeMap::new(), own_drain }
+    }
+
+    /// For what it asked to be drained.
+    pub fn own_drain(&self) -> &OwnDrain {
+        &self.own_drain
+    }
+
     /// Takes what was found at `now`.
     pub fn found(&mut self, now: Timestamp, name: &str, finding: Finding) {
         let finding = match finding {
@@ -57,12 +86,13 @@ impl Health {
             Finding::Unsupported(why) => Finding::Unsupported(bounded(why, WHY_BYTES_MAX)),
             Finding::Warning(why) => Finding::Warning(bounded(why, WHY_BYTES_MAX)),
             Finding::Critical(why) => Finding::Critical(bounded(why, WHY_BYTES_MAX)),
+            Finding::Drain(why) => Finding::Drain(bounded(why, WHY_BYTES_MAX)),
             Finding::Failure(why) => Finding::Failure(bounded(why, WHY_BYTES_MAX)),
         };
         let known = self.checks.remove(name);
         let before = known.as_ref().and_then(|c| c.critical.clone());
         let (critical, wells) = match (&finding, before) {
-            (Finding::Critical(why) | Finding::Failure(why), _) => (Some(why.clone()), 0),
+            (Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why), _) => (Some(why.clone()), 0),
             (_, None) => (None, 0),
             (_, Some(why)) => {
                 let wells = known.as_ref().map_or(0, |c| c.wells) + 1;
@@ -72,6 +102,11 @@ impl Health {
         let stands = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
         let since =
             known.filter(|c| stands(&c.finding, c.critical.is_some()) == stands(&finding, critical.is_some())).map_or(now, |c| c.since);
+        if critical.is_none() {
+            self.own_drain.checks.remove(name);
+        } else if matches!(finding, Finding::Drain(_)) && self.own_drain.checks.insert(name.to_owned()) {
+            self.own_drain.asked = Timestamp(now.0.max(self.own_drain.asked.0.saturating_add(1)));
+        }
         self.checks.insert(name.to_owned(), Check { finding, critical, since, wells });
     }
 
@@ -84,10 +119,19 @@ impl Health {
     pub fn failed(&self) -> Option<String> {
         let failure = |(name, check): (&str, &Check)| match &check.finding {
             Finding::Failure(why) => Some(format!("{name}: {why}")),
-            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) | Finding::Critical(_) => None,
+            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) | Finding::Critical(_) | Finding::Drain(_) => None,
         };
         let failures: Vec<String> = self.checks().filter_map(failure).collect();
         (!failures.is_empty()).then(|| bounded(failures.join("; "), UNWELL_BYTES_MAX))
+    }
+
+    /// For what the node is to be drained, and when that was last asked for; `None`: for nothing.
+    pub fn drains(&self) -> Option<(Timestamp, String)> {
+        let asks = |name: &str| self.own_drain.checks.contains(name);
+        let of = self.checks().filter_map(|(name, check)| Some(format!("{name}: {}", check.critical.as_ref().filter(|_| asks(name))?)));
+        // A hold's reasons are told apart by their semicolons.
+        let why: Vec<String> = of.map(|why| why.replace("; ", ", ")).collect();
+        (!why.is_empty()).then(|| (self.own_drain.asked, bounded(why.join(", "), DRAIN_BYTES_MAX)))
     }
 
     /// What keeps new work off the node; `None`: nothing.
@@ -171,6 +215,35 @@ mod tests {
         assert_eq!(health.unwell().as_deref(), Some("disk: full; ecc: uncorrectable"));
         health.found(Timestamp(3), "ecc", Finding::Well);
         assert_eq!((health.failed(), health.unwell().as_deref()), (None, Some("disk: full; ecc: uncorrectable")));
+    }
+
+    #[test]
+    fn a_drain_is_asked_for_once_until_what_it_is_for_was_well_and_an_agent_that_begins_anew_knows_it() {
+        let mut health = Health::default();
+        let drain = || Finding::Drain("XID 79; hot".to_owned());
+        let look = |health: &mut Health, at, name, finding| {
+            health.found(Timestamp(at), name, finding);
+            health.drains().map(|(asked, why)| (asked.0, why))
+        };
+        let both = |asked| Some((asked, "gpu 0: XID 79, hot, gpu 1: XID 79, hot".to_owned()));
+        let first = Some((5, "gpu 0: XID 79, hot".to_owned()));
+        assert_eq!(look(&mut health, 4, "disk", critical("full")), None);
+        assert_eq!(look(&mut health, 5, "gpu 0", drain()), first);
+        assert_eq!(look(&mut health, 6, "gpu 0", drain()), first, "the same");
+        assert_eq!(look(&mut health, 6, "gpu 1", drain()), both(6), "another one");
+        // The next agent finds the same, one behind the other.
+        let mut next = Health::of(health.own_drain().clone());
+        assert_eq!(next.drains(), None);
+        assert_eq!(look(&mut next, 90, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
+        assert_eq!(look(&mut next, 91, "gpu 1", drain()), both(6));
+        // One of them is well: that is nothing new. It breaks again, by a clock that went back.
+        assert_eq!(look(&mut next, 92, "gpu 0", Finding::Well), both(6), "not yet");
+        assert_eq!(look(&mut next, 93, "gpu 0", Finding::Well), Some((6, "gpu 1: XID 79, hot".to_owned())));
+        assert_eq!(look(&mut next, 3, "gpu 0", drain()), both(7));
+        for name in ["gpu 0", "gpu 0", "gpu 1", "gpu 1"] {
+            look(&mut next, 94, name, Finding::Warning("lost".to_owned()));
+        }
+        assert_eq!((next.drains(), next.own_drain().checks.len()), (None, 0));
     }
 
     #[test]

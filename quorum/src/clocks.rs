@@ -9,7 +9,7 @@
 //! to stop at its lapse is fenced at the same moment as without it.
 
 use crate::ledger::{Action, Ledger, NodeStanding};
-use crate::wire::NodeHealth;
+use crate::wire::{DrainWish, NodeHealth};
 use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl Clocks {
         let said = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
         let unwell = match said {
             // One whose hardware failed is Down by its hold: see [`Self::failures`].
-            Some(NodeHealth::Unwell { why } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
+            Some(NodeHealth::Unwell { why, .. } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
             Some(NodeHealth::Well) | None => None,
         };
         let drains = node.hold(HoldKind::Drain).is_some();
@@ -319,6 +319,24 @@ impl Clocks {
         new.map(hold).collect()
     }
 
+    /// Nodes whose own checks ask for a drain, and that were not drained for that yet. A new leader does not ask again for what the one
+    /// before it was granted: the ledger has it.
+    pub fn drains<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
+        let wishes = |node: &Node| match self.health.get(&node.id) {
+            Some((incarnation, NodeHealth::Unwell { drain, .. })) if *incarnation == node.incarnation => drain.clone(),
+            Some(_) | None => None,
+        };
+        let new = nodes.filter(|node| self.is_heard(now, node)).filter_map(|node| Some((node, wishes(node)?)));
+        let new = new.filter(|(node, wish)| node.drain_asked != Some(wish.asked) && !wish.why.is_empty());
+        new.map(|(node, DrainWish { asked, why })| Action::AskDrain {
+            node: node.id.clone(),
+            incarnation: node.incarnation,
+            asked,
+            reason: why,
+        })
+        .collect()
+    }
+
     /// For how long this life of the node was not heard; `None`: its clock has not begun.
     pub fn silence(&self, now: Duration, node: &NodeId, incarnation: Incarnation) -> Option<Duration> {
         let clock = self.heard.get(node).filter(|clock| clock.incarnation == incarnation)?;
@@ -383,6 +401,7 @@ mod tests {
             conformance: None,
             wipes: false,
             wipe: None,
+            drain_asked: None,
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),
@@ -510,7 +529,7 @@ mod tests {
     fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_its_word() {
         let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
         let id = || "n1".parse::<NodeId>().unwrap();
-        let unwell = || NodeHealth::Unwell { why: "disk: full".into() };
+        let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
         c.heard(id(), Incarnation(1), S(1));
         c.said(id(), Incarnation(1), unwell());
         let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
@@ -521,7 +540,7 @@ mod tests {
         for (why, told) in
             [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
         {
-            c.said(id(), Incarnation(1), NodeHealth::Unwell { why: why.into() });
+            c.said(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
             let again = c.standings(S(3), n.iter(), |_| NodeUse::Own);
             assert_eq!(again.first().map(|standing| standing.reason.as_str()), told);
             assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
@@ -556,7 +575,7 @@ mod tests {
             vec![Hold { kind: HoldKind::Drain, by: "root".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None }];
         c.heard(id(), Incarnation(1), S(1));
         assert_eq!(states(&mut c, 1, &n), []);
-        c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into() });
+        c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
         let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
         assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
         n[0].state_reason.clone_from(&said[0].reason);
@@ -597,6 +616,31 @@ mod tests {
         let mut next = clocks();
         assert_eq!(states(&mut next, 5, &n[..1]), []);
         assert_eq!(next.silence(S(105), &n[0].id, n[0].incarnation), Some(S(100)));
+    }
+
+    #[test]
+    fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
+        let id = || "n1".parse::<NodeId>().unwrap();
+        let wish = |asked, why: &str| {
+            let drain = Some(DrainWish { asked: Timestamp(asked), why: why.into() });
+            NodeHealth::Unwell { why: "gpu 0: XID 79".into(), drain }
+        };
+        c.heard(id(), Incarnation(1), S(1));
+        c.said(id(), Incarnation(1), wish(5, "gpu 0: XID 79"));
+        let asked =
+            |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
+        assert_eq!(c.drains(S(1), n.iter()), [asked(5)]);
+        assert_eq!(c.drains(S(32), n.iter()), [], "it is not heard by now");
+        n[0].drain_asked = Some(Timestamp(5));
+        assert_eq!(c.drains(S(1), n.iter()), [], "granted, whether it stands or not");
+        c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+        assert_eq!(c.drains(S(1), n.iter()), [asked(9)], "another request");
+        c.said(id(), Incarnation(1), wish(10, ""));
+        assert_eq!(c.drains(S(1), n.iter()), []);
+        c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+        n[0].incarnation = Incarnation(2);
+        assert_eq!(c.drains(S(1), n.iter()), [], "of another life");
     }
 
     #[test]

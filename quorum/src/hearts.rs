@@ -148,7 +148,7 @@ mod tests {
         let mut told = Told::default();
         let node: NodeId = "n1".parse().unwrap();
         let say = |told: &mut Told<NodeHealth>, term, life, why: &str, arrives| {
-            let health = Some(NodeHealth::Unwell { why: why.to_owned() });
+            let health = Some(NodeHealth::Unwell { why: why.to_owned(), drain: None });
             let heard = Heard { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
             let heard = HashMap::from([(node.clone(), heard)]);
             let news = told.news(term, &heard, |heard| heard.health.as_ref());

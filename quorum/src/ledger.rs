@@ -94,8 +94,8 @@ pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
-    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, PREEMPTED_BY_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, level_of,
-    level_of_hold,
+    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL, SUSPENDS_LEVEL,
+    TELEMETRY_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -357,6 +357,7 @@ impl Ledger {
                 self.set_hold(step, node, *kind, by, reason, holds::Ends { until: *until, deadline: *deadline })
             }
             Action::LiftHold { node, kind, by, until } => self.lift_hold(step, node, *kind, by, *until),
+            Action::AskDrain { node, incarnation, asked, reason } => self.ask_drain(step, node, (*incarnation, *asked), reason),
             Action::Members { by, step: members } => {
                 self.record(step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
                 Ok(Outcome::Done)

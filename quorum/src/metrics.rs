@@ -77,6 +77,9 @@ impl Collect for Own {
             for (state, nodes) in ledger.node_counts() {
                 samples.add(&family::NODES, &[&state.to_string()], nodes);
             }
+            let [wipes, drifts] = ledger.nodes_amiss();
+            samples.add(&family::WIPES_FAILED, &[], wipes);
+            samples.add(&family::DRIFTS_OVER, &[], drifts);
             samples.count(&family::NODES_HELD_BACK, &[], core.held_back.load(Ordering::Relaxed));
             samples.count(&family::MISCOUNTED, &[], core.miscounted.load(Ordering::Relaxed));
             let mut running = 0;

@@ -15,7 +15,7 @@ pub use peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, Ros
 pub use refusal::{Conflict, Refusal};
 pub use request::{ListPlace, MembersChange, MembersOrder, Request, VniPoolChange};
 pub(crate) use session::cut;
-pub use session::{Down, HeldKeys, HeldShare, MemberList, NodeHealth, Up};
+pub use session::{Down, DrainWish, HeldKeys, HeldShare, MemberList, NodeHealth, Up};
 pub use standing::{
     DomainStanding, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding,
     VClusterStanding, VniPoolStanding,

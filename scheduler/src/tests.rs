@@ -30,6 +30,7 @@ fn node(n: u64, state: NodeState) -> Node {
         conformance: None,
         wipes: false,
         wipe: None,
+        drain_asked: None,
         hold_revision: Revision(n),
         report_seq: 0,
         revision: Revision(n),

@@ -27,7 +27,7 @@ const TAIL: &str = "
 | `lattice_federation_*` | there is no federation |
 | `lattice_autoscaling_*` | there is no autoscaling |
 | `lattice_raft_sensitive_audit_entries_total` | the audit log counts all its records alike: `lattice_audit_records_total` |
-| `lattice_sensitive_wipe_failure_total` | a wipe that fails keeps its node out of service, and `lattice node status` says why |
+| `lattice_sensitive_wipe_failure_total` | `lattice_nodes_wipe_failed` says how many nodes are out of service because of one, whoever began to count; `lattice node status` says why |
 
 The documents give `lattice_scheduling_cycle_duration_seconds` a label `vcluster`; a round here serves all queues of an agent at once, and has none. Their ports 9101,
 9102 and 9104 are of processes that are roles of the agent here: all of it is told at the agent's 9103.

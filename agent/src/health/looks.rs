@@ -16,6 +16,9 @@ const CLOCK_ERROR_MAX_US: i64 = 500_000;
 /// What counts as an error of a network device, below its `statistics`.
 const NIC_ERRORS: [&str; 5] = ["rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped"];
 
+/// The kernel's memory controllers, below `/sys` (its Documentation/ABI/testing/sysfs-devices-edac).
+const EDAC: &str = "devices/system/edac/mc";
+
 /// One look.
 pub(super) type Look = Box<dyn FnOnce() -> Finding + Send>;
 
@@ -26,12 +29,13 @@ pub(super) struct Looks {
     mounts: Vec<PathBuf>,
     nics: BTreeMap<String, Window>,
     nic_errors_max: u64,
+    memory: Memory,
     sys: PathBuf,
 }
 
 impl Looks {
     pub(super) fn of(settings: &HealthSettings, state_dir: &Path) -> Self {
-        let window = || Window::new(settings.nic_window_seconds * 1000);
+        let window = || Window::new(settings.nic_window_seconds.saturating_mul(1000));
         Self {
             state_dir: state_dir.to_owned(),
             // GPUs are counted where they are looked at.
@@ -39,6 +43,11 @@ impl Looks {
             mounts: settings.mounts.clone(),
             nics: settings.nics.iter().map(|nic| (nic.clone(), window())).collect(),
             nic_errors_max: settings.nic_errors_max,
+            memory: Memory {
+                window_ms: settings.memory_window_seconds.saturating_mul(1000),
+                controllers: BTreeMap::new(),
+                errors_max: settings.memory_errors_max,
+            },
             sys: "/sys".into(),
         }
     }
@@ -61,6 +70,8 @@ impl Looks {
             let finding = nic(&self.sys.join("class/net").join(name), window, now, self.nic_errors_max);
             all.push((format!("nic {name}"), Box::new(move || finding)));
         }
+        let memory = self.memory.look(&self.sys.join(EDAC), now);
+        all.push(("memory_errors".to_owned(), Box::new(move || memory)));
         for (name, is_unnamed) in [("mounts", self.mounts.is_empty()), ("nics", self.nics.is_empty())] {
             if is_unnamed {
                 all.push((name.to_owned(), Box::new(move || Finding::Unsupported(format!("health.{name} names none")))));
@@ -144,9 +155,69 @@ fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Find
     Finding::Well
 }
 
+/// What memory controllers count, each for itself: one of them may begin anew.
+struct Memory {
+    window_ms: u64,
+    controllers: BTreeMap<String, Window>,
+    errors_max: u64,
+}
+
+impl Memory {
+    /// `dir`: [`EDAC`]. What could not be corrected is told until it is counted anew, with the machine's next start or by
+    /// `reset_counters`.
+    fn look(&mut self, dir: &Path, now: Timestamp) -> Finding {
+        let (mut seen, mut lately, mut uncorrected) = (false, 0u64, 0u64);
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.strip_prefix("mc").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+                continue;
+            }
+            let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok()?.trim().parse::<u64>().ok();
+            let (Some(ce), Some(ue)) = (read("ce_count"), read("ue_count")) else { continue };
+            let window = self.controllers.entry(name).or_insert_with(|| Window::new(self.window_ms));
+            (seen, lately, uncorrected) = (true, lately.saturating_add(window.counted(now, ce)), uncorrected.saturating_add(ue));
+        }
+        if !seen {
+            return Finding::Unsupported("the kernel has no memory controller that tells errors (EDAC)".to_owned());
+        }
+        if uncorrected > 0 {
+            return Finding::Critical(format!("{uncorrected} could not be corrected since the machine was started"));
+        }
+        if lately > self.errors_max {
+            return Finding::Critical(format!("{lately} were corrected lately, more than {}", self.errors_max));
+        }
+        Finding::Well
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_well_while_little_is_corrected_and_everything_is() {
+        let dir = std::env::temp_dir().join(format!("lattice-edac-{}", std::process::id()));
+        let mut memory = Memory { window_ms: 1000, controllers: BTreeMap::new(), errors_max: 10 };
+        let mut look = |at, controllers: &[(&str, u64, u64)]| {
+            for (name, corrected, not) in controllers {
+                fs::create_dir_all(dir.join(name)).unwrap();
+                fs::write(dir.join(name).join("ce_count"), format!("{corrected}\n")).unwrap();
+                fs::write(dir.join(name).join("ue_count"), format!("{not}\n")).unwrap();
+            }
+            memory.look(&dir, Timestamp(at))
+        };
+        let none = |found| matches!(found, Finding::Unsupported(why) if why.contains("EDAC"));
+        assert!(none(look(0, &[])), "a kernel without");
+        assert!(none(look(0, &[("power", 1, 1), ("mcx", 1, 1)])), "no controllers");
+        assert_eq!(look(1, &[("mc0", 5000, 0), ("mc1", 0, 0)]), Finding::Well, "long ago");
+        assert_eq!(look(10, &[("mc0", 5006, 0), ("mc1", 4, 0)]), Finding::Well);
+        assert!(matches!(look(20, &[("mc1", 5, 0)]), Finding::Critical(why) if why == "11 were corrected lately, more than 10"));
+        assert_eq!(look(2000, &[]), Finding::Well, "over");
+        assert!(matches!(look(2001, &[("mc1", 5, 1)]), Finding::Critical(why) if why.starts_with("1 could not be corrected")));
+        assert!(matches!(look(99_999, &[]), Finding::Critical(_)), "still");
+        assert_eq!(look(99_999, &[("mc1", 0, 0)]), Finding::Well, "counted anew");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_device_is_well_while_it_is_up_and_makes_few_errors() {

@@ -23,6 +23,10 @@ pub struct HealthSettings {
     pub nic_errors_max: u64,
     /// The window for that, in seconds; 1 to 604,800.
     pub nic_window_seconds: u64,
+    /// Memory errors that were corrected within `memory_window_seconds` that are not well any more, at least 1.
+    pub memory_errors_max: u64,
+    /// The window for that, in seconds; 1 to 604,800.
+    pub memory_window_seconds: u64,
     /// What the machine must have at least; 0: not asked.
     pub expect: Expected,
     /// What is done about GPUs: the site's own answers over the table of `docs/operator.md`.
@@ -71,6 +75,8 @@ impl Default for HealthSettings {
             nics: Vec::new(),
             nic_errors_max: 1000,
             nic_window_seconds: 3600,
+            memory_errors_max: 1000,
+            memory_window_seconds: 3600,
             expect: Expected::default(),
             gpu_policy: Policy::default(),
             checks: Vec::new(),
@@ -104,6 +110,8 @@ impl HealthSettings {
         within("period_seconds", self.period_seconds, 1, 86_400)?;
         within("nic_errors_max", self.nic_errors_max, 1, u64::MAX)?;
         within("nic_window_seconds", self.nic_window_seconds, 1, 604_800)?;
+        within("memory_errors_max", self.memory_errors_max, 1, u64::MAX)?;
+        within("memory_window_seconds", self.memory_window_seconds, 1, 604_800)?;
         self.gpu_policy.validate()?;
         for (field, named) in [("mounts", self.mounts.len()), ("nics", self.nics.len()), ("checks", self.checks.len())] {
             if named > NAMED_MAX {

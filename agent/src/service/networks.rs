@@ -166,6 +166,7 @@ mod tests {
             conformance: None,
             wipes: false,
             wipe: None,
+            drain_asked: None,
             hold_revision: Revision(0),
             report_seq: 0,
             revision: Revision(0),

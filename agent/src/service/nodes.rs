@@ -357,6 +357,7 @@ fn checked(name: &str, check: &Check) -> v1::HealthCheck {
         Finding::Unsupported(why) => ("unsupported", why.as_str()),
         Finding::Warning(why) => ("warning", why.as_str()),
         Finding::Critical(why) => ("critical", why.as_str()),
+        Finding::Drain(why) => ("drain", why.as_str()),
         Finding::Failure(why) => ("failure", why.as_str()),
     };
     v1::HealthCheck {

@@ -1,6 +1,7 @@
 //! What nodes are made of: drift, what it does and who ends it; and nodes that are wiped.
 
 use crate::harness::{Group, Need, World};
+use crate::telemetry;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -171,6 +172,7 @@ fn drift(w: &World) {
     let why = w.ok(&["explain", &three]);
     assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
     w.wait("n2 to be quarantined", || holds(w, "n2").contains("quarantine by quorum"));
+    w.wait("the member to count it", || counted(w, "lattice_nodes_drift_over", 1));
     assert!(holds(w, "n2").contains("bmc firmware: absent -> 2.81"), "{}", holds(w, "n2"));
     let status = w.ok(&["node", "status", "n2"]);
     assert!(status.contains("has drifted since") && status.contains("accept-drift n2"), "{status}");
@@ -238,6 +240,12 @@ fn stale(w: &World) {
     assert!(history.contains("told too long ago") && history.contains("told anew"), "{history}");
 }
 
+/// Whether the member counts so many nodes, as it tells at `/metrics`.
+fn counted(w: &World, series: &str, nodes: u32) -> bool {
+    let (_, page) = telemetry::get(&w.cluster().members[0].metrics, "/metrics", "");
+    page.lines().any(|line| line.starts_with(series) && line.ends_with(&format!(" {nodes}")))
+}
+
 fn wipe(w: &World) {
     fs::write(beside("fails"), "").unwrap();
     let end = w.dir.join("wipe.end");
@@ -255,6 +263,7 @@ fn wipe(w: &World) {
     fs::write(&end, "").unwrap();
     w.completed(&job);
     w.wait("the wipe to fail", || holds(w, &name).contains("wipe failed: secure erase timed out"));
+    w.wait("the member to count it", || counted(w, "lattice_nodes_wipe_failed", 1));
     let again = order(&["--yes"]);
     assert!(again.code() == 4 && again.err().contains("secure erase timed out") && again.err().contains("--force"), "{}", again.err());
     let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
@@ -264,6 +273,7 @@ fn wipe(w: &World) {
     // In service again, and nothing stands against it any more.
     w.completed(&waits);
     assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));
+    w.wait("the member to count it", || counted(w, "lattice_nodes_wipe_failed", 0));
     let orders = fs::read_to_string(beside("orders")).unwrap();
     assert!(orders.lines().count() == 1 && orders.starts_with(&format!("wipe {name} ")), "{orders}");
     let history = w.ok(&["node", "history", &name]);

@@ -6,6 +6,9 @@ use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Heartbeats, looks and registrations together: one heartbeat of a real cluster.
@@ -18,14 +21,15 @@ static GPUS: Group = Group {
     quorum: 1,
     tweak: |o| {
         o.simulated_gpus = 2;
-        o.agent_lines = "health: {period_seconds: 1}\n".to_owned();
+        o.agent_lines = "health: {period_seconds: 1, gpu_policy: {version: 1, xids: {140: fail}}}\n".to_owned();
     },
 };
 
 pub fn trials() -> Vec<Trial> {
     vec![
         GPUS.test("whoever_had_a_gpu_that_is_gone_fails_and_is_told_which_and_others_go_on", &[], hot_remove),
-        GPUS.test("an_error_that_asks_for_a_drain_keeps_new_work_off_and_says_which_gpu", &[], drain),
+        GPUS.test("an_error_that_asks_for_a_drain_drains_the_node_once_and_says_which_gpu", &[], drain),
+        GPUS.test("an_error_that_the_site_takes_for_a_failure_has_the_node_down_at_once", &[], failed),
         GPUS.test("work_that_an_error_hit_begins_again_as_it_wants_and_the_node_stays_ready", &[], hit),
         GPUS.test("an_error_of_a_program_is_a_warning_and_a_gpu_to_be_reset_is_not_offered", &[], warned),
     ]
@@ -79,7 +83,8 @@ fn hot_remove(w: &World) {
     assert_eq!(text(&w.status(&other), "state"), "Running");
     let status = w.ok(&["node", "status"]);
     assert!(
-        status.contains("1 healthy, 1 allocatable, 2 in all (policy version 1)") && status.contains(&format!("{lost}: lost")),
+        status.contains("1 healthy, 1 allocatable, 2 in all (policy version 1, with the site's own answers)")
+            && status.contains(&format!("{lost}: lost")),
         "{status}"
     );
     assert!(w.ok(&["node", "history", "n1"]).contains(", 1 GPUs"));
@@ -97,33 +102,97 @@ fn hot_remove(w: &World) {
     gpu(w, lost.trim_start_matches("SIM-"), &["add"]);
     let took = offered(w, 2);
     assert!(took < ONE_HEARTBEAT, "{took:?}");
-    std::fs::write(w.dir.join("go-late"), "").unwrap();
+    fs::write(w.dir.join("go-late"), "").unwrap();
     w.completed(&late);
     assert!(w.log(&late).contains("Operation not permitted"), "{}", w.log(&late));
     w.completed(&waits);
     assert_eq!(text(&w.status(&other), "state"), "Running");
-    std::fs::write(w.dir.join("go-1"), "").unwrap();
+    fs::write(w.dir.join("go-1"), "").unwrap();
     w.completed(&other);
+}
+
+/// Where the site's check of [`seldom`] is, and what it finds.
+fn sites(file: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("lattice-seldom-{}{file}", std::process::id()))
+}
+
+/// An agent's configuration, under which it looks at nothing for an hour unless it has a reason.
+pub fn seldom() -> String {
+    let (program, finds) = (sites(""), sites(".finds"));
+    fs::write(&program, format!("#!/bin/sh\n[ -e {0} ] || exit 0\n. {0}\n", finds.display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("health:\n  period_seconds: 3600\n  checks: [{{name: fan, program: {program:?}}}]\n")
+}
+
+/// On a node that is configured so.
+pub fn looked_at_behind(w: &World) {
+    gpu(w, "3", &["ecc", "2"]);
+    fs::write(sites(".finds"), "echo it is loud; exit 1").unwrap();
+    w.completed(&w.submit(&["--cores", "1", "--", "/bin/true"]));
+    let told = ["SIM-3: 2 memory errors that could not be corrected", "fan: warning", "it is loud"];
+    w.wait("what is amiss to be told", || {
+        let status = w.ok(&["node", "status"]);
+        told.iter().all(|told| status.contains(told))
+    });
+    for file in ["", ".finds"] {
+        fs::remove_file(sites(file)).unwrap();
+    }
 }
 
 fn drain(w: &World) {
     let runs = with_gpu(w, "go-2");
     gpu(w, "1", &["xid", "79"]);
-    w.wait("n1 to be Degraded", || text(&node(w), "state") == "Degraded");
-    let reason = text(&node(w), "reason");
-    assert!(reason.contains("gpu SIM-1: XID 79 (the GPU has fallen off the bus): drain the node"), "{reason}");
+    let finds = "gpu SIM-1: XID 79 (the GPU has fallen off the bus): drain the node";
+    let stands = |state: &str| text(&node(w), "state") == state && text(&node(w), "reason").contains(finds);
+    w.wait("n1 to be Draining", || stands("Draining"));
+    let asked = || w.ok(&["node", "history", "n1"]).matches(&format!("drain: {finds}")).count();
+    assert_eq!(asked(), 1);
+    let listed = w.ok(&["node", "list", "n1"]);
+    assert!(listed.contains("node:n1") && listed.contains("(`lattice node undrain` lifts it)"), "{listed}");
     let status = w.ok(&["node", "status"]);
-    assert!(status.contains("no new work here") && status.contains("1 healthy, 1 allocatable, 2 in all"), "{status}");
+    assert!(status.contains("the node asks to be drained") && status.contains("1 healthy, 1 allocatable, 2 in all"), "{status}");
     let waits = w.submit(&["--cores", "1", "--", "/bin/true"]);
     let why = w.ok(&["explain", &waits]);
     assert!(why.contains("SIM-1") && why.contains("XID 79"), "{why}");
     assert_eq!([&waits, &runs].map(|id| text(&w.status(id), "state")), ["Pending", "Running"]);
-    std::fs::write(w.dir.join("go-2"), "").unwrap();
+    fs::write(w.dir.join("go-2"), "").unwrap();
     w.completed(&runs);
+    w.wait("n1 to be Drained", || stands("Drained"));
+    // Whoever lifts it is not overruled, by the next agent neither, which finds the same.
+    w.ok(&["node", "undrain", "n1"]);
+    assert!(stands("Degraded"));
+    let incarnation = || w.lattice.json(&["node", "status"]).ok().and_then(|status| status["incarnation"].as_u64());
+    let before = incarnation();
+    faults::restart_node(&w.dir, "n1").unwrap();
+    w.wait("another life that finds the same", || {
+        incarnation() > before && stands("Degraded") && w.ok(&["node", "status"]).contains("the node asks to be drained")
+    });
     // Repaired: the bus found it anew, between two looks.
     gpu(w, "1", &["remove"]);
     gpu(w, "1", &["add"]);
     w.completed(&waits);
+    offered(w, 2);
+    assert_eq!(asked(), 1, "{}", w.ok(&["node", "history", "n1"]));
+}
+
+fn failed(w: &World) {
+    let stands = |state: &str| text(&node(w), "state") == state;
+    gpu(w, "0", &["xid", "140"]);
+    w.wait("n1 to be Down", || stands("Down"));
+    let reason = text(&node(w), "reason");
+    assert!(
+        reason.contains("its hardware failed, says node:n1: gpu SIM-0: XID 140 (memory error that could not be recovered)"),
+        "{reason}"
+    );
+    gpu(w, "0", &["remove"]);
+    gpu(w, "0", &["add"]);
+    w.wait("the check to be well", || !w.ok(&["node", "status"]).contains("SIM-0: failure"));
+    assert!(stands("Down"), "nobody said that it is repaired");
+    // Until the leader has heard so the failure comes back.
+    w.wait("n1 to be Ready", || {
+        w.run(&["node", "repaired", "n1"]);
+        stands("Ready")
+    });
     offered(w, 2);
 }
 
@@ -149,7 +218,7 @@ fn hit(w: &World) {
     // Nothing is the matter with the GPUs, nor with the node: who has one now did not have it then.
     assert_eq!((text(&node(w), "state"), &node(w)["gpus"]), ("Ready".to_owned(), &Value::from(2)));
     let later = with_gpu(w, "go-3");
-    std::fs::write(w.dir.join("go-3"), "").unwrap();
+    fs::write(w.dir.join("go-3"), "").unwrap();
     w.completed(&again);
     w.completed(&later);
     // Forgotten, for who comes next: the bus found them anew.
@@ -169,6 +238,14 @@ fn warned(w: &World) {
     gpu(w, "0", &["hot", "90"]);
     w.wait("the heat", || status().contains("90 °C, at which it slows itself down"));
     assert!(status().contains("1 healthy, 2 allocatable, 2 in all"), "{}", status());
+    gpu(w, "0", &["throttle", "heat"]);
+    w.wait("the clocks", || status().contains("its clocks are held down: heat: look after it"));
+    gpu(w, "0", &["throttle"]);
+    gpu(w, "0", &["nvlink", "3"]);
+    w.wait("the link", || status().contains("SIM-0: 1 of 4 NVLinks are down: reset the GPU") && !status().contains("held down"));
+    offered(w, 1);
+    gpu(w, "0", &["nvlink", "4"]);
+    offered(w, 2);
     gpu(w, "1", &["ecc", "3"]);
     w.wait("the memory errors", || status().contains("SIM-1: 3 memory errors that could not be corrected: look after it"));
     assert!(status().contains("0 healthy, 2 allocatable, 2 in all"), "{}", status());

@@ -233,6 +233,11 @@ fn told(w: &World) {
     finds("n1", "echo the fan is loud; exit 1");
     w.wait("the warning", || status(w, "n1").contains("the fan is loud"));
     assert_eq!(stands(w, "n1").0, "Ready");
+    // By what the kernel has of its memory controllers: nothing, or nothing bad.
+    let checks = w.lattice.json(&["node", "status"]).unwrap()["checks"].clone();
+    let memory = checks.as_array().unwrap().iter().find(|check| text(check, "name") == "memory_errors").unwrap().clone();
+    let has_edac = fs::exists("/sys/devices/system/edac/mc/mc0/ce_count").unwrap();
+    assert_eq!(text(&memory, "finding"), if has_edac { "well" } else { "unsupported" }, "{memory}");
     finds("n3", "sleep 60");
     w.wait("n3 to be Degraded", || stands(w, "n3").0 == "Degraded");
     assert!(stands(w, "n3").1.contains("was not over in time"), "{:?}", stands(w, "n3"));

@@ -1,12 +1,22 @@
 //! What a node is made of, who has which part of it, and that nobody opens another's device. GPUs are simulated.
 
+use crate::gpus;
 use crate::harness::{Group, JOB, NOBODY, Need, World, counts_in_kernel, lab};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-static GPUS: Group = Group { theme: "topology", name: "gpus", nodes: 1, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
+static GPUS: Group = Group {
+    theme: "topology",
+    name: "gpus",
+    nodes: 1,
+    quorum: 1,
+    tweak: |o| {
+        o.simulated_gpus = 4;
+        o.agent_lines = gpus::seldom();
+    },
+};
 
 static UNLIKE: Group = Group { theme: "topology", name: "unlike", nodes: 3, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
 
@@ -18,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
         UNLIKE.test("nodes_are_taken_by_what_they_have", &[], unlike),
         GPUS.test("ranks_find_the_topology_and_their_part_of_it_in_a_file", &[], file),
         GPUS.test("ranks_of_a_whole_node_get_the_machine_as_hwloc_sees_it", &[Need::Mpich], hwloc),
+        GPUS.test("gpus_and_a_sites_check_are_looked_at_behind_an_allocation", &[], gpus::looked_at_behind),
     ]
 }
 

@@ -172,6 +172,8 @@ pub enum Action {
     SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
     /// The leader's clock says that the time of this order is over.
     EndTelemetry { allocation: AllocationId, order: Uuid },
+    /// A node's own checks ask for a drain; see [`crate::wire::DrainWish`].
+    AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String },
 }
 
 /// A way in which others are told what happens to nodes.
@@ -284,6 +286,7 @@ impl Action {
             | Self::Wiped { .. }
             | Self::Notified { .. } => 6,
             Self::ConformanceStale { .. } => 9,
+            Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
         }
     }
 
@@ -341,6 +344,7 @@ impl Action {
             | Self::DrainUrgently { .. }
             | Self::SetTelemetry { mode: TelemetryMode::Prod, .. }
             | Self::EndTelemetry { .. }
+            | Self::AskDrain { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -401,6 +405,7 @@ impl Action {
             | Self::ConfirmDead { reason, .. }
             | Self::AcceptDrift { reason, .. }
             | Self::DrainUrgently { reason, .. }
+            | Self::AskDrain { reason, .. }
             | Self::Wipe { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }

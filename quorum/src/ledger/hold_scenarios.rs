@@ -54,6 +54,33 @@ impl Story {
 }
 
 #[test]
+fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
+    let mut s = Story::new(2);
+    let ask = |s: &mut Story, asked| {
+        let incarnation = s.node(1).incarnation;
+        s.done(Action::AskDrain { node: node(1), incarnation, asked: Timestamp(asked), reason: "gpu 0: XID 79".into() });
+        s.node(1).hold(HoldKind::Drain).map(|hold| (hold.by.clone(), hold.reason.clone()))
+    };
+    let own = Some(("node:n1".to_owned(), "gpu 0: XID 79".to_owned()));
+    assert_eq!((ask(&mut s, 5), s.stands(1)), (own.clone(), NodeState::Drained));
+    let revision = s.node(1).revision;
+    assert_eq!((ask(&mut s, 5), s.node(1).revision), (own.clone(), revision), "said again");
+    s.done(lift(1, HoldKind::Drain));
+    assert_eq!((ask(&mut s, 5), s.stands(1)), (None, NodeState::Ready), "an operator lifted it");
+    assert_eq!((ask(&mut s, 9), s.stands(1)), (own, NodeState::Drained), "it found something else");
+    // Beside an operator's, whose reason stays in front.
+    s.done(lift(1, HoldKind::Drain));
+    s.done(set(1, HoldKind::Drain, "disk"));
+    assert_eq!(ask(&mut s, 10), Some(("root".to_owned(), "disk; gpu 0: XID 79".to_owned())));
+    s.done(lift(1, HoldKind::Drain));
+    // What an agent of before said.
+    let before = s.node(1).incarnation;
+    s.done(Action::Register(registration(1, 1, 0, true)));
+    s.done(Action::AskDrain { node: node(1), incarnation: before, asked: Timestamp(11), reason: "gpu 0: XID 79".into() });
+    assert!(s.node(1).incarnation > before && s.node(1).hold(HoldKind::Drain).is_none());
+}
+
+#[test]
 fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);

@@ -1,4 +1,4 @@
-//! Holds: what operators set beside a node's state to keep new work off it. What runs there goes on, except under `disable`
+//! Holds: what operators set beside a node's state, or its own checks ask for, to keep new work off it. What runs there goes on, except under `disable`
 //! and past a drain's deadline; on a node whose hardware failed, what cannot run twice.
 //!
 //! A hold that is set again keeps its first reason in front. Its end is the later of the two (none: it has no end), since
@@ -7,7 +7,9 @@
 use super::{DRAINS_UNWELL_LEVEL, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
-use lattice_model::{Allocation, AuditAction, EndReason, Hold, HoldKind, Node, NodeId, NodeState, OnIsolation, Timestamp, When};
+use lattice_model::{
+    Allocation, AuditAction, EndReason, Hold, HoldKind, Incarnation, Node, NodeId, NodeState, OnIsolation, Timestamp, When,
+};
 
 /// Bytes of one reason, and of all reasons of one hold.
 const REASON_BYTES_MAX: usize = 256;
@@ -80,6 +82,29 @@ impl Ledger {
         self.record(step, by, AuditAction::HoldSet, about, format!("{kind}: {reason}{times}"));
         if is_new {
             self.begins(step, id, kind, by, reason)?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// A node's own checks ask for a drain: each request is granted once, so that whoever lifts it is not overruled.
+    pub(super) fn ask_drain(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        (incarnation, asked): (Incarnation, Timestamp),
+        reason: &str,
+    ) -> Result<Outcome, Refusal> {
+        let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
+        if known.incarnation != incarnation || known.drain_asked == Some(asked) {
+            return Ok(Outcome::Done);
+        }
+        match self.set_hold(step, id, HoldKind::Drain, &format!("node:{id}"), reason, Ends::default()) {
+            // It drains for more reasons than there is room for.
+            Ok(_) | Err(Refusal::TooMany { .. }) => {}
+            Err(refusal) => return Err(refusal),
+        }
+        if let Some(node) = self.node_mut(step, id) {
+            node.drain_asked = Some(asked);
         }
         Ok(Outcome::Done)
     }

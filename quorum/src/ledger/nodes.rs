@@ -69,6 +69,7 @@ impl Ledger {
             conformance: None,
             wipes: new.wipes && self.level >= 6,
             wipe: None,
+            drain_asked: None,
             hold_revision: step.revision,
             report_seq: 0,
             revision: step.revision,

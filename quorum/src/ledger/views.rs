@@ -168,6 +168,13 @@ impl Ledger {
         counts.into_iter().collect()
     }
 
+    /// How many nodes had a wipe that failed, and of how many the time to mend their drift is over.
+    pub fn nodes_amiss(&self) -> [u32; 2] {
+        let wipe = |node: &Node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some());
+        let drift = |node: &Node| node.conformance.as_ref().and_then(|now| now.drift.as_ref()).is_some_and(|drift| drift.over);
+        self.nodes.values().fold([0, 0], |[wipes, drifts], node| [wipes + u32::from(wipe(node)), drifts + u32::from(drift(node))])
+    }
+
     /// How many allocations stand where.
     pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
         let mut counts = BTreeMap::new();

@@ -6,7 +6,7 @@ use crate::clocks::Clocks;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, Urgency};
+use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, OWN_DRAIN_LEVEL, Urgency};
 use crate::pack::with_causes;
 use crate::relief;
 use crate::rotation::Rotation;
@@ -198,6 +198,10 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
             actions.extend(clocks.fences(now, &ledger));
             actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
+            if ledger.admits(OWN_DRAIN_LEVEL).is_ok() {
+                // Behind where they stand: one that is not well is Degraded in the same command, and then drains.
+                actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
+            }
             actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
         }
         actions.extend(signing.due(until, &ledger, &core.signer));

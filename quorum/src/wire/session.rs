@@ -4,7 +4,7 @@ use crate::ledger::keyring::Keyring;
 use lattice_model::conformance::Components;
 use lattice_model::{
     AllocationId, Boot, DesiredList, DesiredShare, Entrypoint, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport,
-    ReportItem, Resources, SharePhase,
+    ReportItem, Resources, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -189,11 +189,22 @@ pub enum NodeHealth {
     /// Work goes on, and none comes.
     Unwell {
         why: String,
+        /// That the node asks to be drained.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        drain: Option<DrainWish>,
     },
     /// A check that the site trusts with it found that the hardware failed.
     Failed {
         why: String,
     },
+}
+
+/// That an agent asks for a drain of its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainWish {
+    /// When it did, by its own clock. Each request has a time of its own: the same one is granted once.
+    pub asked: Timestamp,
+    pub why: String,
 }
 
 impl NodeHealth {
@@ -206,7 +217,10 @@ impl NodeHealth {
     pub fn bounded(self) -> Self {
         match self {
             Self::Well => Self::Well,
-            Self::Unwell { why } => Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX) },
+            Self::Unwell { why, drain } => {
+                let drain = drain.map(|wish| DrainWish { why: cut(wish.why, Self::FAILURE_BYTES_MAX), ..wish });
+                Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX), drain }
+            }
             Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },
         }
     }
@@ -215,7 +229,7 @@ impl NodeHealth {
     pub fn unwell(&self) -> Option<&str> {
         match self {
             Self::Well => None,
-            Self::Unwell { why } | Self::Failed { why } => Some(why),
+            Self::Unwell { why, .. } | Self::Failed { why } => Some(why),
         }
     }
 }
@@ -245,7 +259,7 @@ mod tests {
                 .len()
         };
         assert!(beat(NodeHealth::Well) <= 200, "{} bytes", beat(NodeHealth::Well));
-        let unwell = beat(NodeHealth::Unwell { why: "fabric: link 3 is down since 10:00, 4 errors in its window".into() });
+        let unwell = beat(NodeHealth::Unwell { why: "fabric: link 3 is down since 10:00, 4 errors in its window".into(), drain: None });
         assert!(unwell <= 240, "{unwell} bytes");
     }
 }

@@ -3,10 +3,10 @@
 
 use super::pci::Pci;
 use super::{Files, Found, Vendor};
-use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading};
+use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading, GpuReads};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -123,21 +123,25 @@ impl Watch {
                 continue;
             }
             look.on_bus.insert(id.clone());
-            match readings(device) {
-                Ok(SimulatedReadings { xids, reading }) => {
-                    if *told > xids.len() {
-                        // It went and came between two looks: a kernel's log would have that.
-                        look.said.push((id.clone(), GpuEvent::Found));
-                        *told = 0;
-                    }
-                    let news = xids[*told..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 }));
-                    look.said.extend(news);
-                    *told = xids.len();
-                    look.read.gpus.insert(id.clone(), GpuRead::Told(Box::new(reading)));
-                }
-                Err(why) => drop(look.read.gpus.insert(id.clone(), GpuRead::Silent(why))),
+            // What cannot be read is the driver's silence, and told when it is asked.
+            let Ok(SimulatedReadings { xids, .. }) = readings(device) else { continue };
+            if *told > xids.len() {
+                // It went and came between two looks: a kernel's log would have that.
+                look.said.push((id.clone(), GpuEvent::Found));
+                *told = 0;
             }
+            look.said.extend(xids[*told..].iter().map(|number| (id.clone(), GpuEvent::Xid { number: *number, ago_ms: 0 })));
+            *told = xids.len();
         }
+    }
+}
+
+/// What the driver of each would say of it.
+pub(super) fn read(gpus: &[SimulatedGpu], on_bus: &BTreeSet<String>, reads: &mut GpuReads) {
+    let named = (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), &gpu.device));
+    for (id, device) in named.filter(|(id, _)| on_bus.contains(id)) {
+        let read = readings(device).map_or_else(GpuRead::Silent, |read| GpuRead::Told(Box::new(read.reading)));
+        reads.gpus.insert(id, read);
     }
 }
 

@@ -95,7 +95,7 @@ impl GpuWatch {
 }
 
 /// Asks the drivers of these GPUs. May take seconds, or hang with a driver.
-pub fn read_gpus(files: &Files, on_bus: &BTreeSet<String>) -> GpuReads {
+pub fn read_gpus(files: &Files, simulated: &[SimulatedGpu], on_bus: &BTreeSet<String>) -> GpuReads {
     let pci = Pci::look(files);
     let mut reads = GpuReads::default();
     let mine = |vendor| pci.addresses_of(vendor).into_iter().filter(|address| on_bus.contains(address)).collect::<Vec<_>>();
@@ -110,6 +110,7 @@ pub fn read_gpus(files: &Files, on_bus: &BTreeSet<String>) -> GpuReads {
     if reads.gpus.len() > nvidia.len() {
         reads.unsupported.push("of AMD's GPUs neither links nor throttling are looked at: sysfs does not tell them".to_owned());
     }
+    simulated::read(simulated, on_bus, &mut reads);
     reads
 }
 
@@ -178,7 +179,7 @@ mod tests {
             std::fs::create_dir_all(device.join(file).parent().unwrap()).unwrap();
             std::fs::write(device.join(file), text).unwrap();
         }
-        let reads = read_gpus(&Files::below(&root), &BTreeSet::from(["0000:c1:00.0".to_owned()]));
+        let reads = read_gpus(&Files::below(&root), &[], &BTreeSet::from(["0000:c1:00.0".to_owned()]));
         let Some(GpuRead::Told(reading)) = reads.gpus.get("0000:c1:00.0") else { panic!("{reads:?}") };
         assert_eq!((reading.ecc_uncorrected, reading.temperature_c), (Some(3), Some(61)));
         assert_eq!((reading.slowdown_c, reading.shutdown_c, reading.nvlinks_up), (Some(100), Some(105), None));

@@ -45,6 +45,10 @@ families! {
         "Nodes by state.";
     NODES_HELD_BACK = Gauge "lattice_nodes_silent_together", Count, [], Quorum, "the leader's clocks",
         "Nodes that fell silent together, more than a fifth of all, so that none of them is declared Down until an operator decides; 0 otherwise, and where this member does not lead.";
+    WIPES_FAILED = Gauge "lattice_nodes_wipe_failed", Count, [], Quorum, LEDGER,
+        "Nodes whose wipe failed: they are out of service until it is tried again with success.";
+    DRIFTS_OVER = Gauge "lattice_nodes_drift_over", Count, [], Quorum, LEDGER,
+        "Nodes that are not as they are expected to be, and whose time to be mended is over.";
     MISCOUNTED = Counter "lattice_node_heartbeats_miscounted_total", Count, [], Quorum, "heartbeats to this member",
         "Heartbeats by which a node has more or less work than the ledger knows there, the same for three heartbeats in a row: something was lost on the way.";
     ALLOCATIONS = Gauge "lattice_allocations_total", Count, ["state"], Quorum, LEDGER,

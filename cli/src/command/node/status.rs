@@ -210,7 +210,7 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
         return String::new();
     }
     let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "well" && !c.keeps_work_off);
-    let counts = ["failure", "critical", "warning", "unsupported"]
+    let counts = ["failure", "drain", "critical", "warning", "unsupported"]
         .map(|finding| (local.checks.iter().filter(|c| c.finding == finding).count(), finding));
     let others_told: String =
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, finding)| format!(", {count} {finding}")).collect();
@@ -220,6 +220,7 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
         let detail = if check.detail.is_empty() { String::new() } else { format!(": {}", check.detail) };
         let effect = match (check.finding.as_str(), check.keeps_work_off) {
             ("failure", _) => " (the hardware failed: the node is Down until `lattice node repaired`)",
+            ("drain", _) => " (no new work here; the node asks to be drained)",
             (_, true) => " (no new work here until it is well twice in a row)",
             (_, false) => "",
         };

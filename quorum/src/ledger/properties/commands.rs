@@ -15,8 +15,8 @@ use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
-    Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption,
-    ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
+    Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
+    PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
 };
 use std::sync::Arc;
 
@@ -173,6 +173,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             // Mostly one that stands.
             let stands = ledger.node(&node(number)).and_then(|n| n.holds.first()).filter(|_| reason > 0);
             Action::LiftHold { node: node(number), kind: stands.map_or(kind, |hold| hold.kind), by: "root".into(), until: None }
+        }
+        // Its own checks ask for it.
+        Move::Hold { node: number, kind: HoldKind::Drain, lift: false, ends: None, reason: asked @ 1.. } => {
+            let incarnation = ledger.node(&node(number)).map_or(Incarnation(0), |known| known.incarnation);
+            Action::AskDrain { node: node(number), incarnation, asked: Timestamp(u64::from(asked)), reason: format!("finding {asked}") }
         }
         Move::Hold { node: number, kind, lift: false, ends, reason } => {
             let reason = format!("reason {reason}");
